@@ -1,14 +1,19 @@
-"""Bounds of page forms, read from the Structs that check the same values in the API and in jobs:
-declared once.
+"""Bounds of numbers and lengths of texts in page forms, read from the Structs that check the same
+values in the API and in jobs: declared once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django import forms
-from django.core.validators import BaseValidator, MaxValueValidator, MinValueValidator
+from django.core.validators import (
+    BaseValidator,
+    MaxLengthValidator,
+    MaxValueValidator,
+    MinValueValidator,
+)
 from msgspec import Struct, inspect
 
 F = TypeVar("F", bound=type[forms.BaseForm])
@@ -45,12 +50,13 @@ class LessThan(BaseValidator):
 def bounds_from(
     *structs: type[Struct], **renamed: str | tuple[type[Struct], str]
 ) -> Callable[[F], F]:
-    """Class decorator: a number field takes the bounds of the Structs' field of the same name;
-    `renamed` says where the field has another name, or which Struct it belongs to: `usd="most_usd"`
-    or `beta=(DpoConfig, "beta")`.
+    """Class decorator: a number field takes the bounds of the Structs' field of the same name, a
+    text field its length (SlugFields have patterns instead). `renamed` says where the field has
+    another name, or which Struct it belongs to: `usd="most_usd"` or `beta=(DpoConfig, "beta")`.
 
     Where several Structs have the field, the widest bounds count: the form cannot know yet which of
-    them will check the value. Raises TypeError for a field that repeats bounds of its own.
+    them will check the value. Raises TypeError for a field that writes its own, other than the
+    length of a model's column where that is the same.
     """
 
     def sources(name: str) -> list[tuple[type[Struct], str]]:
@@ -59,11 +65,17 @@ def bounds_from(
 
     def decorate(form: F) -> F:
         for name, field in form.base_fields.items():
-            if not isinstance(field, NUMBERS):
-                continue
-            named = [bounds_of(struct).get(source) for struct, source in sources(name)]
-            if bounds := [bound for bound in named if bound]:
-                _apply(field, _widest(bounds), f"{form.__name__}.{name}")
+            where = f"{form.__name__}.{name}"
+            if isinstance(field, NUMBERS):
+                named = [bounds_of(struct).get(source) for struct, source in sources(name)]
+                if bounds := [bound for bound in named if bound]:
+                    _apply(field, _widest(bounds), where)
+            elif is_text(field):
+                found = [(lengths_of(struct), source) for struct, source in sources(name)]
+                lengths = [known[source] for known, source in found if source in known]
+                if lengths:
+                    longest = None if None in lengths else max(lengths)
+                    _limit(field, longest, where, written=name in form.declared_fields)
         return form
 
     return decorate
@@ -77,9 +89,29 @@ def bounds_of(struct: type[Struct]) -> dict[str, Bounds]:
     return {name: _bounds(number) for name, number in numbers.items() if number}
 
 
-def _number(kind: inspect.Type) -> inspect.IntType | inspect.FloatType | None:
+def lengths_of(struct: type[Struct]) -> dict[str, int | None]:
+    """The most characters of each text field of a Struct; None: unlimited."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    texts = {field.name: _option(field.type, inspect.StrType) for field in info.fields}
+    return {name: text.max_length for name, text in texts.items() if text}
+
+
+def is_text(field: forms.Field) -> bool:
+    return isinstance(field, forms.CharField) and not isinstance(field, forms.SlugField)
+
+
+def _option(kind: inspect.Type, *wanted: type[inspect.Type]) -> Any:
+    """The type itself, or the one of a union; also below a description."""
+    if isinstance(kind, inspect.Metadata):
+        return _option(kind.type, *wanted)
     options = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    return next((o for o in options if isinstance(o, inspect.IntType | inspect.FloatType)), None)
+    bare = [option.type if isinstance(option, inspect.Metadata) else option for option in options]
+    return next((option for option in bare if isinstance(option, wanted)), None)
+
+
+def _number(kind: inspect.Type) -> inspect.IntType | inspect.FloatType | None:
+    return _option(kind, inspect.IntType, inspect.FloatType)
 
 
 def _bounds(number: inspect.IntType | inspect.FloatType) -> Bounds:
@@ -111,3 +143,15 @@ def _apply(field: forms.IntegerField | forms.FloatField, bounds: Bounds, name: s
     if bounds.high is not None:
         field.validators.append((LessThan if bounds.below else MaxValueValidator)(bounds.high))
     field.widget.attrs.update(field.widget_attrs(field.widget))
+
+
+def _limit(field: forms.CharField, longest: int | None, name: str, *, written: bool) -> None:
+    if getattr(field, "from_struct", False):
+        return
+    if field.max_length is not None and (written or field.max_length != longest):
+        raise TypeError(f"{name} has a length of its own besides that of its Struct, {longest}.")
+    field.from_struct = True
+    if field.max_length is None and longest is not None:
+        field.max_length = longest
+        field.validators.append(MaxLengthValidator(longest))
+        field.widget.attrs.update(field.widget_attrs(field.widget))

@@ -10,7 +10,10 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
+from apps.core.form_bounds import bounds_from
+from apps.core.keys_api import NewKey
 from apps.core.models import Project, Role
+from apps.core.projects.api import Changes
 from apps.core.query import LARGEST_KEY, Query, many
 from apps.core.scopes import Scope
 from apps.core.storable import refuse_unstorable
@@ -69,6 +72,7 @@ class PlainForm(PlainLabels, forms.Form):
     pass
 
 
+@bounds_from(Changes)
 class ProjectForm(PlainLabels, forms.ModelForm):
     class Meta:
         model = Project
@@ -78,6 +82,7 @@ class ProjectForm(PlainLabels, forms.ModelForm):
         help_texts = {"slug": "Part of the URL: letters, digits, - and _"}
 
 
+@bounds_from(Changes)
 class RenameProjectForm(ProjectForm):
     class Meta(ProjectForm.Meta):
         help_texts = {
@@ -95,10 +100,11 @@ class RenameProjectForm(ProjectForm):
         return None
 
 
+@bounds_from(NewKey)
 class KeyForm(PlainForm):
     """The least by default: a production agent needs nothing but `ingest`."""
 
-    name = forms.CharField(max_length=80, help_text="Which agent or machine will use it")
+    name = forms.CharField(help_text="Which agent or machine will use it")
     scopes = forms.MultipleChoiceField(
         choices=Scope.choices,
         initial=[Scope.INGEST],

@@ -110,9 +110,7 @@ class EnvironmentForm(HarnessForm):
             " its own"
         ),
     )
-    system_prompt = forms.CharField(
-        required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 5})
-    )
+    system_prompt = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 5}))
     examples = ListOfObjects(
         label="Few-shot messages", help_text='[{"role": "user", "content": "…"}, …]'
     )
@@ -216,16 +214,14 @@ class ConnectionForm(HarnessForm):
     slug = forms.SlugField(
         max_length=80, label="Name", help_text="Reusing a name creates the next version"
     )
-    url = forms.CharField(max_length=500, label="Address")
+    url = forms.CharField(label="Address")
     api_key_env = forms.ChoiceField(
         required=False,
         label="Key variable",
         help_text="Environment variable of this installation; only its name is stored",
     )
     timeout_s = forms.FloatField(initial=60, label="Timeout per call (s)")
-    system_prompt = forms.CharField(
-        required=False, max_length=100_000, widget=forms.Textarea(attrs={"rows": 4})
-    )
+    system_prompt = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 4}))
     max_turns = forms.IntegerField(initial=10, label="Max turns")
     max_new_tokens = forms.IntegerField(initial=512, label="Max new tokens")
     temperature = forms.FloatField(initial=0.8)

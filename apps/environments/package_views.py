@@ -19,7 +19,7 @@ from apps.core.models import Project, Role
 from apps.core.query import FLAG
 from apps.environments import packages
 from apps.environments.forms import scorers
-from apps.environments.schema import NewHarness
+from apps.environments.schema import NewEnvironment, NewHarness
 from workers.lib.environments.packages.discovery import Found
 from workers.lib.environments.packages.files import PackageProblem
 from workers.lib.errors import SpecError
@@ -28,9 +28,9 @@ from workers.lib.sandbox import Busy, visiting
 MAX_ZIP = 4 * 2**20
 
 
+@bounds_from(name=(NewEnvironment, "package"))
 class NewPackageForm(PlainForm):
     name = forms.CharField(
-        max_length=60,
         label="Name",
         help_text="Lowercase letters, digits and _, for example bug_tracker",
         widget=forms.TextInput(attrs={"class": "mono"}),

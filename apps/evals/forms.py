@@ -9,12 +9,15 @@ from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, json_of, whole
 from apps.core.models import JobState, Project
 from apps.evals import importing
+from apps.evals.api import NewSet
 from apps.evals.drafts_api import Divide
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, check_storable, checked_expected
-from apps.evals.meaning.check import MOST_PAIRS, PAIRS, Source
+from apps.evals.meaning.api import StartCheck
+from apps.evals.meaning.check import PAIRS, Source
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
 from apps.evals.runs_schema import StartRun
+from apps.evals.sources_api import FromFailure
 from apps.evals.variants.api import Make, Write
 from apps.evals.variants.from_model import WRITTEN
 from apps.evals.variants.templates import KINDS
@@ -22,9 +25,11 @@ from apps.registry import engines
 from apps.registry.models import ModelKind, Server
 from workers.lib.checks import assertions_in
 
+LONGEST_REQUEST = 200_000  # characters
 FROM_FAILURE = [(value, label) for value, label in Split.choices if value != Split.GENERAL]
 
 
+@bounds_from(NewSet)
 class EvalSetForm(PlainForm):
     slug = forms.SlugField(
         max_length=80, label="Name", help_text="Letters a to z, digits and dashes"
@@ -41,7 +46,7 @@ EXPECTED_HELP = (
 
 class TaskForm(PlainForm):
     key = forms.SlugField(max_length=120)
-    request = forms.CharField(widget=forms.Textarea(attrs={"rows": 3}), max_length=20_000)
+    request = forms.CharField(widget=forms.Textarea(attrs={"rows": 3}), max_length=LONGEST_REQUEST)
     expected = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
         help_text=EXPECTED_HELP,
@@ -235,6 +240,7 @@ def drafts_of(project: Project) -> Any:
     return EvalSet.objects.current().filter(project=project, state=EvalSetState.DRAFT)
 
 
+@bounds_from(FromFailure)
 class FailureTaskForm(PlainForm):
     """The task of one failure. The expected answer is checked against the forms of
     `workers.lib.checks`.
@@ -248,7 +254,6 @@ class FailureTaskForm(PlainForm):
     demonstration = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3}),
         required=False,
-        max_length=60_000,
         help_text="A good answer in the agent's own format. If empty, the call above is used",
     )
     eval_set = forms.ModelChoiceField(None, label="Eval set", empty_label=None)
@@ -377,13 +382,9 @@ class ModelVariantsForm(PlainForm):
     JUDGE, OTHER = "judge", "other"
 
     server = forms.ChoiceField(widget=forms.RadioSelect, label="Model")
-    base_url = forms.CharField(
-        max_length=200, required=False, label="Address of the server, ending in /v1"
-    )
-    model = forms.CharField(max_length=200, required=False, label="Model")
-    key_variable = forms.CharField(
-        max_length=80, required=False, label="Environment variable with its key"
-    )
+    base_url = forms.CharField(required=False, label="Address of the server, ending in /v1")
+    model = forms.CharField(required=False, label="Model")
+    key_variable = forms.CharField(required=False, label="Environment variable with its key")
     kinds = forms.MultipleChoiceField(
         choices=list(WRITTEN.items()),
         initial=list(WRITTEN),
@@ -421,6 +422,7 @@ class ModelVariantsForm(PlainForm):
         }
 
 
+@bounds_from(StartCheck, most="pairs")
 class MeaningForm(PlainForm):
     """The source of embeddings for a semantic check: a model version of the project, or a
     server.
@@ -436,19 +438,14 @@ class MeaningForm(PlainForm):
             " /v1/embeddings"
         ),
     )
-    base_url = forms.CharField(
-        max_length=200, required=False, label="Address of the server, ending in /v1"
-    )
-    model = forms.CharField(max_length=200, required=False, label="Embedding model")
+    base_url = forms.CharField(required=False, label="Address of the server, ending in /v1")
+    model = forms.CharField(required=False, label="Embedding model")
     key_variable = forms.CharField(
-        max_length=80,
         required=False,
         label="Environment variable with its key",
         help_text="Must be allowed by FLYWHEEL_OUTGOING_KEYS; leave empty if no key is needed",
     )
-    most = forms.IntegerField(
-        min_value=1, max_value=MOST_PAIRS, initial=PAIRS, label="Max pairs to show"
-    )
+    most = forms.IntegerField(initial=PAIRS, label="Max pairs to show")
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

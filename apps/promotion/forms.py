@@ -7,6 +7,7 @@ from django import forms
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Role
+from apps.promotion.channels_api import Change
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.gate.policy import FIELDS, Field, Policy, from_toml, from_values
 from apps.promotion.models import Trial
@@ -104,9 +105,10 @@ def _field(name: str, value: Any, label: str, help_text: str) -> forms.Field:
     )
 
 
+@bounds_from(Change)
 class PolicyFileForm(PlainForm):
     file = forms.FileField(label="TOML file", max_length=200)
-    reason = forms.CharField(max_length=MAX_REASON)
+    reason = forms.CharField()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(

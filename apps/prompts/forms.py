@@ -17,6 +17,7 @@ from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.models import EvalSetState, Split, Task
 from apps.prompts.api import StartPlayground
 from apps.prompts.playground import MOST_CASES, MOST_SIDES, MOST_TOKENS, PlaygroundError, Side
+from apps.registry.schema import NewPrompt
 from workers.lib.messages import read_json
 from workers.lib.prompts import Prompt, checked_prompt
 from workers.lib.typed import FormError
@@ -48,14 +49,13 @@ class JsonList(forms.CharField):
         return found
 
 
-@bounds_from(Prompt)
+@bounds_from(Prompt, notes=(NewPrompt, "notes"))
 class PromptForm(PlainForm):
     """Every field may stay empty; what is left out stays as the environment has it."""
 
     name = forms.SlugField(max_length=80, help_text="Reusing a name creates its next version")
     system_prompt = forms.CharField(
         required=False,
-        max_length=200_000,
         strip=False,
         widget=forms.Textarea(attrs={"rows": 12}),
         help_text=KEEPS,
@@ -80,7 +80,6 @@ class PromptForm(PlainForm):
     max_new_tokens = forms.IntegerField(required=False, label="Max new tokens")
     notes = forms.CharField(
         required=False,
-        max_length=2000,
         widget=forms.Textarea(attrs={"rows": 2}),
         help_text="What changed, and why",
     )

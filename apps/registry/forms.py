@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.utils.text import slugify
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
@@ -19,10 +20,12 @@ from apps.registry.models import (
     ServerKind,
 )
 from apps.registry.prices import read_prices
+from apps.registry.schema import Adapter, Agent, Base, Endpoint, NewServer
 from apps.registry.trained_elsewhere import base_folders, folders
 from workers.lib.vllm import DTYPES, RANKS, read_options
 
 
+@bounds_from(NewServer)
 class ServerForm(PlainForm):
     name = forms.SlugField(max_length=80, help_text="Letters, digits, - and _")
     kind = forms.ChoiceField(
@@ -30,13 +33,11 @@ class ServerForm(PlainForm):
         initial=ServerKind.VLLM,
     )
     base_url = forms.CharField(
-        max_length=500,
         label="Address",
         help_text="Base URL of the API, usually ending in /v1",
         widget=forms.URLInput(attrs={"placeholder": "http://gpu-1:8000/v1"}),
     )
     key_variable = forms.CharField(
-        max_length=80,
         required=False,
         label="Key variable",
         widget=forms.TextInput(attrs={"list": "key-variables"}),
@@ -49,7 +50,6 @@ class ServerForm(PlainForm):
     )
 
     adapters_at = forms.CharField(
-        max_length=500,
         required=False,
         label="Adapter path",
         help_text=(
@@ -156,12 +156,12 @@ class ManagedForm(PlainForm):
             raise forms.ValidationError(str(error)) from error
 
 
+@bounds_from(Endpoint)
 class EndpointForm(PlainForm):
     """A model that one of the project's servers serves."""
 
     server = forms.ModelChoiceField(None, empty_label=None, to_field_name="name")
     served_as = forms.CharField(
-        max_length=200,
         label="Model on that server",
         help_text="The model id as listed by the server",
     )
@@ -189,11 +189,12 @@ class EndpointForm(PlainForm):
         )
 
 
+@bounds_from(Base)
 class BaseForm(PlainForm):
     """A transformers folder on the server."""
 
     name = forms.SlugField(max_length=80)
-    folder = forms.CharField(max_length=500, widget=forms.TextInput(attrs={"list": "base-folders"}))
+    folder = forms.CharField(widget=forms.TextInput(attrs={"list": "base-folders"}))
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -208,6 +209,7 @@ class BaseForm(PlainForm):
             self.initial.setdefault("name", slugify(self.base_folders[0].name)[:80])
 
 
+@bounds_from(Adapter)
 class AdapterForm(PlainForm):
     """A LoRA adapter that was trained elsewhere: its two files, or a folder on the server."""
 
@@ -218,7 +220,6 @@ class AdapterForm(PlainForm):
     config = forms.FileField(required=False, label="adapter_config.json", max_length=200)
     weights = forms.FileField(required=False, label="adapter_model.safetensors", max_length=200)
     folder = forms.CharField(
-        max_length=500,
         required=False,
         help_text="Instead of the files: a PEFT folder on the server",
     )
@@ -238,6 +239,7 @@ class AdapterForm(PlainForm):
         )
 
 
+@bounds_from(Agent)
 class AgentForm(PlainForm):
     """A whole agent that runs outside of Flywheel."""
 
@@ -245,14 +247,11 @@ class AgentForm(PlainForm):
         max_length=80, help_text="As it appears in the agent's traces and CI runs"
     )
     agent_version = forms.CharField(
-        max_length=200, label="Version", help_text="Version of its code, such as a git SHA or a tag"
+        label="Version", help_text="Version of its code, such as a git SHA or a tag"
     )
     reached_by = forms.ChoiceField(choices=Reach, initial=Reach.CI, label="How it is reached")
-    base_url = forms.CharField(
-        max_length=500, required=False, label="Address", help_text="The URL to call"
-    )
+    base_url = forms.CharField(required=False, label="Address", help_text="The URL to call")
     key_variable = forms.CharField(
-        max_length=80,
         required=False,
         label="Key variable",
         help_text="Optional: the environment variable of this installation that holds its key",

@@ -92,7 +92,7 @@ def scorable(verifier: Verifier) -> list[EvalRun]:
     )
 
 
-@bounds_from(Cheat, cheat_tokens="tokens")
+@bounds_from(Cheat, cheat_tokens="tokens", cheat_model="model")
 class ProbeForm(PlainForm):
     """Where a verifier is probed, and with whose tasks: hold-outs are left alone, so sets of
     nothing else are not offered.
@@ -110,7 +110,7 @@ class ProbeForm(PlainForm):
             "Optional: a server whose model is instructed to earn reward without doing the task"
         ),
     )
-    cheat_model = forms.CharField(required=False, max_length=200, label="Model on that server")
+    cheat_model = forms.CharField(required=False, label="Model on that server")
     cheat_tokens = forms.IntegerField(
         required=False,
         initial=rescoring.CHEAT_TOKENS,

@@ -267,7 +267,7 @@ def test_the_schema_has_an_example_of_each() -> None:
         if path.startswith(CHANNELS)
         for method, operation in methods.items()
     }
-    assert len(operations) == 28
+    assert len(operations) == 29
     for name, operation in operations.items():
         good = [given for status, given in operation["responses"].items() if status.startswith("2")]
         assert all("examples" in given["content"]["application/json"] for given in good), name

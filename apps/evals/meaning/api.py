@@ -31,10 +31,14 @@ class StartCheck(Struct, forbid_unknown_fields=True, kw_only=True):
     """
 
     model_version: Annotated[str, Meta(description="NAME-vN")] = ""
-    base_url: Annotated[str, Meta(description="Ends in /v1")] = ""
-    model: str = ""
+    base_url: Annotated[str, Meta(max_length=200, description="Ends in /v1")] = ""
+    model: Annotated[str, Meta(max_length=200)] = ""
     key_variable: Annotated[
-        str, Meta(description="The environment variable with its key (FLYWHEEL_OUTGOING_KEYS)")
+        str,
+        Meta(
+            max_length=80,
+            description="The environment variable with its key (FLYWHEEL_OUTGOING_KEYS)",
+        ),
     ] = ""
     pairs: Annotated[int, Meta(ge=1, le=MOST_PAIRS, description="At most")] = PAIRS
 

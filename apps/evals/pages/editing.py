@@ -12,12 +12,14 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, json_of
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.evals import editing
+from apps.evals.editing_api import Edit
 from apps.evals.formats.rows import Bad, check_storable, checked_expected, checked_messages
-from apps.evals.forms import EXPECTED_HELP
+from apps.evals.forms import EXPECTED_HELP, LONGEST_REQUEST
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalSet, Task
 from apps.evals.pages.attempt import attempt
@@ -38,12 +40,13 @@ def plain_request(asked: list[dict]) -> str | None:
     )
 
 
+@bounds_from(Edit)
 class TaskEditForm(PlainForm):
     """The fields of a task that a person may change. A request that is one text is edited as text,
     otherwise as JSON.
     """
 
-    request = forms.CharField(widget=forms.Textarea(attrs={"rows": 5}), max_length=200_000)
+    request = forms.CharField(widget=forms.Textarea(attrs={"rows": 5}), max_length=LONGEST_REQUEST)
     expected = forms.CharField(
         widget=forms.Textarea(attrs=JSON_BOX | {"rows": 8}),
         label="Expected",
@@ -52,7 +55,6 @@ class TaskEditForm(PlainForm):
     demonstration = forms.CharField(
         widget=forms.Textarea(attrs={"rows": 3}),
         required=False,
-        max_length=60_000,
         help_text="A good answer, as the agent would write it",
     )
     tags = forms.CharField(required=False, max_length=1000, help_text="Separated by commas")

@@ -48,7 +48,7 @@ class Write(Struct, forbid_unknown_fields=True, kw_only=True):
     tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     base_url: Line = ""
     model: Line = ""
-    key_variable: Line = ""
+    key_variable: Annotated[str, Meta(max_length=80, pattern=LINE)] = ""
 
 
 class Judge(Struct, forbid_unknown_fields=True, kw_only=True):

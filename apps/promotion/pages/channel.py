@@ -15,13 +15,14 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.errors import Rejected
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
 from apps.promotion import actions, freezing
-from apps.promotion.conditions import MAX_REASON
 from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment.api import NewFreeze
 from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.deployment.placements import not_told
 from apps.promotion.history import entries_of
@@ -31,8 +32,9 @@ from apps.registry.models import ModelKind
 from apps.webhooks.models import Format
 
 
+@bounds_from(NewFreeze)
 class FreezeForm(PlainForm):
-    reason = forms.CharField(max_length=MAX_REASON)
+    reason = forms.CharField()
     until = forms.DateTimeField(
         required=False,
         label="Until (UTC)",

@@ -53,7 +53,7 @@ class StartSearch(Struct, forbid_unknown_fields=True, kw_only=True):
     eval_set: Text
     environment: Text
     server: Text
-    model: Text
+    model: Annotated[str, Meta(min_length=1, max_length=200)]
     most_calls: Annotated[int, Meta(ge=1, le=1_000_000)]
     engine: Text = engines.AUTO
     most_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType = UNSET

@@ -40,7 +40,6 @@ class SearchForm(PlainForm):
     )
     model = forms.CharField(
         label="Model on that server",
-        max_length=200,
         help_text="A large model writes better prompts than the agent's own",
     )
     most_calls = forms.IntegerField(label="Max agent calls", initial=MOST_CALLS)
