@@ -60,7 +60,7 @@ _DECIMAL_COMMA = re.compile(
     r"(?<![\d.,])(?:(\d{1,3}(?:[.\u00a0\u202f ]\d{3})+),(\d+)|(\d+),(\d{1,2}|\d{4,}))(?![\d,])"
 )
 _CURRENCY = re.compile(
-    r"(-?)\s*({})\s*(-?[\d.\\].*)".format(
+    r"(-?)\s*({})\s*(-?[\d.].*)".format(
         "|".join(map(re.escape, sorted(currencies(), key=len, reverse=True)))
     ),
     re.IGNORECASE,
@@ -479,7 +479,8 @@ def _unit(text: str) -> tuple[str, Unit | None, str]:
     named, text = '"' in text, " ".join(text.replace('"', " ").split())
     text = _SHARE.sub(lambda found: _scaled(found[1] or found[2]), text)
     text = _MAGNITUDE.sub(lambda found: _scaled(KINDS[found[1].casefold()]), text).strip()
-    if found := _CURRENCY.fullmatch(text):
+    found = _CURRENCY.fullmatch(text)
+    if found and not re.fullmatch(r"[a-z]{2}", found[2]):  # rs5 is a product, Rs 5 are rupees
         number, unit, _ = _unit(found[3])
         own = unit_of(found[2])
         if unit and unit != own:

@@ -145,7 +145,7 @@ def currencies() -> dict[str, str]:
     return {
         name.casefold(): unit.measures[0][0]
         for name, unit in known.items()
-        if unit.measures[0][0].isupper()
+        if unit.measures[0][0].isupper() and (name.isupper() or name not in _symbols())
     }
 
 

@@ -11,26 +11,17 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 
+from workers.lib.maths.units import currencies
+
 LONGEST = 60  # characters
-CURRENCIES = {
-    "USD": "$ us$ usd dollar dollars",
-    "EUR": "€ eur euro euros",
-    "GBP": "£ gbp",
-    "JPY": "¥ jpy yen",
-    "INR": "₹ inr rupee rupees",
-    "CHF": "chf",
-    "CAD": "ca$ c$ cad",
-    "AUD": "a$ aud",
-    "CNY": "cny rmb yuan",
-    "KRW": "₩ krw",
-    "SEK": "sek",
-    "NOK": "nok",
-    "DKK": "dkk",
-    "PLN": "pln",
-    "BRL": "r$ brl",
-    "MXN": "mxn",
+_WORDS = {"try", "cop", "pen", "php", "ron"}  # codes that are words, too, are not read
+_CODES = {
+    name: code
+    for word, code in currencies().items()
+    if word not in _WORDS
+    for name in (word, f"{word}s")
+    if name == word or re.fullmatch(r"[a-z]{4,}", word)
 }
-_CODES = {word: code for code, words in CURRENCIES.items() for word in words.split()}
 _SIGN = "|".join(sorted(map(re.escape, _CODES), key=len, reverse=True))
 _DIGITS = (
     r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d{1,2}(?:,\d{2})+,\d{3}(?:\.\d+)?"
