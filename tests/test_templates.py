@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from django.template import engines
 
 ROOT = Path(__file__).resolve().parent.parent / "templates"
 LONGEST = 256  # a few attributes cannot be broken; 160 is the aim
@@ -14,3 +16,39 @@ LONGEST = 256  # a few attributes cannot be broken; 160 is the aim
 def test_no_line_of_a_template_is_too_long_to_read(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert [number for number, line in enumerate(lines, 1) if len(line) > LONGEST] == []
+
+
+def test_every_template_compiles() -> None:
+    for path in ROOT.rglob("*.html"):
+        engines["django"].get_template(str(path.relative_to(ROOT)))
+
+
+# Names of versions, tasks and sessions of one project often begin alike.
+IDENTIFIER = re.compile(
+    r"(?<!default:)(?<![\w.])(?:\w+\.)*(?:key|task_key|external_id|name|agent_version|unit|span_id|parent_id)"
+    r"(?:\|(?!shortened)\w+(?::\"[^\"]*\")?)*\|truncatechars"
+)
+
+
+def test_names_are_cut_in_their_middle() -> None:
+    cut = {
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in ROOT.rglob("*.html")
+        for match in IDENTIFIER.finditer(path.read_text())
+    }
+    assert not cut
+
+
+def test_two_sessions_of_one_prefix_look_different() -> None:
+    rows = [{"id": f"checkout-web-session-{n}", "user": f"customer-{n}"} for n in (1, 2)]
+    shown = [
+        rendered("{% load flywheel %}{{ id|shortened:16 }} {{ user|shortened:9 }}", row)
+        for row in rows
+    ]
+    assert shown == ["checkou…ession-1 cust…er-1", "checkou…ession-2 cust…er-2"]
+    assert rendered("{% load flywheel %}{{ id|shortened:16 }}", {"id": None}) == ""
+    assert rendered("{% load flywheel %}{{ id|shortened:3 }}", {"id": 12345}) == "1…5"
+
+
+def rendered(source: str, context: dict) -> str:
+    return engines["django"].from_string(source).render(context)

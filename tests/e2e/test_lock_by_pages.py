@@ -88,7 +88,7 @@ def test_from_a_verifier_in_the_editor_to_a_queued_run(
     probe(ada, seed)
     refused(one, "Its scores have not been reviewed yet. Open a review")
     score_and_open_a_review(ada)
-    refused(one, "0 of at least 50 samples are judged.")
+    refused(one, "0 of at least 50 samples are judged")
     review = RewardReview.objects.get()
     early_keys_judge_nothing(one, review)
     differing = judge_all(one, two, review)

@@ -216,7 +216,10 @@ def ago_within_hour(value: datetime) -> str:
     return f"{hours - 1} to {hours} h ago" if hours < 36 else ago(value)
 
 
-register.filter("shortened", shortened)
+@register.filter("shortened")
+def shortened_text(value: object, most: int = 28) -> str:
+    """A name, key or id of at most so many characters; "" without one."""
+    return "" if value is None else shortened(str(value), most)
 
 
 @register.filter
