@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.rewritten import rewrite_share
+
 EXAMPLES = 25  # of a property, where its test names more; `make proof` tries as many as it names
 # A slow machine is no failure. CI looks at the same examples each time: what it says is about the
 # change it is given.
@@ -47,6 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     TransactionTestCase._fixture_teardown = lambda self: empty()
     DatabaseCreation.create_test_db = create_test_db
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if worker := getattr(session.config, "workerinput", None):
+        rewrite_share(session.config, int(worker["workerid"][2:]), worker["workercount"])
 
 
 def forget_constants() -> None:
