@@ -1,17 +1,18 @@
 """GRPO whose reward random weights can vary in, as a program: `python -m tests.workers.paid_grpo
-spec.json`.
+spec.json`. With THEN=other.json it trains that one next, in the same processes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 from workers import grpo
 from workers.lib.environments import workplace
 from workers.lib.errors import JobError
-from workers.lib.program import run_main
+from workers.lib.program import read_spec, run_main
 from workers.lib.verifiers import Score
 
 
@@ -35,6 +36,12 @@ def broken() -> None:
     raise JobError("The second process broke.")
 
 
+def main(*given: Any) -> None:
+    grpo.main(*given, Trainer)
+    if after := os.environ.get("THEN"):
+        grpo.main(read_spec(Path(after), "grpo"), *given[1:], Trainer)
+
+
 if __name__ == "__main__":
     workplace.OneCall.score = rewarded  # type: ignore[method-assign]
-    run_main("grpo", lambda spec, events, stop: grpo.main(spec, events, stop, Trainer))
+    run_main("grpo", main)

@@ -52,15 +52,19 @@ OF_ROUNDING = (
 
 def started(spec: dict, program: str = "tests.workers.paid_grpo", **env: str) -> subprocess.Popen:
     """Two processes, their events on standard output."""
-    path = Path(spec["out_dir"]).with_suffix(".json")
-    path.write_text(json.dumps(spec))
     return subprocess.Popen(
-        [sys.executable, "-m", "workers.lib.processes", program, str(path), "2"],
+        [sys.executable, "-m", "workers.lib.processes", program, written(spec), "2"],
         env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def written(spec: dict) -> str:
+    path = Path(spec["out_dir"]).with_suffix(".json")
+    path.write_text(json.dumps(spec))
+    return str(path)
 
 
 def ended(child: subprocess.Popen) -> tuple[int, list[dict], str]:
@@ -107,8 +111,13 @@ def test_two_processes_take_the_steps_of_one_and_go_on_from_their_checkpoints(
     grpo_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
     grpo.main(typed(grpo_spec("one", 1), "grpo"), events, StopFlag())
-    status, rows, said = ended(started(grpo_spec("two")))
+    rest = grpo_spec("rest", resume_from=str(tmp_path / "two" / "checkpoint-1"))
+    status, rows, said = ended(started(grpo_spec("two"), THEN=written(rest)))
     assert status == 0, said
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+    ends = [at for at, row in enumerate(rows, 1) if row["type"] == "result"]
+    assert len(ends) == 2 and ends[1] == len(rows)
+    rows, again_rows = rows[: ends[0]], rows[ends[0] :]
     one, two = metrics_of(events.rows()), metrics_of(rows)
     assert one.keys() == two.keys()
     for (step, name), value in one.items():
@@ -126,18 +135,11 @@ def test_two_processes_take_the_steps_of_one_and_go_on_from_their_checkpoints(
         for some in (events.rows(), rows)
     ]
     assert answers[0] == answers[1]
-    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1)) and rows[-1][
-        "type"
-    ] == "result"
     first, second = weights_of(tmp_path / "one"), weights_of(tmp_path / "two")
     assert all(torch.allclose(first[name], second[name], rtol=0, atol=1e-5) for name in first)
-    status, rest, said = ended(
-        started(grpo_spec("rest", resume_from=str(tmp_path / "two" / "checkpoint-1")))
-    )
-    assert status == 0, said
     again = {
         key: value
-        for key, value in metrics_of(rest).items()
+        for key, value in metrics_of(again_rows).items()
         if not key[1].startswith("time/") and key[0] > 1
     }
     assert again == {key: two[key] for key in again} and len(again) > 20
