@@ -15,7 +15,7 @@ from apps.core import schema
 from flywheel import alive
 
 log = logging.getLogger(__name__)
-DATABASE_WAIT_S = 3
+DATABASE_WAIT_S = 2
 
 
 def healthz(request: HttpRequest) -> JsonResponse:
