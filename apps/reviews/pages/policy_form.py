@@ -108,7 +108,10 @@ def _lines(now: dict[str, Any], proposal: Proposal | None) -> list[tuple[str, st
     if proposal is None:
         return []
     before, after = (
-        [f"{PolicyForm.base_fields[name].label}: {_shown(value)}" for name, value in values.items()]
+        [
+            f"{str(PolicyForm.base_fields[name].label).partition(':')[0]}: {_shown(value)}"
+            for name, value in values.items()
+        ]
         for values in (now, {name: proposal.values[name] for name in now})
     )
     return list(changed_lines(before, after, around=0))
