@@ -9,7 +9,11 @@ import pytest
 from workers.lib.environments.packages.texts import texts_of, without_tasks
 
 FERNS = "Water the ferns on the balcony."
-TASK = {"id": "a", "messages": [{"role": "user", "content": FERNS}], "expected": {}}
+TASK = {
+    "id": "a",
+    "messages": [{"role": "user", "content": FERNS}],
+    "metadata": {"goal": FERNS.removeprefix("Water ")},  # computed: in no file
+}
 
 
 def texts(files: dict[str, str | bytes]) -> dict[str, list[str]]:

@@ -38,18 +38,37 @@ def without_tasks(
     texts: dict[str, list[str]], tasks: Iterable[dict[str, Any]]
 ) -> dict[str, list[str]]:
     """The texts without those of the given tasks, which are rows of the package's own `tasks()`.
-    Each is left out once, where most of them are: a second copy is something else that shows it.
+    Those of a task are left out of one file, where most tasks are, and each once: a second copy is
+    something else that shows it.
     """
-    own = Counter(_spaced(text) for task in tasks for text in _strings(task))
     rest = {path: [_spaced(text) for text in some] for path, some in texts.items()}
-    order = sorted(rest, key=lambda path: (-sum(text in own for text in rest[path]), path))
-    for path in order:
-        rest[path] = [text for text in rest[path] if not _take(own, text, 1)]
-    parts = [text for text in own if own[text] and len(text.split()) >= LEAST_WORDS]
-    parts.sort(key=len, reverse=True)  # one may be a part of another
-    for path in order:
-        rest[path] = [_cut(text, parts, own) for text in rest[path]]
+    for path, own in _homes(rest, tasks).items():
+        left = [text for text in rest[path] if not _take(own, text, 1)]
+        parts = [text for text in own if own[text] and len(text.split()) >= LEAST_WORDS]
+        parts.sort(key=len, reverse=True)  # one may be a part of another
+        rest[path] = [_cut(text, parts, own) for text in left]
     return rest
+
+
+def _homes(files: dict[str, list[str]], tasks: Iterable[dict[str, Any]]) -> dict[str, Counter[str]]:
+    """The texts of the tasks by the file that has the longest of them; of several such files, the
+    one with the most tasks.
+    """
+    rows = [sorted(map(_spaced, _strings(task)), key=len, reverse=True) for task in tasks]
+    whole = {path: set(some) for path, some in files.items()}
+    joined = {path: "\n".join(some) for path, some in files.items()}
+
+    def has(path: str, text: str) -> bool:
+        return text in whole[path] or text in joined[path]
+
+    counts = {path: sum(has(path, row[0]) for row in rows) for path in files}
+    order = sorted(files, key=lambda path: (-counts[path], path))
+    homes: dict[str, Counter[str]] = {}
+    for row in rows:
+        places = (path for text in row for path in order if has(path, text))
+        if home := next(places, None):
+            homes.setdefault(home, Counter()).update(row)
+    return homes
 
 
 def _cut(text: str, parts: list[str], own: Counter[str]) -> str:
