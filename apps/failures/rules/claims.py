@@ -18,6 +18,7 @@ _QUOTED = re.compile(
     r"```.*?(?:```|$)|`[^`]*`|\"[^\"]*\"?|“[^”]*”?|«[^»]*»?|(?<!\w)'[^']*'", re.DOTALL
 )
 _INTRODUCED = re.compile(r":\s*\n.*", re.DOTALL)  # a list, a letter, a log
+_LISTED = re.compile(r"^\s*(?:[-*•>]|\w{1,2}[.)])\s.*", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
 _CLAIM = re.compile(
     r"(?:(?:done|ok|okay|sure|great|perfect|alright|thanks|thank you)[,:!.]? )?"
@@ -30,7 +31,7 @@ _CLAIM = re.compile(
 _DRAFT = re.compile(
     r"\b(?:draft|example|sample|template|wording|script|option|plan|simulat\w*|test|demo|mock\w*"
     r"|pretend\w*|imagin\w*|hypothe\w*|theory|below|above|follow\w*|dear|subject|regards|joke"
-    r"|kidding|role-?play\w*|story|game|(?:say|write|reply|answer)s?)\b"
+    r"|kidding|role-?play\w*|story|game|poem|sentence|phrase|translat\w*|(?:say|write|reply|answer)s?)\b"
 )
 _IRREGULAR = {"send": "sent", "make": "made", "buy": "bought", "pay": "paid", "write": "written"}
 
@@ -58,7 +59,7 @@ def claims_a_change(run: Run, index: int, text: str) -> bool:
 
 def _claims(text: str) -> list[tuple[str, str]]:
     """(participle, object) of each sentence that claims something."""
-    plain = _INTRODUCED.sub("", _QUOTED.sub(" … ", text))
+    plain = _LISTED.sub("", _INTRODUCED.sub("", _QUOTED.sub(" … ", text)))
     matches = (_CLAIM.fullmatch(sentence.strip()) for sentence in _SENTENCE.split(plain))
     return [(match[1], match[2]) for match in matches if match]
 
