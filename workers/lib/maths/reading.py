@@ -50,7 +50,7 @@ class Node:
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d,]| \d)")
 _WHOLE_TIMES = re.compile(r"(?<![\w^.\\}])(\d+)\s*\((?=)")
-_MAGNITUDE = re.compile(rf"(?<=[\d}}])\s*({after_numbers()})\s*", re.IGNORECASE)
+_MAGNITUDE = re.compile(rf"(?<=[\d}}])\s*({after_numbers()})\.?\s*", re.IGNORECASE)
 _SHARE = re.compile(r"(?<=[\d)}])\s*(?:\\?(%)|(‰))\s*$")
 _DEGREES = re.compile(r"(.*\S)\s*\^\s*\{?\s*\\circ\s*\}?\s*([CF]?)")
 _APOSTROPHE = re.compile(r"(?<=\d)['’](?=\d{3}(?!\d))")

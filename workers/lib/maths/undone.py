@@ -23,6 +23,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import sympy
@@ -104,6 +105,9 @@ def _in_expression(expression: Any) -> Iterator[str]:
     if name := next((name for kind, name in CALCULUS.items() if isinstance(expression, kind)), ""):
         yield name
         return
+    is_quotient = isinstance(expression, sympy.Pow) and expression.exp.is_negative
+    if is_quotient and IMAGINARY in expression.free_symbols and not _variables(expression):
+        yield "a quotient"
     if isinstance(expression, sympy.Add) and _has_like_terms(expression):
         yield "a sum"
     elif isinstance(expression, sympy.Mul):
@@ -177,14 +181,17 @@ def cost(expression: Any) -> int:
 
 
 def _cost_of_product(expression: Any) -> int:
-    """Numbers are one factor, and a repeated factor costs as much as its power."""
+    """Numbers are one factor, so are roots of numbers, and a repeated factor costs as much as its
+    power.
+    """
     numbers, denominators, others = _factors(expression)
     by_base: dict[Any, list] = defaultdict(list)
     for factor in others:
         is_power = isinstance(factor, sympy.Pow) and factor.exp.is_Rational
         by_base[factor.base if is_power and not _is_notation(factor) else factor].append(factor)
     powers = [base for base in by_base if _is_notation(base) and not base.free_symbols]
-    pieces = bool(numbers or denominators or powers) + len(by_base) - len(powers)
+    roots = [base for base in by_base if base.is_Rational]
+    pieces = bool(numbers or denominators or powers) + len(by_base) - len(powers) - len(roots[1:])
     return (
         max(0, len(numbers) - 1)
         + max(0, len(denominators) - 1)
@@ -228,7 +235,16 @@ def _has_like_terms(expression: Any) -> bool:
     terms = list(_parts(expression, sympy.Add))
     if _is_mixed_number(terms) or expression.has(*CALCULUS):
         return False
-    return max(Counter(_without_number(evaluated(term)) for term in terms).values()) > 1
+    simple = chain.from_iterable(map(_in_primes, map(evaluated, terms)))
+    return max(Counter(map(_without_number, simple)).values()) > 1
+
+
+def _in_primes(term: Any) -> tuple:
+    """ln 6 as ln 2 and ln 3, so that ln 6 - ln 3 has like terms and ln 2 + ln 3 has none."""
+    sizes = [part.args[0] for part in term.atoms(sympy.log)]
+    if not sizes or any(not size.is_Rational or size.p * size.q > 10**12 for size in sizes):
+        return (term,)
+    return sympy.Add.make_args(sympy.expand_log(term, factor=True))
 
 
 def _without_number(term: Any) -> Any:

@@ -51,6 +51,7 @@ _SEPARATOR = re.compile(r"\s*(?:\\cdot(?![a-z])|\\times(?![a-z])|[·*-])?\s*")
 _OVER = re.compile(r"\s*/\s*|\s+(?:per|pro|par|por|в)\s+|(?<!\w)per\s+")
 _FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _SIGNS = re.compile(r"\\(mu|Omega|ohm|degree|AA)(?![A-Za-z])\s*")
+_DEGREES_OF = re.compile(r"\b(?:degrees?|deg)\s+(?=celsius|fahrenheit|kelvin)", re.IGNORECASE)
 _APART = re.compile(r"(?<![A-Za-z])([kMGTmn])\s+(?=Ω)")
 _SIGN = {"mu": "µ", "Omega": "Ω", "ohm": "Ω", "degree": "°", "AA": "Å"}
 _SAME = str.maketrans({"μ": "µ", "Ω": "Ω", "Å": "Å", "{": "{", '"': " ", "~": " "})
@@ -181,7 +182,7 @@ def unit_of(text: str, *, named: bool = True) -> Unit | None:
     if len(text) > LONGEST:
         return None
     text = _SIGNS.sub(lambda sign: _SIGN[sign[1]], text).translate(_SAME)
-    text = _APART.sub(r"\1", text)
+    text = _DEGREES_OF.sub("", _APART.sub(r"\1", text))
     text = " ".join(_FRACTION.sub(r"(\1)/(\2)", text).split())
     if " " in text and (name := _names().get(text.casefold().strip(" ."))):
         return name
@@ -217,12 +218,12 @@ def _product(text: str) -> Unit | None:
 
 
 def _known(word: str) -> Unit | None:
-    if unit := _symbols().get(word):
+    if unit := _symbols().get(word) or (len(word) == 1 and _names().get(word.casefold())):
         return unit
     folded = word.casefold()
     names = _names()
     for name in (folded, folded.removesuffix("s"), folded.removesuffix("es")):
-        if (unit := names.get(name)) and (len(name) > 1 or name == word):
+        if len(name) > 1 and (unit := names.get(name) or _symbols().get(name)):
             return unit
         for prefix, power in _PREFIX_NAMES.items():
             if name.startswith(prefix) and (unit := names.get(name[len(prefix) :])):
