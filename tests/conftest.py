@@ -15,6 +15,21 @@ from hypothesis import HealthCheck, settings
 
 from tests.rewritten import rewrite_share
 
+# Begun first, so that no process of the suite is left alone with one of them at its end.
+LONG = tuple(
+    f"tests/{name}.py"
+    for name in (
+        "workers/test_processes",
+        "e2e/test_alone_by_pages",
+        "training/test_out_of_memory",
+        "registry/test_managed",
+        "workers/test_grpo",
+        "workers/test_model_server",
+        "workers/test_options",
+        "workers/test_fuzz_verifiers",
+        "workers/test_sandbox_escapes",
+    )
+)
 EXAMPLES = 25  # of a property, where its test names more; `make proof` tries as many as it names
 # A slow machine is no failure. CI looks at the same examples each time: what it says is about the
 # change it is given.
@@ -95,6 +110,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Proofs are minutes long and only run when asked for."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     if config.getoption("--hypothesis-profile") != "proof":
         for item in items:
             try_fewer_examples(item)
