@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.lib.row_facts import label_facts, pair_facts
+from workers.lib.row_facts import label_facts, pair_facts, use_facts
 from workers.lib.specs import Labelled, Pair
 
 ASKED = [{"role": "user", "content": "Ist der Auftrag fertig?"}]
@@ -37,6 +37,13 @@ OTHER = [{"role": "user", "content": "Und dieser?"}]
 def test_pairs(rows: list[Pair], against: float, length: float) -> None:
     facts = {"data/contradictory": against, "data/chosen_length": pytest.approx(length)}
     assert pair_facts(rows) == facts
+
+
+def test_how_often_each_different_row_is_used() -> None:
+    pairs = [Pair(messages=ASKED, chosen="Ja.", rejected=f"Nein {at % 2}.") for at in range(6)]
+    assert use_facts(pairs, 40 * 8) == {"data/uses": 160}
+    assert use_facts([{"a": 1, "b": 2}, {"b": 2, "a": 1}], 4) == {"data/uses": 4}
+    assert use_facts([], 4) == {}
 
 
 def test_labels() -> None:

@@ -450,6 +450,15 @@ def ranking(history: History, over: int) -> float | None:
     return share - Z * math.sqrt(variance(share, samples[-1]))
 
 
+def uses(history: History, over: int) -> float | None:
+    """How often each different example is learned from; None if held-back data show whether it is
+    learned by heart.
+    """
+    if "validation/loss" in history.start or "validation/success" in history.start:
+        return None
+    return history.level("data/uses", 1)
+
+
 def rows_learned(history: History) -> bool:
     """Whether the loss of a method that learns from rows has reached its floor, 0, where no
     gradient is left: every pair beyond the margin, or every token certain. The loss of a method
@@ -737,6 +746,18 @@ TABLE: tuple[Rule, ...] = (
         below=True,
         source="chosen; at the end of the run, if the 95% interval is below 0",
         only=NO_REWARD,
+    ),
+    Rule(
+        "repeated",
+        "Times that each different example is learned from, with nothing held back",
+        "The examples are learned by heart, which the loss does not tell from learning what they"
+        " have in common: add examples, train for fewer steps, or hold some back to measure it.",
+        value=uses,
+        warn=50.0,
+        over=1,
+        unit="times",
+        source="chosen; measured once, at the first step",
+        only=(*PREFERENCES, *LIKELIHOODS),
     ),
     Rule(
         "contradictory",
@@ -1246,6 +1267,7 @@ _OF_VALUES = {
     "reward_fall": ("train/reward_mean",),
     "no_gradient": ("train/grad_norm",),
     "ranking": ("validation/accuracy",),
+    "repeated": ("data/uses",),
 }
 
 

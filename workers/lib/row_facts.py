@@ -1,5 +1,5 @@
-"""What the rows of a preference method say about themselves, as metrics of the first step that
-the alarms read. Pure.
+"""What the rows of a run say about themselves, as metrics of the first step that the alarms read.
+Pure.
 """
 
 from __future__ import annotations
@@ -7,6 +7,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
+
+import msgspec
 
 from workers.lib.specs import Labelled, Pair
 
@@ -42,6 +45,14 @@ def label_facts(rows: Sequence[Labelled]) -> dict[str, float]:
         "data/contradictory": against / len(rows),
         "data/lopsided": max(good, bad) / max(1, min(good, bad)),
     }
+
+
+def use_facts(rows: Sequence[Any], learned: int) -> dict[str, float]:
+    """`data/uses`: how often each different row is learned from, in a run that learns from
+    `learned` rows, repeated ones included.
+    """
+    different = {msgspec.json.encode(row, order="deterministic") for row in rows}
+    return {"data/uses": learned / len(different)} if different else {}
 
 
 def _asked(row: Pair | Labelled) -> str:

@@ -23,6 +23,7 @@ from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
 from workers.lib.prefixes import count_tokens
 from workers.lib.program import Stop, StopFlag
+from workers.lib.row_facts import use_facts
 from workers.lib.specs import SPECS, Training
 from workers.lib.watching import Alarmed, judge_end, report
 from workers.ml import checkpoint
@@ -233,6 +234,7 @@ def reporting(
     steps, every, start = config.steps, config.save_every, checkpoint.step_of(spec.resume_from)
     alone = ranks.size == 1
     names = ALWAYS | dict(named or {})
+    data = (data or {}) | use_facts(spec.rows, steps * config.batch_size)
     watchman = Watchman(
         config.alarms,
         spec.kind or KINDS[type(spec)],
@@ -307,7 +309,7 @@ def reporting(
                 found or {}
             )
             if self.done == 1:
-                values |= data or {}
+                values |= data
             if counted is not None:
                 values |= ranks.totals(lambda: dict(counted))
                 counted.clear()
