@@ -298,6 +298,19 @@ def test_a_summary_makes_no_markup_of_what_it_is_given() -> None:
         ({"samples": 80, "masked": 1, "other_results": 1}, {}, ""),
         ({"samples": 80, "masked": 80, "other_results": 80}, {}, "80 runs saw other results"),
         (
+            {"samples": 80, "called": 0, "lack_calls": 41},
+            {"verdict": "inconclusive"},
+            "41 failed, and no run called a tool",
+        ),
+        (
+            {"samples": 80, "called": 0, "lack_calls": 21, "agent_errors": 20},
+            {"verdict": None},
+            "answer 20; 21 failed, and no run called a tool",
+        ),
+        ({"samples": 80, "called": 0, "lack_calls": 80}, {"verdict": "reject"}, ""),
+        ({"samples": 80, "called": 0, "lack_calls": 40}, {}, ""),
+        ({"samples": 80, "called": 1, "lack_calls": 79}, {}, ""),
+        (
             {"samples": 80},
             {"verdict": None, "summary": "No baseline."},
             "Nothing to compare with. No baseline.",

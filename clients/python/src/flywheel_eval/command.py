@@ -1,8 +1,8 @@
 """`flywheel-eval`: an evaluation as a CI step.
 
 Exit status: 0 promote, 1 reject, 2 inconclusive, 3 something went wrong, 4 nothing was measured (no
-version to compare with, or the agent failed, or could not be scored, in more than half of the
-samples).
+version to compare with; or, in more than half of the samples, the agent failed, could not be
+scored, or answered in words alone where tasks need calls).
 """
 
 from __future__ import annotations

@@ -117,7 +117,11 @@ class Result:
         )
         if not samples:
             return "The evaluation has no samples."
-        if 2 * (crashed + masked) > samples:
+        problems = list[str]()
+        lacking = 0 if counts.get("called", 1) else counts.get("lack_calls", 0)
+        if self.verdict == "reject":  # then it is shown to be worse, whatever the reason
+            lacking = 0
+        if 2 * (crashed + masked + lacking) > samples:
             reasons = [
                 f"the agent failed to answer {crashed}" if crashed else "",
                 f"{other} runs saw other results than the environment's, since the agent ran tools "
@@ -125,12 +129,16 @@ class Result:
                 if other
                 else "",
                 f"{masked - other} could not be scored" if masked > other else "",
+                f"{lacking} failed, and no run called a tool of the environment (only calls that"
+                " the agent returns are seen)"
+                if lacking
+                else "",
             ]
             said = "; ".join(filter(None, reasons))
-            return f"Of {samples} samples: {said}. See the evaluation: {self.run['url']}"
-        if self.gate and not self.gate.get("verdict"):
-            return f"Nothing to compare with. {self.gate.get('summary', '')}".strip()
-        return ""
+            problems.append(f"Of {samples} samples: {said}. See the evaluation: {self.run['url']}")
+        if self.gate and not self.verdict:
+            problems.append(f"Nothing to compare with. {self.gate.get('summary', '')}".strip())
+        return " ".join(problems)
 
     @property
     def summary(self) -> str:
