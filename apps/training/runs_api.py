@@ -409,7 +409,7 @@ def collection(request: Request) -> Response:
     rows = filtered(
         request,
         comparison.runs_of(request.auth.project),
-        {"state": JobState.values, "method": Method.values},
+        {"state": None, "method": None},
     )
     return listed(request, rows.prefetch_related("alarms"), as_json, add_used)
 
