@@ -4,7 +4,7 @@ unnoticed, and of those that are sound at most one in forty is ended.
 
 from __future__ import annotations
 
-from bench.alarm_attack import TRACES, noticed
+from bench.alarm_attack import TRACES, common, noticed
 from bench.alarm_runs import load, replay
 
 
@@ -15,11 +15,12 @@ def test_no_ill_run_goes_unnoticed() -> None:
 
 
 def test_runs_of_an_attack() -> None:
-    """The one that stays unnoticed pays for length where every answer already has the longest."""
-    ill = [trace for trace in load(TRACES) if trace["ill"]]
+    """The one that is unnoticed was recorded before `data/uses` was measured."""
+    traces = load(TRACES)
+    usual, ill = common(traces), [trace for trace in traces if trace["ill"]]
     assert len(ill) >= 60
-    unnoticed = [trace["name"] for trace in ill if not noticed(trace)]
-    assert unnoticed == ["ill grpo: longer is better"]
+    unnoticed = [trace["name"] for trace in ill if not noticed(trace, usual)]
+    assert unnoticed == ["ill dpo: one pair"]
 
 
 def test_hardly_a_sound_run_is_ended() -> None:
