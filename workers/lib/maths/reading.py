@@ -8,6 +8,7 @@ ambiguous (it reads “2 3” as 5, and “x or 3” as a product). Anything amb
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -130,6 +131,15 @@ _OPPOSITE = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 
 def read(text: str) -> Node:
     """The structure of an answer. Raises Unreadable."""
+    if (decimal := with_decimal_comma(text)) != text and re.search(r"(?:%|\D\D)\s*$", text):
+        with suppress(Unreadable):
+            quantity = _read(decimal)
+            if quantity.unit or text.rstrip().endswith("%"):
+                return quantity
+    return _read(text)
+
+
+def _read(text: str) -> Node:
     text = _APOSTROPHE.sub("", _DECIMAL_IN_BRACES.sub(".", undecorated(text)))
     bare = " ".join(unwrapped(text).replace('"', " ").strip(" ().").split())
     if (
