@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,14 +30,17 @@ from apps.webhooks.actions import create_webhook
 from apps.webhooks.models import Delivery, Event
 from tests.factories import (
     admin_of,
+    make_base,
     make_endpoint,
     make_environment,
     make_eval_run,
     make_eval_set,
     make_member,
+    make_project,
 )
 from tests.promotion.made import signed_again
 from tests.promotion.trials.made import add_sessions, answer, asked, fail, make_trial
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 PLAN = Plan(
@@ -46,23 +51,59 @@ PLAN = Plan(
 )
 
 
-@pytest.fixture
-def candidate(project: Project, base: ModelVersion) -> ModelVersion:
-    """Served by a server, so that the endpoint can ask it."""
-    return make_endpoint(project, served_as="tuned", parent=base, name="tuned")
+class World:
+    """A channel that runs the base, and a candidate with a report that promotes it."""
+
+    def __init__(self, folder: Path) -> None:
+        project = make_project()
+        by, base = admin_of(project), make_base(project, folder)
+        self.project, self.base = project, base
+        self.channel = promotions.channel_of(project)
+        promotions.set_initial(channel=self.channel, version=base, by=None)
+        self.channel.refresh_from_db()
+        # Served by a server, so that the endpoint can ask it.
+        self.candidate = make_endpoint(project, served_as="tuned", parent=base, name="tuned")
+        eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+        live = make_eval_run(eval_set, self.channel.current, environment, success=0.0)
+        better = make_eval_run(eval_set, self.candidate, environment, success=1.0)
+        self.report = promotions.make_gate_report(
+            baseline=live, candidate=better, by=by, channel=self.channel
+        )
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, World)
 
 
 @pytest.fixture
-def report(channel: Channel, candidate: ModelVersion) -> GateReport:
-    eval_set, environment = (
-        make_eval_set(channel.project, holdout=32),
-        make_environment(channel.project),
-    )
-    live = make_eval_run(eval_set, channel.current, environment, success=0.0)
-    better = make_eval_run(eval_set, candidate, environment, success=1.0)
-    return promotions.make_gate_report(
-        baseline=live, candidate=better, by=admin_of(channel.project), channel=channel
-    )
+def world(kept: Any, db: None, settings: Any) -> World:
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def project(world: World) -> Project:
+    return world.project
+
+
+@pytest.fixture
+def base(world: World) -> ModelVersion:
+    return world.base
+
+
+@pytest.fixture
+def channel(world: World) -> Channel:
+    return world.channel
+
+
+@pytest.fixture
+def candidate(world: World) -> ModelVersion:
+    return world.candidate
+
+
+@pytest.fixture
+def report(world: World) -> GateReport:
+    return world.report
 
 
 @pytest.fixture
