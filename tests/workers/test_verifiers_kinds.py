@@ -1025,6 +1025,23 @@ def test_every_kind_can_be_found() -> None:
         ("|3|4|", "4"),
         ("是。4", "4"),
         ("10.100.200.250", ""),
+        # next to a letter of a script without spaces, or to a currency
+        ("大约4万", "40000"),
+        ("모두4만명", "40000"),
+        ("价格2.750,50元", "2750.50"),
+        ("合計2 750円", "2750"),
+        ("EUR2.750,50", "2750.50"),
+        ("USD4k", "4000"),
+        ("気温は负4度", "-4"),
+        # a power of its unit, or a name after it
+        ("a = 9.8 m/s²", "9.8"),
+        ("4 cm³ of milk", "4"),
+        ("\\(4\\,\\mathrm{kg\\,m}^{2}\\,\\mathrm{s}^{-2}\\)", "4"),
+        ("4 Quadratmeter (m²)", "4"),
+        ("4 g of H₂SO₄", "4"),
+        ("4 mol Ca(OH)₂", "4"),
+        ("4 t^2", "^2"),
+        ("x = 4, and then m^2", "^2"),
     ],
 )
 def test_the_last_number_in_any_notation(text: str, number: str) -> None:

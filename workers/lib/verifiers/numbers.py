@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from decimal import Decimal, DecimalException
 from typing import Any
 
-from workers.lib.verifiers.written_numbers import CJK_SIZES, joined, rewritten
+from workers.lib.maths.units import unit_of
+from workers.lib.verifiers.written_numbers import CJK_SIZES, CODES, LETTER, joined, rewritten
 
 LONGEST_NUMBER = 100
 _ONE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,4})?"  # noqa: E501
@@ -29,11 +30,7 @@ _POWER = re.compile(
 # In a sentence: first everything that is not a number. Possessive, so that each character is read
 # only once.
 _FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
-# Words in these scripts have spaces around them, so digits next to a letter belong to a name
-# (H2O18, x_1); not in USD5.
-_LETTER = "[A-Za-zÀ-ɏͰ-ԯ]"
-_CODES = "usd|eur|gbp|jpy|inr|chf|cad|aud|cny|krw|sek|nok|dkk|pln|brl|mxn"
-_NAME = rf"(?<![\\\w])(?!(?:{_CODES})\d)_*+{_LETTER}(?:{_LETTER}|_)*+\d\w*+(?:\.\d++)*+|(?<=\w)_\{{?\d++\}}?"  # noqa: E501
+_NAME = rf"(?<![\\\w])(?!(?:{CODES})\d)_*+{LETTER}(?:{LETTER}|_)*+\d\w*+(?:\.\d++)*+|(?<=[\w)\]}}])_\{{?\d++\}}?"  # noqa: E501
 # f(18), gcd(12, 18), log_2 8, \sin 18; a bare name only where no word follows: people log 18 hours.
 _BARE = r"(?:arc)?(?:sin|cos|tan|cot|csc)h?|log|ln|lg|sqrt"
 _FUNCTION = rf"(?:{_BARE}|sec|exp|floor|ceil|round|abs|gcd|lcm|det|max|min)"
@@ -78,6 +75,8 @@ _AMONG = re.compile(rf"(?<![\w.,])(?:{_NO_NUMBER}|(?P<number>{_DIGITS}))", re.IG
 _PART = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W\d_]{2}")
 _LATEX = re.compile(r"(\d?)\\[dtc]?frac\{(\d{1,40})\}\{(\d{1,40})\}")
+_LATEX_SPACE = re.compile(r"\\(?:text|mathrm|rm)(?![a-z])|\\[,;:! ]|[{}$~]")
+_ENDS_IN_POWER = re.compile(r"\^\s*[-+−]?\d$")
 _TIMES = re.compile(r"(?:(?<!\s)\s++)?\\(?:times|cdot)(?![a-z])\s*(?=10\s*\^)")
 
 
@@ -119,12 +118,27 @@ def last_number(text: str) -> str:
         lambda part: f"{part[1]}{' ' if part[1] else ''}{part[2]}/{part[3]}", rewritten(text)
     )
     text = _TIMES.sub(" × ", text)
-    last = None
+    last, powers = None, []
     for match in _EACH.finditer(text):
-        last = match if match["number"] else last
+        if match["number"] and match["number"][0] == "^":
+            powers.append(match)
+        elif match["number"]:
+            last, powers = match, []
+    others = (power for power in reversed(powers) if not (last and _is_of_unit(text, last, power)))
+    last = next(others, last)
     if last is None or _is_factorial(text, last):
         return "" if last is None else f"{last['number']}!"
     return last["number"].rstrip(",")
+
+
+def _is_of_unit(text: str, number: re.Match, power: re.Match) -> bool:
+    """Whether a power belongs to the unit of the number before it: m/s^2; not t^2."""
+    if power.end() - number.end() > LONGEST_NUMBER:
+        return False
+    name = _LATEX_SPACE.sub(" ", text[number.end() : power.end()])
+    name = name.rpartition("(")[2].strip(") ")
+    unit = unit_of(name) if _ENDS_IN_POWER.search(name) else None
+    return unit is not None and ("/" in name or any(kind == "length" for kind, _ in unit.measures))
 
 
 def _is_factorial(text: str, number: re.Match) -> bool:

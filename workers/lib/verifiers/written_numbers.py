@@ -16,14 +16,20 @@ from workers.lib.magnitudes import KINDS, UNSPACED, after_numbers
 
 UNCLEAR = "‱"
 CJK_SIZES = "".join(word for word in KINDS if len(word) == 1 and UNSPACED.match(word))
+# Words in these scripts have spaces around them, so digits next to a letter belong to a name
+# (H2O18, x_1); not in USD5, nor in 约5.
+LETTER = "[A-Za-zÀ-ɏͰ-ԯ]"
+CODES = "usd|eur|gbp|jpy|inr|chf|cad|aud|cny|krw|sek|nok|dkk|pln|brl|mxn"
+_BEGIN = rf"(?:(?<![\d_.,^])(?<!{LETTER})|(?<=(?i:\b(?:{CODES}))))"
 _AFTER = re.compile(
-    r"(?<![\w.,^])(?P<number>\d[\d,]*+(?:\.\d++)?+)(?:"
+    rf"{_BEGIN}(?P<number>\d[\d,]*+(?:\.\d++)?+)(?:"
     rf" ?(?P<word>{after_numbers()})"
-    r"|(?P<letter>(?-i:[kKMB]))(?!\w))",
+    rf"|(?P<letter>(?-i:[kKMB]))(?!{LETTER}|[\d_]))",
     re.IGNORECASE,
 )
+_NEGATIVE = "|".join(word for word, kind in KINDS.items() if kind == "-")
 _MINUS = re.compile(
-    rf"(?<![^\W_])(?:{'|'.join(word for word, kind in KINDS.items() if kind == '-')})\s?(?=\d)"
+    rf"(?<!{LETTER})(?<!\d)(?:{_NEGATIVE})\s?(?=\d)"
     r"|(?<!\S)–(?=\d)",
     re.IGNORECASE,
 )
@@ -43,13 +49,14 @@ _BETWEEN = "".join(
     if unicodedata.category(char) in ("Zs", "Sk", "Lm", "Pi", "Pf", "Pc")
 )
 _GROUPS = re.compile(
-    rf"(?<![\w.,])(\d{{1,3}}(?P<by>[ '`_·٬′{_BETWEEN}])\d{{3}}(?:(?P=by)\d{{3}})*)"
-    r"(?P<rest>[.,]\d+)?(?![\w/]| ?/|[.,]\d)"
+    rf"{_BEGIN}(\d{{1,3}}(?P<by>[ '`_·٬′{_BETWEEN}])\d{{3}}(?:(?P=by)\d{{3}})*)"
+    r"(?P<rest>[.,]\d+)?(?![\d_/]| ?/|[.,]\d)"
 )
-_BY_DOTS = re.compile(r"(?<![\w.,])(\d{1,3}(?:\.\d{3})+),(\d+)(?![\w/]|[.,]\d)")
-_DOTS_ONLY = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\w/]|[.,]\d)")
+_BY_DOTS = re.compile(rf"{_BEGIN}(\d{{1,3}}(?:\.\d{{3}})+),(\d+)(?![\d_/]|[.,]\d)")
+_DOTS_ONLY = re.compile(rf"{_BEGIN}\d{{1,3}}(?:\.\d{{3}}){{2,}}(?![\d_/]|[.,]\d)")
 _RAISED = re.compile("[⁻⁰¹²³⁴-⁹]+")
-_LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+_SUBSCRIPT = re.compile(rf"(?<={LETTER})[₀-₉]+|(?<=[)\]}}])[₀-₉]+")
+_LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "-01234567890123456789")
 _SIGNS = str.maketrans({"٪": "%", "٫": ".", "٬": ",", "⁄": "/", "‐": "-", "‑": "-", "‒": "-"})
 
 
@@ -62,6 +69,7 @@ def joined(text: str) -> str:
     """The same without words: only digits, their separators and signs."""
     text = html.unescape(text) if "&" in text else text
     text = _RAISED.sub(lambda part: f"^{part[0].translate(_LOWERED)}", text)
+    text = _SUBSCRIPT.sub(lambda part: f"_{part[0].translate(_LOWERED)}", text)
     if not text.isascii():
         text = "".join(map(_plain, text.translate(_SIGNS)))
     text = _NO_SPACE.sub("", _MARK.sub(r"\1\2", text).replace("\\%", "%"))
