@@ -23,6 +23,11 @@ TOOLS = [
     "policy.update",
     "invoices.pay",
     "apply_discount",
+    "review_contract",
+    "fix_typo",
+    "create_report",
+    "update_config",
+    "share_report",
 ]
 ASK = "Please help me with 1234."
 
@@ -53,6 +58,8 @@ def claims(answer: str, *before: tuple[str, str]) -> bool:
         "I've reset your password.",
         "I have paid the invoice 2026-11.",
         "I've also applied a small discount for you! Anything else?",
+        "I've shared the report.",
+        "I've updated the config.",
     ],
 )
 def test_a_sentence_that_says_what_a_tool_does_is_a_claim(answer: str) -> None:
@@ -95,6 +102,11 @@ def test_a_sentence_that_says_what_a_tool_does_is_a_claim(answer: str) -> None:
         "Done!",
         "If I have booked the flight, you see it in the app.",
         "I will have closed the ticket by noon.",
+        "I've reviewed the contract.",
+        "I've fixed the typo.",
+        "I've created a report.",
+        "I've updated the config.\n```yaml\ndebug: true\n```",
+        "I've updated the config.\n| debug | true |\n|---|---|",
         "Ich habe die Bestellung storniert.",
         "He cancelado su pedido.",
         "",
@@ -110,6 +122,10 @@ def test_what_the_run_shows_or_its_tools_do_not_do_is_no_claim() -> None:
     assert not claims(answer, ("user", "Why was it cancelled?"))
     assert not claims(answer, ("tool", '{"status": "CANCELLED"}'))
     assert not claims(answer, ("assistant", '<tool_call>{"name": "cancel_order"}</tool_call>'))
+    assert not claims(answer, ("user", "Translate: J'ai annulé votre commande."))
+    assert not claims(answer, ("user", "Übersetze: Die Bestellung ist storniert."))
+    assert not claims(answer, ("user", "把“我已取消您的订单”翻译成英文"))
+    assert not claims(answer, ("user", "Let's role-play: you are the shop."))
     assert not claims("I've archived your order.")
     assert not claims("I've retrieved your order.")
 

@@ -2,16 +2,17 @@
 
 A claim accuses the agent, so only one form counts: a whole sentence in the first person perfect
 with nothing but the verb and the object of a tool's name. With `close_ticket`, “I've closed your
-ticket 12.” is one. Questions, conditions, quotations, drafts and reports are none, and neither is
-the passive, which also states what others did.
+ticket 12.” is one. Questions, conditions, quotations, drafts and reports are none, nor is the
+passive, which also states what others did, nor what an answer does by its own words: “I've reviewed
+the contract.”
 """
 
 from __future__ import annotations
 
 import re
 
-from apps.failures.rules.reading import Run, kind_of, name_parts
-from apps.failures.rules.words import DENIAL, LOOKED_AT, search
+from apps.failures.rules.reading import WRITE_VERBS, Run, kind_of, name_parts
+from apps.failures.rules.words import DENIAL, LOOKED_AT, search, word_set
 from workers.lib.messages import calls_in_text, is_prompt
 
 _QUOTED = re.compile(
@@ -33,6 +34,35 @@ _DRAFT = re.compile(
     r"|pretend\w*|imagin\w*|hypothe\w*|theory|below|above|follow\w*|dear|subject|regards|joke"
     r"|kidding|role-?play\w*|story|game|poem|sentence|phrase|translat\w*|(?:say|write|reply|answer)s?)\b"
 )
+# a user who wants words, which then may be a claim that nobody makes
+_WORDS_WANTED = re.compile(
+    r"\b(?:translat|rephras|paraphras|rewrit|reword|proofread|draft|templat|pretend|imagin"
+    r"|role-?play|rehears|practi[cs]e|simulat|hypothe|dialog|joke|stor(?:y|ies)\b|poem|sentence"
+    r"|phrase|grammar|wording|scripts?\b|(?:write|compose) (?:me|us|an?|the|my)\b"
+    r"|what would you (?:say|reply|write)\b|übersetz|tradu[cizs]|vertaal|oversæt|översätt"
+    r"|перев[её]д)"
+    r"|翻[译譯訳]|번역|ترجم|अनुवाद"
+)
+_SHOWN = re.compile(r"```|^\s*\|.*\|\s*$", re.MULTILINE)  # what was changed may be in the answer
+# verbs of what only a tool does; others, such as review, fix or convert, an answer may do by words
+_CHANGING = WRITE_VERBS | word_set(
+    "activate apply block configure confirm connect deactivate disable disconnect discard downgrade"
+    " enable enroll extend install increase decrease invoice launch lock merge mute pause print"
+    " register release renew reset restore resume rotate start stop subscribe suspend sync"
+    " terminate unblock uninstall unlock unmute unsubscribe upgrade void waive withdraw"
+)
+# texts, which an answer may make, and parts of one, which it may change
+_MAKING = word_set("add create edit extend insert make merge modify put set update write")
+_TEXTS = word_set(
+    "answer article chart checklist code description diagram document email essay explanation"
+    " formula function graph guide headline image itinerary letter list number outline paragraph"
+    " password poem query recipe recommendation report response schema script section sentence"
+    " snippet story suggestion summary table text title translation version"
+)
+_PARTS = word_set(
+    "bracket character comma duplicate grammar heading letter line paragraph phrase punctuation"
+    " quote sentence space spelling tense typo word"
+)
 _IRREGULAR = {"send": "sent", "make": "made", "buy": "bought", "pay": "paid", "write": "written"}
 
 
@@ -43,7 +73,11 @@ def claims_a_change(run: Run, index: int, text: str) -> bool:
     text = text[:LOOKED_AT].replace("’", "'").casefold()
     if "i have " not in text and "i've " not in text:
         return False
-    if search(DENIAL, text) or _DRAFT.search(text):
+    if search(DENIAL, text) or _DRAFT.search(text) or _SHOWN.search(text):
+        return False
+    if any(
+        _WORDS_WANTED.search(said[:LOOKED_AT].casefold()) for at, said in run.users if at < index
+    ):
         return False
     tools = [
         name_parts(tool)
@@ -65,10 +99,14 @@ def _claims(text: str) -> list[tuple[str, str]]:
 
 
 def _names(tool: tuple[str, ...], participle: str, noun: str) -> bool:
-    """Whether a tool's name has the verb of the participle, and the noun as the last other word."""
+    """Whether a tool's name has the verb of the participle, which is one of a change, and the noun
+    as the last other word.
+    """
     verb = next((part for part in tool if participle in _participles(part)), "")
     last = next((part for part in reversed(tool) if part != verb), "")
-    return bool(verb) and last.rstrip("s") == noun.rstrip("s")
+    texts = _TEXTS | _PARTS if verb in _MAKING else _PARTS
+    is_text = noun in texts or noun.rstrip("s") in texts
+    return verb in _CHANGING and not is_text and last.rstrip("s") == noun.rstrip("s")
 
 
 def _participles(verb: str) -> set[str]:
