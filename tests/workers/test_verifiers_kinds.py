@@ -129,6 +129,11 @@ CITY = {"answer": ["Bern", "Berne"]}
                 ),
                 ({}, "4.7 kΩ", ["4700 ohms", "4,700 Ω", "0.0047 MΩ"], ["4.7 Ω", "4.7 kV"]),
                 ({}, "250 µs", ["0.25 ms", "250 us", "250 μs"], ["250 ms", "250"[:2]]),
+                ({}, "0.5 L", ["500 ml", "500 cc", "500 cm3", "50 cl"], ["500 l", "500 cm2"]),
+                ({}, "24 months", ["2 years", "24 Monate", "0.2 decades"], ["2 months", "24 m"]),
+                ({}, "14 days", ["2 weeks", "1 fortnight"], ["2 months"]),
+                ({}, "3 m2", ["3 m²", "30000 cm2"], ["3 m", "3 m3", "3 H2"]),
+                ({}, "20 °F", ["20 degrees Fahrenheit"], ["20 °C", "20 degrees"]),
                 ({"unit_required": True}, "2 h", ["120 min", "2 Stunden"], ["2", "2 min"]),
             )
             for answers, right in ((right_answers, True), (wrong_answers, False))

@@ -45,7 +45,7 @@ _LETTER = r"[^\W\d_]"
 _NAME = rf"(?:{_LETTER}|[°$€£¢¥₹₩₽₺₴₪₦₫฿₱℃℉])"
 _FACTOR = re.compile(
     rf"(?:(square|sq|cubic|cu)\.?\s+)?({_NAME}(?:{_NAME}|['’⋅.](?={_LETTER}))*)\.?"
-    r"\s*(?:\^\s*\{?\s*(-?\d)\s*\}?|\s(squared|cubed)(?!\w))?"
+    r"\s*(?:\^\s*\{?\s*(-?\d)\s*\}?|\s(squared|cubed)(?!\w)|(?<!\s)([23])(?!\d))?"
 )
 _SEPARATOR = re.compile(r"\s*(?:\\cdot(?![a-z])|\\times(?![a-z])|[·*-])?\s*")
 _OVER = re.compile(r"\s*/\s*|\s+(?:per|pro|par|por|в)\s+|(?<!\w)per\s+")
@@ -209,7 +209,9 @@ def _product(text: str) -> Unit | None:
         known = None if factor is None else _known(factor[2])
         if factor is None or known is None:
             return None
-        power = int(factor[3] or 1)
+        if factor[5] and known.measures != (("length", 1),):
+            return None  # m2, but not H2
+        power = int(factor[3] or factor[5] or 1)
         for word in filter(None, (factor[1], factor[4])):
             power *= _WORDS[word]
         unit *= known**power
