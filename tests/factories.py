@@ -22,7 +22,7 @@ from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.environments.packages import save_package
 from apps.evals import actions as evals
-from apps.evals import latency
+from apps.evals import drafts, latency
 from apps.evals.latency import submit_measurement
 from apps.evals.meaning import check as meaning
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, MeaningCheck, Sample, Split
@@ -398,7 +398,7 @@ def make_eval_set(
 def freeze_set(eval_set: EvalSet, by: Any = None) -> EvalSet:
     """Frozen, whether it holds tasks out or not."""
     without = not eval_set.tasks.holdout().exists()
-    return evals.freeze(eval_set=eval_set, by=by, without_holdout=without)
+    return drafts.freeze(eval_set=eval_set, by=by, without_holdout=without)
 
 
 def make_eval_run(

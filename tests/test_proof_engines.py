@@ -25,6 +25,7 @@ from apps.core.models import JobState
 from apps.demo.recipes import FAST, HARNESS, MODEL, VERIFIER
 from apps.environments.actions import save_environment, save_verifier
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.evals.submission import submit_eval
 from apps.registry import managed, servers
@@ -90,7 +91,7 @@ class World:
                 expected=request["expected"],
                 by=self.by,
             )
-        return evals.freeze(eval_set=eval_set, by=self.by)
+        return drafts.freeze(eval_set=eval_set, by=self.by)
 
     def trained(self, requests: list[dict]) -> Path:
         """The adapter of the demo's short SFT on other requests."""

@@ -26,6 +26,7 @@ from apps.core.errors import Rejected
 from apps.core.models import Job, JobState, Project
 from apps.environments.models import Environment
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.canonical import set_digest
 from apps.evals.costs import total_cost
 from apps.evals.from_production import candidates, newest
@@ -235,7 +236,7 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
             description=f"Collected by the flow “{turn.run.version.flow}”",
         )
     elif newest_set.is_frozen:
-        newest_set = evals.new_version(eval_set=newest_set, by=turn.by)
+        newest_set = drafts.new_version(eval_set=newest_set, by=turn.by)
     rows = runs_of(turn.project, asked)
     chosen = Trajectory.objects.filter(pk__in=rows.order_by("-pk").values("pk")[: asked.at_most])
     made = evals.tasks_from_trajectories(
@@ -262,14 +263,14 @@ def freeze_set(turn: Turn, asked: specs.FreezeSet) -> Outputs:
     if draft and frozen and _contents(draft) == _contents(frozen):
         draft = None
     if draft:
-        evals.split_by_group(
+        drafts.split_by_group(
             eval_set=draft,
             holdout_size=asked.holdout,
             validation_size=asked.validation,
             seed=asked.seed,
             by=turn.by,
         )
-        frozen = evals.freeze(eval_set=draft, by=turn.by)
+        frozen = drafts.freeze(eval_set=draft, by=turn.by)
     eval_set: EvalSet = _there(
         frozen,
         f"There is no eval set “{asked.set}” that is not archived. A collect_tasks step creates"

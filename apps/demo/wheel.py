@@ -30,6 +30,7 @@ from apps.demo.screen import bar, table_of
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.latency import submit_measurement
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split, Task
 from apps.evals.submission import submit_eval
@@ -266,7 +267,7 @@ class Demo:
         )
         evals.tasks_from_trajectories(eval_set=eval_set, trajectories=trajectories, by=self.user)
         try:
-            evals.split_by_group(
+            drafts.split_by_group(
                 eval_set=eval_set,
                 holdout_size=self.recipe.holdout,
                 validation_size=self.recipe.validation,
@@ -279,7 +280,7 @@ class Demo:
                 f"{error} Most requests of this seed are already used for training or held out. Try"
                 " another seed."
             ) from error
-        return evals.freeze(eval_set=eval_set, by=self.user)
+        return drafts.freeze(eval_set=eval_set, by=self.user)
 
     # 4, 6, 7
 

@@ -1,40 +1,31 @@
-"""Actions of eval sets: create them, add tasks from trajectories, split and freeze them."""
+"""Actions of eval sets: create them, add and remove tasks. Their life cycle is in `drafts`."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from apps.core import locks
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.locks import ProjectLock
-from apps.core.models import ACTIVE_STATES, ApiKey, Job, Project
-from apps.evals.canonical import canonical_hash, group_key, set_digest
+from apps.core.models import ApiKey, Project
+from apps.evals.canonical import canonical_hash
 from apps.evals.formats.rows import EMPTY_REQUEST, has_request
-from apps.evals.holdout import groups, judged, leaks
-from apps.evals.holdout.splits import choose_holdout
+from apps.evals.holdout import groups, leaks
 from apps.evals.holdout.view_log import record_membership
-from apps.evals.models import WAITING, EvalSet, EvalSetState, Origin, Split, Task
-from apps.evals.near_duplicates import compare
+from apps.evals.models import EvalSet, Origin, Split, Task
 from apps.failures.actions.clusters import in_evals
 from apps.trajectories.models import Outcome, Trajectory
 from workers.lib.messages import calls_in, is_example, text_of
 
 DIVIDED = (Split.HOLDOUT, Split.VALIDATION, Split.TRAIN)
 FROZEN = "{} is frozen. Create a new version to change its tasks."
-NO_HOLDOUT = (
-    "{} has no held-out tasks: no model could be tested on it fairly, and its tasks could not be"
-    " held out later. Split it first, or choose to freeze it without a hold-out (`without_holdout`"
-    " in the API)."
-)
 
 
 CONTENT = ("key", "split", "group", "messages", "expected", "demonstration", "tools", "metadata")
@@ -79,41 +70,6 @@ def create_eval_set(*, project: Project, slug: str, by: Any, description: str = 
         ) from error
     audit("eval_set.created", project=project, by=by, target=eval_set, name=str(eval_set))
     return eval_set
-
-
-@transaction.atomic
-def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """A draft with the same tasks and the next version number. Raises EvalSetError if a draft is
-    already open.
-    """
-    versions = EvalSet.objects.filter(project=eval_set.project, slug=eval_set.slug)
-    list(
-        versions.select_for_update().order_by("pk")
-    )  # pressing twice, or two people at once, creates one draft
-    draft = versions.filter(state=EvalSetState.DRAFT).first()
-    if draft:
-        raise EvalSetError(f"{draft} is already a draft. Edit or freeze it first.")
-    latest = versions.order_by("-version").first()
-    copy = EvalSet.objects.create(
-        project=eval_set.project,
-        slug=eval_set.slug,
-        version=latest.version + 1,
-        description=eval_set.description,
-        created_by=by,
-    )
-    tasks = list(eval_set.tasks.all())
-    for task in tasks:
-        task.pk, task.eval_set, task._state.adding = Task._meta.pk.get_default(), copy, True
-    Task.objects.bulk_create(tasks)
-    audit(
-        "eval_set.new_version",
-        project=copy.project,
-        by=by,
-        target=copy,
-        name=str(copy),
-        source=str(eval_set),
-    )
-    return copy
 
 
 def expected_call(trajectory: Trajectory) -> dict | None:
@@ -260,7 +216,7 @@ def store_tasks(
     known = _held_of(eval_set, given)
     refused = {task.key: other for task, other in groups.conflicts(eval_set.project, new)}
     allowed = [task for task in new if task.key not in refused]
-    guarded, found = len(refused), _leaks(eval_set.project, allowed)
+    guarded, found = len(refused), leaks_of(eval_set.project, allowed)
     held = (
         {other.canonical_hash for other in refused.values()}
         | {leak.theirs_hash for leak in found}
@@ -315,7 +271,7 @@ def locked_draft(eval_set: EvalSet) -> EvalSet:
     return locked
 
 
-def _leaks(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
+def leaks_of(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
     """What these tasks share with the other side of the project's hold-outs, and of the hold-out
     that they form themselves.
     """
@@ -422,229 +378,9 @@ def remove_task(*, task: Task, by: Any) -> None:
     task.delete()
 
 
-@transaction.atomic
-def split_by_group(
-    *, eval_set: EvalSet, holdout_size: int, seed: int, by: Any, validation_size: int = 0
-) -> dict[str, int]:
-    """Splits a draft into hold-out, validation and train, whole groups at a time. Returns the size
-    of each.
-
-    Groups that an earlier version has in its hold-out stay there. Near-duplicates stay together: if
-    one is drawn, the groups of the others are, too. Raises EvalSetError.
-    """
-    eval_set = locked_draft(eval_set)
-    tasks = list(eval_set.tasks.filter(split__in=DIVIDED))
-    kept = groups.held_elsewhere(eval_set, tasks)
-    used = groups.used_elsewhere(eval_set, tasks)
-    used |= {task.group for task in tasks if task.origin == Origin.SYNTHETIC}
-    alike = _alike(eval_set.project, tasks, kept, used)
-    free = [task.group for task in tasks if task.group not in kept and task.group not in used]
-    missing = max(0, holdout_size - sum(task.group in kept for task in tasks))
-    try:
-        chosen = _with_alike(
-            kept | (choose_holdout(free, missing, seed) if missing else set()), alike
-        )
-        rest = [task.group for task in tasks if task.group not in chosen]
-        validating = choose_holdout(rest, validation_size, seed + 1) if validation_size else set()
-    except ValueError as error:
-        raise EvalSetError(f"{error}{_never_drawn(tasks, used)}{_reopenable(eval_set)}") from error
-    of_group = dict.fromkeys(validating, Split.VALIDATION) | dict.fromkeys(chosen, Split.HOLDOUT)
-    for task in tasks:
-        task.split = of_group.get(task.group, Split.TRAIN)
-    _update_splits(tasks)
-    sizes = {str(split): sum(task.split == split for task in tasks) for split in DIVIDED}
-    audit(
-        "eval_set.split",
-        project=eval_set.project,
-        by=by,
-        target=eval_set,
-        name=str(eval_set),
-        seed=seed,
-        **sizes,
-    )
-    return sizes
-
-
-def _never_drawn(tasks: list[Task], used: set[str]) -> str:
-    """Why a set has fewer tasks to hold out than it seems; empty if it has all of them."""
-    count = sum(task.group in used for task in tasks)
-    if not count:
-        return ""
-    return (
-        f" {count:,} more cannot be held out: their groups or near-duplicates are outside the"
-        " hold-out of another set, or they are synthetic."
-    )
-
-
-def _reopenable(eval_set: EvalSet) -> str:
-    """Of a next version that cannot be split: which earlier version to make a draft again."""
-    versions = EvalSet.objects.filter(
-        project=eval_set.project_id, slug=eval_set.slug, state=EvalSetState.FROZEN
-    )
-    for earlier in versions.exclude(tasks__split=Split.HOLDOUT).order_by("-version"):
-        if not uses_of(earlier):
-            return (
-                f" {earlier} is frozen without a hold-out and nothing was trained on it: delete"
-                f" {eval_set}, choose “Make it a draft again” on the page of {earlier} (“reopen” in"
-                " the API), and split that."
-            )
-    return ""
-
-
-def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) -> dict[str, str]:
-    """For each group the name of the component it is connected with, by near-duplicates or by a
-    task that belongs to both.
-
-    Adds to `kept` the groups connected with a hold-out of the project, and to `used` those
-    connected with the rest: these are not drawn. Raises HoldoutLeak if something is connected with
-    both.
-    """
-    names = {task.group for task in tasks}
-    linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
-    linked += [(one.group, other.group, 1.0) for one, other in judged.within(project, tasks)]
-    of_key: dict[str, set[str]] = defaultdict(set)
-    for name in names:
-        of_key[group_key(name)].add(name)
-    linked += [
-        (task.group, name, 1.0)
-        for task in tasks
-        for key in task.groups
-        for name in of_key[key] - {task.group}
-    ]
-    alike = compare.components(names, linked)
-    group_of = {task.key: task.group for task in tasks}
-    elsewhere = Task.objects.exclude(eval_set__in={task.eval_set_id for task in tasks})
-    held = list(leaks.of_tasks(tasks, among=elsewhere))
-    kept |= _with_alike({group_of[leak.key] for leak in held} | kept, alike) & alike.keys()
-    near = leaks.of_held(project, tasks, among=elsewhere)
-    used |= _with_alike({group_of[leak.key] for leak in near} | used, alike) & alike.keys()
-    for leak in held:
-        if group_of[leak.key] in used:
-            raise HoldoutLeak(
-                f"{leak} It is also similar to a task outside the hold-out: remove one of them.",
-                leak,
-            )
-    return alike
-
-
-def _with_alike(groups: set[str], alike: dict[str, str]) -> set[str]:
-    roots = {alike[group] for group in groups if group in alike}
-    return groups | {group for group, root in alike.items() if root in roots}
-
-
-def _update_splits(tasks: list[Task]) -> None:
-    """Moves all tasks before the database checks them: in between, a group may be on both sides."""
-    names = "holdout_prompt_never_trains, holdout_group_never_trains, holdout_groups_never_trains"
-    try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(f"SET CONSTRAINTS {names} DEFERRED")
-            Task.objects.bulk_update(tasks, ["split"], batch_size=500)
-            cursor.execute(f"SET CONSTRAINTS {names} IMMEDIATE")
-    except IntegrityError as error:
-        raise leak_from(error, tasks) from error
-
-
 def content_of(task: Task, but: str = "") -> dict[str, Any]:
     """What a set's digest is computed from, without the field `but`."""
     return {name: getattr(task, name) for name in CONTENT if name != but}
-
-
-@transaction.atomic
-def freeze(*, eval_set: EvalSet, by: Any, without_holdout: bool = False) -> EvalSet:
-    """Freezes the set: from now on it is immutable and identified by its digest. Raises
-    EvalSetError for an empty or frozen set, and, unless `without_holdout`, for one that holds
-    nothing out: a person has to choose that."""
-    locked = locked_draft(eval_set)
-    tasks = list(locked.tasks.all())
-    if not tasks:
-        raise EvalSetError(f"{locked} has no tasks yet. Add some before freezing it.")
-    if not without_holdout and not any(task.split == Split.HOLDOUT for task in tasks):
-        raise EvalSetError(NO_HOLDOUT.format(locked))
-    if waiting := locked.tasks.filter(**WAITING).count():
-        raise EvalSetError(
-            f"{waiting} synthetic variants need review. Use or discard the batch before freezing."
-        )
-    # a person may have judged them to be the same task since
-    for task, other in groups.conflicts(locked.project, tasks):
-        raise _leak_of(task, other)
-    if found := _leaks(locked.project, tasks):
-        raise HoldoutLeak(
-            f"{found[0]} {_more(found)}Remove one of each pair before freezing.", found[0]
-        )
-    locked.state, locked.digest = (
-        EvalSetState.FROZEN,
-        set_digest(content_of(task) for task in tasks),
-    )
-    locked.frozen_at, locked.frozen_by = timezone.now(), by
-    locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
-    audit(
-        "eval_set.frozen",
-        project=locked.project,
-        by=by,
-        target=locked,
-        name=str(locked),
-        digest=locked.digest,
-    )
-    return locked
-
-
-@transaction.atomic
-def reopen(*, eval_set: EvalSet, by: Any) -> EvalSet:
-    """Makes a frozen set that holds nothing out a draft again, so that it can be split. What was
-    evaluated on it stays. Raises EvalSetError if it has a hold-out, if anything was trained on it,
-    or while a job uses it."""
-    locks.acquire_in(eval_set.project_id, ProjectLock.TASKS)
-    locked = EvalSet.objects.select_for_update(of=("self",)).get(pk=eval_set.pk)
-    if not locked.is_frozen:
-        raise EvalSetError(f"{locked} is not frozen.")
-    if locked.tasks.holdout().exists():
-        raise EvalSetError(f"{locked} has a hold-out, so it stays frozen. {FROZEN.format(locked)}")
-    if uses := uses_of(locked):
-        raise EvalSetError(
-            f"{locked} is in use ({', '.join(uses)}), so it stays frozen: create a set with other"
-            " tasks."
-        )
-    versions = EvalSet.objects.filter(project=locked.project_id, slug=locked.slug)
-    if draft := versions.filter(state=EvalSetState.DRAFT).first():
-        raise EvalSetError(f"{draft} is already a draft. Delete it first.")
-    digest = locked.digest
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('flywheel.reopen', %s, true)", [str(locked.pk)])
-    locked.state, locked.digest, locked.frozen_at, locked.frozen_by = (
-        EvalSetState.DRAFT,
-        "",
-        None,
-        None,
-    )
-    locked.save(update_fields=["state", "digest", "frozen_at", "frozen_by"])
-    audit(
-        "eval_set.reopened",
-        project=locked.project,
-        by=by,
-        target=locked,
-        name=str(locked),
-        digest=digest,
-    )
-    return locked
-
-
-def uses_of(eval_set: EvalSet) -> list[str]:
-    """What keeps a set frozen: what was trained on it, and jobs of it that have not ended, in this
-    app and those above: “1 dataset”. Other models than this app's count as training unless they
-    have `trains = False`.
-    """
-    found = []
-    for relation in EvalSet._meta.related_objects:
-        model = relation.related_model
-        rows = model._default_manager.filter(**{relation.field.name: eval_set})
-        if not getattr(model, "trains", model._meta.app_label != Task._meta.app_label):
-            if not issubclass(model, Job):
-                continue
-            rows = rows.filter(state__in=ACTIVE_STATES)
-        if n := rows.count():
-            name = model._meta.verbose_name if n == 1 else model._meta.verbose_name_plural
-            found.append(f"{n:,} {name}")
-    return found
 
 
 def require_unevaluated(task: Task) -> None:
@@ -656,7 +392,7 @@ def require_unevaluated(task: Task) -> None:
         )
 
 
-def _more(found: Sequence[leaks.Leak]) -> str:
+def more_of(found: Sequence[leaks.Leak]) -> str:
     return f"There are {len(found) - 1} more such pairs. " if len(found) > 1 else ""
 
 
@@ -670,8 +406,8 @@ def _insert_one(task: Task) -> None:
     that the database refuses.
     """
     for _, other in groups.conflicts(task.project, [task]):
-        raise _leak_of(task, other)
-    if found := _leaks(task.project, [task]):
+        raise leak_of(task, other)
+    if found := leaks_of(task.project, [task]):
         raise HoldoutLeak(str(found[0]), found[0])
     _insert([task])
 
@@ -698,13 +434,13 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
     if "never_trains" not in str(error):
         return EvalSetError("Two tasks in the set have the same key or request.")
     for task, other in groups.conflicts(tasks[0].project, tasks):
-        return _leak_of(task, other)
+        return leak_of(task, other)
     return HoldoutLeak(
         "A task is both in a hold-out and outside it. A hold-out must not share tasks with training"
         " data."
     )
 
 
-def _leak_of(task: Task, other: Task) -> HoldoutLeak:
+def leak_of(task: Task, other: Task) -> HoldoutLeak:
     pair = leaks.same(task, other)
     return HoldoutLeak(str(pair), pair)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 from uuid import UUID
 
-from django.db.models import Count
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
 from rest_framework.decorators import api_view
@@ -19,7 +18,7 @@ from apps.core.openapi import JSON, LINE, LINES, described, page
 from apps.core.query import number_of, whole_number
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
-from apps.evals.holdout.view_log import record_membership, record_view, view_count
+from apps.evals.holdout.view_log import record_membership, record_view
 from apps.evals.lookups import (
     CURSOR,
     LIMIT,
@@ -30,6 +29,7 @@ from apps.evals.lookups import (
     needs_right,
 )
 from apps.evals.models import EvalSet, EvalSetState, Split, Task
+from apps.evals.schema import SET, as_json
 from apps.trajectories.api import parts_of
 from workers.lib.typed import json_schema
 
@@ -55,22 +55,6 @@ ROW = {
         "metadata": {"type": "object"},
     },
     "additionalProperties": False,
-}
-SET = {
-    "type": "object",
-    "required": ["id", "name", "version", "state", "counts", "holdout_views"],
-    "properties": {
-        "id": {"type": "string", "format": "uuid"},
-        "name": {"type": "string"},
-        "version": {"type": "integer"},
-        "state": {"enum": EvalSetState.values},
-        "digest": {"type": "string"},
-        "description": {"type": "string"},
-        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "holdout_views": {"type": "integer"},
-        "created_at": {"type": "string", "format": "date-time"},
-        "frozen_at": {"type": ["string", "null"], "format": "date-time"},
-    },
 }
 WITH_TASKS = {
     "type": "object",
@@ -264,22 +248,6 @@ def _good(lines: list[bytes], rejected: list[dict]) -> Iterator[TaskRow]:
             rejected.append({"line": found.line, "field": found.field, "error": found.message})
         else:
             yield found
-
-
-def as_json(eval_set: EvalSet) -> dict[str, Any]:
-    counts = dict(eval_set.tasks.values_list("split").annotate(n=Count("pk")).order_by("split"))
-    return {
-        "id": str(eval_set.pk),
-        "name": eval_set.slug,
-        "version": eval_set.version,
-        "state": eval_set.state,
-        "digest": eval_set.digest,
-        "description": eval_set.description,
-        "counts": counts,
-        "holdout_views": view_count(eval_set),
-        "created_at": eval_set.created_at,
-        "frozen_at": eval_set.frozen_at,
-    }
 
 
 def _task(task: Any) -> dict[str, Any]:

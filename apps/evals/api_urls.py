@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import rest_urls
 from apps.evals import (
     answers_api,
     api,
@@ -54,11 +55,7 @@ urlpatterns = [
     path("eval-sets/<uuid:pk>/variants/write/cancel/", variants.cancel, name="variant_job_stop"),
     path("eval-sets/<uuid:pk>/export/", files_api.export, name="export"),
     path("eval-sets/<uuid:pk>/changes/", files_api.changes, name="changes"),
-    path("eval-sets/<uuid:pk>/split/", drafts_api.split, name="set_split"),
-    path("eval-sets/<uuid:pk>/freeze/", drafts_api.freeze, name="set_freeze"),
-    path("eval-sets/<uuid:pk>/reopen/", drafts_api.reopen, name="set_reopen"),
     path("eval-sets/<uuid:pk>/environment/", drafts_api.environment, name="set_environment"),
-    path("eval-sets/<uuid:pk>/new-version/", drafts_api.new_version, name="set_version"),
     path("eval-runs/", runs_api.collection, name="runs"),
     path("eval-runs/compare/", samples_api.compare, name="runs_compare"),
     path("eval-runs/<uuid:pk>/", runs_api.item, name="run"),
@@ -76,4 +73,5 @@ urlpatterns = [
         meaning.cancel,
         name="meaning_check_cancel",
     ),
+    *rest_urls("evals"),
 ]

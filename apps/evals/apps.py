@@ -4,6 +4,8 @@ from django.apps import AppConfig
 class EvalsConfig(AppConfig):
     name = "apps.evals"
     label = "evals"
+    operations = ("drafts",)
+    audit_section = "evals"
 
     def ready(self) -> None:
         from apps.core import errors

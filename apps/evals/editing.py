@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from apps.core.actions import audit
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.canonical import canonical_hash, digest_of
 from apps.evals.holdout import groups
 from apps.evals.models import EvalSet, EvalSetState, Origin, Split, Task
@@ -54,7 +54,7 @@ def draft_of(*, eval_set: EvalSet, by: Any) -> EvalSet:
     alike = EvalSet.objects.filter(
         project=eval_set.project, slug=eval_set.slug, state=EvalSetState.DRAFT
     )
-    return alike.first() or actions.new_version(eval_set=eval_set, by=by)
+    return alike.first() or drafts.new_version(eval_set=eval_set, by=by)
 
 
 @transaction.atomic

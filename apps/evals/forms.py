@@ -10,7 +10,6 @@ from apps.core.forms import PlainForm, json_of, whole
 from apps.core.models import JobState, Project
 from apps.evals import importing
 from apps.evals.api import NewSet
-from apps.evals.drafts_api import Divide
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, check_storable, checked_expected
 from apps.evals.meaning.api import StartCheck
@@ -66,25 +65,6 @@ class TaskForm(PlainForm):
         except Bad as error:
             raise forms.ValidationError(str(error)) from error
         return value
-
-
-LARGEST_SUGGESTED = 60  # held-out tasks
-
-
-@bounds_from(Divide)
-class SplitForm(PlainForm):
-    holdout_size = forms.IntegerField(label="Hold-out size")
-    validation_size = forms.IntegerField(
-        initial=0,
-        label="Validation size",
-        help_text="Minimum size; groups stay whole, the rest is training data",
-    )
-    seed = forms.IntegerField(initial=0)
-
-    @classmethod
-    def suggested(cls, tasks: int) -> SplitForm:
-        """With half of the tasks held out, at most LARGEST_SUGGESTED."""
-        return cls(initial={"holdout_size": max(1, min(tasks // 2, LARGEST_SUGGESTED))})
 
 
 @bounds_from(StartRun)

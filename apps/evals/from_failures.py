@@ -13,7 +13,7 @@ from django.db import transaction
 
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.canonical import canonical_hash, digest_of
 from apps.evals.formats.rows import has_request
 from apps.evals.formats.verifiers_package import RECORDED
@@ -265,9 +265,7 @@ def open_draft(*, project: Project, by: Any) -> EvalSet:
             project=project, slug=DRAFT, by=by, description="Tasks made in triage"
         )
     return (
-        newest
-        if newest.state == EvalSetState.DRAFT
-        else actions.new_version(eval_set=newest, by=by)
+        newest if newest.state == EvalSetState.DRAFT else drafts.new_version(eval_set=newest, by=by)
     )
 
 

@@ -9,8 +9,9 @@ from django.db import transaction
 from apps.core.models import ApiKey
 from apps.environments.models import Environment
 from apps.environments.packages import tasks_in
-from apps.evals.actions import EvalSetError, TasksMade, create_eval_set, new_version, store_tasks
+from apps.evals.actions import EvalSetError, TasksMade, create_eval_set, store_tasks
 from apps.evals.canonical import canonical_hash
+from apps.evals.drafts import new_version
 from apps.evals.formats.rows import Bad, TaskRow, check_storable, checked_expected, checked_messages
 from apps.evals.importing import Choice, task_of
 from apps.evals.models import EvalSet, EvalSetState, Origin, Split

@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.evals.pages import (
     compare,
     compared_task,
@@ -27,10 +28,6 @@ urlpatterns = [
     path("<uuid:pk>/holdout/", sets.show_holdout, name="show_holdout"),
     path("<uuid:pk>/add/", sets.add_trajectories, name="add_trajectories"),
     path("<uuid:pk>/task/", sets.add_task, name="add_task"),
-    path("<uuid:pk>/split/", sets.split, name="split"),
-    path("<uuid:pk>/freeze/", sets.freeze, name="freeze"),
-    path("<uuid:pk>/reopen/", sets.reopen, name="reopen"),
-    path("<uuid:pk>/version/", sets.new_version, name="new_version"),
     path("<uuid:pk>/evaluate/", sets.new_run, name="new_run"),
     path("<uuid:pk>/environment/", environment.for_set, name="environment"),
     path("from-environment/<int:pk>/", environment.package_tasks, name="package_tasks"),
@@ -82,4 +79,5 @@ urlpatterns = [
     path("runs/<uuid:pk>/to-tasks/", sample_tasks.to_tasks, name="to_tasks"),
     path("runs/<uuid:pk>/learnability/", learnability.learnability, name="learnability"),
     path("runs/<uuid:pk>/cancel/", runs.cancel, name="cancel"),
+    *page_urls("evals"),
 ]

@@ -23,6 +23,7 @@ from apps.core.attempts import LIMITS
 from apps.core.models import Attempts, Membership, Project, Role
 from apps.environments.models import Environment
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.models import EvalSet, Split
 from apps.failures.actions.diagnose import classify_project
 from apps.trajectories import digest
@@ -109,14 +110,14 @@ def test_a_template_names_no_set_that_its_steps_cannot_use_and_says_what_is_miss
     make_environment(project)
     regression = make_eval_set(project, train=2, holdout=0, frozen=False)
     regression.tasks.update(split=Split.REGRESSION)
-    evals.freeze(eval_set=regression, by=admin_of(project), without_holdout=True)
+    drafts.freeze(eval_set=regression, by=admin_of(project), without_holdout=True)
     assert f"set: set:{regression.slug}\n" in example_text("nightly", project)
     assert "split: regression" in example_text("nightly", project)
     assert "Split and freeze one" not in page(member, "new", project.slug)
     held = make_eval_set(project)
-    later = evals.new_version(eval_set=held, by=admin_of(project))
+    later = drafts.new_version(eval_set=held, by=admin_of(project))
     later.tasks.filter(split=Split.HOLDOUT).delete()
-    evals.freeze(eval_set=later, by=admin_of(project), without_holdout=True)
+    drafts.freeze(eval_set=later, by=admin_of(project), without_holdout=True)
     assert f"set: set:{regression.slug}\n" in example_text("nightly", project)
 
 

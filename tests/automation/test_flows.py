@@ -24,7 +24,7 @@ from apps.core import runner
 from apps.core.managed.objects import KINDS, archive
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals import actions as evals
-from apps.evals import submission
+from apps.evals import drafts, submission
 from apps.evals.models import EvalSet, Split
 from apps.failures import classify_job
 from apps.failures.actions.diagnose import classify_project
@@ -624,7 +624,7 @@ def test_the_text_of_an_unknown_error_is_not_shown(
 
 def test_a_draft_with_as_many_but_other_tasks_is_frozen(project: Project) -> None:
     frozen, by = make_eval_set(project, train=6, holdout=3), admin_of(project)
-    draft = evals.new_version(eval_set=frozen, by=by)
+    draft = drafts.new_version(eval_set=frozen, by=by)
     draft.tasks.filter(split=Split.TRAIN)[0].delete()
     task = evals.written_task(
         draft,

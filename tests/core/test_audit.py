@@ -19,7 +19,7 @@ from apps.core.actions import audit, create_api_key, invite
 from apps.core.auditing.filters import KINDS, Filters
 from apps.core.auditing.words import SECTIONS, WORDS
 from apps.core.models import AuditEvent, Project, Role, object_name
-from apps.evals.actions import freeze
+from apps.evals.drafts import freeze
 from tests.factories import (
     admin_of,
     key_headers,

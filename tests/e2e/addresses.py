@@ -21,7 +21,7 @@ from apps.core.runner import store as store_events
 from apps.dashboard.actions import add_chart, create_dashboard
 from apps.dashboard.charts import Spec
 from apps.dashboard.models import Dashboard
-from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.evals.submission import submit_eval
@@ -665,7 +665,7 @@ def searched(world: World, by: Any) -> PromptSearch:
 
 def drafted(world: World, by: Any) -> EvalSet:
     """A new version of the set that has variants to review."""
-    draft = evals.new_version(eval_set=world.eval_set, by=by)
+    draft = drafts.new_version(eval_set=world.eval_set, by=by)
     for task in draft.tasks.filter(split=Split.TRAIN, expected__tool="tickets.close")[
         :4
     ]:  # with a number to change

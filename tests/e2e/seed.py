@@ -25,6 +25,7 @@ from apps.core.models import Job, JobState, Project
 from apps.core.runner import complete, store
 from apps.environments.models import Environment
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.jobs import tasks_of
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.evals.submission import submit_eval
@@ -177,8 +178,8 @@ def collect(project: Project, by: Any) -> EvalSet:
     evals.tasks_from_trajectories(
         eval_set=eval_set, trajectories=project.trajectories.order_by("pk"), by=by
     )
-    evals.split_by_group(eval_set=eval_set, by=by, holdout_size=34, validation_size=4, seed=0)
-    return evals.freeze(eval_set=eval_set, by=by)
+    drafts.split_by_group(eval_set=eval_set, by=by, holdout_size=34, validation_size=4, seed=0)
+    return drafts.freeze(eval_set=eval_set, by=by)
 
 
 def scored(environment: Environment, task: Any, skill: float, rng: random.Random) -> dict:

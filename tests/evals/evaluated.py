@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.core.models import JobState
-from apps.evals.actions import freeze
+from apps.evals.drafts import freeze
 from apps.evals.jobs import rows_of
 from apps.evals.models import EvalRun, EvalSet, Sample, Split
 from apps.evals.stats import summarise

@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from apps.core.models import Role
 from apps.environments.actions import save_environment, save_verifier
-from apps.evals import actions
+from apps.evals import drafts
 from apps.evals.comparison.report import as_json
 from apps.evals.comparison.report import compare as compared
 from apps.evals.comparison.tasks import Filters, TaskTable, changes_of, drops_of
@@ -217,9 +217,9 @@ def test_the_same_request_in_another_version_of_the_set_is_the_same_task(
     client: Client, tmp_path: Path
 ) -> None:
     first = make_run(folder=tmp_path)
-    newer = actions.new_version(eval_set=first.eval_set, by=admin_of(first.project))
+    newer = drafts.new_version(eval_set=first.eval_set, by=admin_of(first.project))
     newer.tasks.filter(split="train").first().delete()
-    second = evaluate(actions.freeze(eval_set=newer, by=None), tmp_path, passes=(True, True))
+    second = evaluate(drafts.freeze(eval_set=newer, by=None), tmp_path, passes=(True, True))
     login(client, first)
     page = client.get(address(first, second))
     assert sorted(row.change for row in page.context["page"].rows) == [

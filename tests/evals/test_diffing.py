@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.diffing import ADDED, CHANGED, REMOVED, diff
 from apps.evals.models import Split
 from tests.factories import admin_of, make_eval_set, make_project
@@ -62,7 +62,7 @@ def test_the_page_masks_the_holdout_until_somebody_looks(client: Client) -> None
     project = make_project()
     client.force_login(admin_of(project))
     first = make_eval_set(project)
-    second = actions.new_version(eval_set=first, by=None)
+    second = drafts.new_version(eval_set=first, by=None)
     gone = second.tasks.trainable().first()
     actions.remove_task(task=gone, by=None)
     for split, request in ((Split.HOLDOUT, "A secret request."), (Split.TRAIN, "An open one.")):

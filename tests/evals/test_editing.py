@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import AuditEvent, Role
-from apps.evals import actions, editing
+from apps.evals import actions, drafts, editing
 from apps.evals.formats import TaskRow, read, write
 from apps.evals.models import EvalSet, HoldoutView, Origin, Split, Task
 from tests.factories import (
@@ -128,7 +128,7 @@ def test_tasks_are_moved_all_or_none(draft: EvalSet) -> None:
 
 def test_what_an_earlier_version_holds_out_never_moves_into_training() -> None:
     frozen = make_eval_set(make_project())
-    draft = actions.new_version(eval_set=frozen, by=None)
+    draft = drafts.new_version(eval_set=frozen, by=None)
     with pytest.raises(actions.HoldoutLeak):
         change(draft, draft.tasks.filter(split=Split.HOLDOUT), "move", "train")
     assert draft.tasks.filter(split=Split.HOLDOUT).count() == 3

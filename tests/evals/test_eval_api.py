@@ -19,7 +19,8 @@ from apps.core.actions import create_api_key
 from apps.core.models import ApiKey, JobState, Role
 from apps.core.scopes import Scope
 from apps.dashboard.checklist import checklist
-from apps.evals.actions import EvalSetError, freeze, remove_task
+from apps.evals.actions import EvalSetError, remove_task
+from apps.evals.drafts import freeze
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Origin, Task
 from apps.training.actions import freeze_dataset
 from apps.training.models import Measurement

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from apps.core.models import JobState, Role
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.models import EvalSet, HoldoutView, Split, Task
 from apps.evals.submission import submit_eval
 from tests.factories import (
@@ -327,7 +327,7 @@ def test_an_environment_for_a_set_is_offered_productions_system_prompt(client: C
     for task, prompt in zip(eval_set.tasks.order_by("-split", "key"), prompts, strict=True):
         run = make_failed(project, messages=[*system(prompt), *task.messages])
         Task.objects.filter(pk=task.pk).update(trajectory=run)
-    actions.freeze(eval_set=eval_set, by=admin_of(project))
+    drafts.freeze(eval_set=eval_set, by=admin_of(project))
     client.force_login(admin_of(project))
     page = client.get(url(eval_set, "environment")).content.decode()
     assert "Be brief.</textarea>" in page and "2 of 4 runs" in page and "Secret." not in page

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from apps.core.actions import create_api_key
 from apps.core.scopes import Scope
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, key_headers, make_eval_set, make_project
@@ -74,7 +74,7 @@ def test_a_file_that_there_is_not(held: EvalSet) -> None:
 def newer(held: EvalSet) -> EvalSet:
     """The next version: a task more in train, one less in train and in the hold-out."""
     by = admin_of(held.project)
-    draft = actions.new_version(eval_set=held, by=by)
+    draft = drafts.new_version(eval_set=held, by=by)
     for task in (draft.tasks.trainable().first(), draft.tasks.holdout().first()):
         actions.remove_task(task=task, by=by)
     actions.add_task(

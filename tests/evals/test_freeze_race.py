@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import transaction
 
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.canonical import set_digest
 from apps.evals.models import EvalSet, Task
 from tests.concurrent import Other
@@ -19,7 +19,7 @@ def test_a_task_is_not_removed_while_its_set_is_frozen() -> None:
     draft = make_eval_set(project, frozen=False)
     task, n = draft.tasks.first(), draft.tasks.count()
     with transaction.atomic():
-        frozen = actions.freeze(eval_set=draft, by=admin_of(project))
+        frozen = drafts.freeze(eval_set=draft, by=admin_of(project))
         remover = Other(lambda: actions.remove_task(task=Task.objects.get(pk=task.pk), by=None))
         remover.wait_until_it_waits()
     with pytest.raises(actions.EvalSetError, match="is frozen"):
@@ -39,6 +39,6 @@ def test_a_task_that_was_removed_first_is_not_in_the_digest() -> None:
     task, by = draft.tasks.first(), admin_of(project)
     with transaction.atomic():
         actions.remove_task(task=task, by=by)
-        freezer = Other(lambda: actions.freeze(eval_set=EvalSet.objects.get(pk=draft.pk), by=by))
+        freezer = Other(lambda: drafts.freeze(eval_set=EvalSet.objects.get(pk=draft.pk), by=by))
         freezer.wait_until_it_waits()
     assert freezer.wait().digest == set_digest(fields(draft))

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from apps.core.models import Project
 from apps.core.runner import step
-from apps.evals import actions, importing
+from apps.evals import actions, drafts, importing
 from apps.evals.canonical import group_key
 from apps.evals.formats import read
 from apps.evals.models import EvalSet, HoldoutView, Split
@@ -185,7 +185,7 @@ def test_a_group_is_divided_whole_in_every_spelling(project: Project) -> None:
         for at, (group, subject) in enumerate(zip(groups, subjects, strict=True))
     ]
     store(eval_set, rows)
-    actions.split_by_group(eval_set=eval_set, holdout_size=2, seed=1, by=admin_of(project))
+    drafts.split_by_group(eval_set=eval_set, holdout_size=2, seed=1, by=admin_of(project))
     sides = {
         (group_key(group), split) for group, split in eval_set.tasks.values_list("group", "split")
     }

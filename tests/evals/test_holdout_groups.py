@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Project
-from apps.evals import actions, exporting, from_failures, importing
+from apps.evals import actions, drafts, exporting, from_failures, importing
 from apps.evals.canonical import canonical_hash
 from apps.evals.formats import TaskRow
 from apps.evals.holdout.groups import groups_of, held_out_runs
@@ -75,7 +75,7 @@ def hold_out(project: Project, group: str, slug: str = "kept") -> EvalSet:
         expected={"tool": "text.translate", "args": {"to": "da"}},
         split=Split.HOLDOUT,
     )
-    return actions.freeze(eval_set=held, by=by)
+    return drafts.freeze(eval_set=held, by=by)
 
 
 @pytest.fixture(params=KINDS)
@@ -309,6 +309,6 @@ def test_dividing_keeps_together_what_any_group_joins() -> None:
             group=group,
         )
     for seed in range(6):
-        actions.split_by_group(eval_set=draft, holdout_size=2, seed=seed, by=by)
+        drafts.split_by_group(eval_set=draft, holdout_size=2, seed=seed, by=by)
         sides = {task.split for task in draft.tasks.filter(group__in=["s1", "user:ada"])}
         assert len(sides) == 1

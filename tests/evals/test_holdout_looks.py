@@ -18,7 +18,7 @@ from apps.core.models import ApiKey
 from apps.core.scopes import Scope
 from apps.environments.models import Environment
 from apps.environments.protocol import guards
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.exporting import row_of
 from apps.evals.formats import TaskRow, write
 from apps.evals.holdout import scoring
@@ -66,9 +66,9 @@ def test_a_new_version_begins_with_the_looks_of_its_tasks(held: EvalSet) -> None
     by = admin_of(held.project)
     for _ in range(4):
         record_view(eval_set=held, by=by)
-    newer = actions.new_version(eval_set=held, by=by)
+    newer = drafts.new_version(eval_set=held, by=by)
     assert views_of(newer).count() == views_of(held).count() == 4
-    record_view(eval_set=actions.freeze(eval_set=newer, by=by), by=by)
+    record_view(eval_set=drafts.freeze(eval_set=newer, by=by), by=by)
     assert views_of(held).count() == 5
 
 
@@ -125,7 +125,7 @@ def test_fresh_tasks_begin_with_none_and_one_old_task_brings_its_looks(held: Eva
 
 def test_the_looks_outlive_their_set(held: EvalSet) -> None:
     by = admin_of(held.project)
-    draft = actions.new_version(eval_set=held, by=by)
+    draft = drafts.new_version(eval_set=held, by=by)
     record_view(eval_set=draft, by=by)
     draft.delete()
     assert views_of(held).count() == 1
@@ -283,7 +283,7 @@ def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:
     for day in range(31):
         view = record_view(eval_set=held, by=member, detail="tasks on the page")
         HoldoutView.objects.filter(pk=view.pk).update(at=timezone.now() - timedelta(days=day))
-    newer = actions.new_version(eval_set=held, by=member)
+    newer = drafts.new_version(eval_set=held, by=member)
     page = client.get(reverse("evals:detail", args=[held.project.slug, newer.pk])).content.decode()
     assert "once per person and day" in page and "“Runs in production” are pages" not in page
     assert (

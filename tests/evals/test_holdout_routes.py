@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from apps.core.models import Role
 from apps.core.operations import REGISTRY
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.answers import open_run
 from apps.evals.holdout import routes as table
 from apps.evals.management.commands.holdout_routes import TABLE
@@ -87,7 +87,7 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     held = actions.create_eval_set(project=project, slug="secret", by=by)
     for one in (run, like, good):
         actions.task_from_trajectory(eval_set=held, trajectory=one, split=Split.HOLDOUT, by=by)
-    actions.freeze(eval_set=held, by=by)
+    drafts.freeze(eval_set=held, by=by)
     classify_project(project=project)
     Failure.objects.filter(trajectory=like).update(cluster=run.failure.cluster)
     change = Reclassification.objects.get(pk=world["pks"]["failures:reclassification"])

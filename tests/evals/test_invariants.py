@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.canonical import canonical_hash
 from apps.evals.models import EvalSet, Split, Task
 from apps.training.actions import TrainingError, freeze_dataset
@@ -119,18 +119,16 @@ def test_the_split_goes_by_group_and_keeps_earlier_hold_outs() -> None:
         for number in range(2000, 2040)
     ]
     actions.tasks_from_trajectories(eval_set=first, trajectories=runs, by=by)
-    sizes = actions.split_by_group(
-        eval_set=first, holdout_size=10, validation_size=4, seed=3, by=by
-    )
+    sizes = drafts.split_by_group(eval_set=first, holdout_size=10, validation_size=4, seed=3, by=by)
     assert sizes == {"holdout": 10, "validation": 4, "train": 26}
     groups = {
         split: set(first.tasks.filter(split=split).values_list("group", flat=True))
         for split in Split
     }
     assert not groups[Split.HOLDOUT] & (groups[Split.TRAIN] | groups[Split.VALIDATION])
-    actions.freeze(eval_set=first, by=by)
-    second = actions.new_version(eval_set=first, by=by)
-    actions.split_by_group(eval_set=second, holdout_size=10, seed=99, by=by)
+    drafts.freeze(eval_set=first, by=by)
+    second = drafts.new_version(eval_set=first, by=by)
+    drafts.split_by_group(eval_set=second, holdout_size=10, seed=99, by=by)
     assert set(second.tasks.holdout().values_list("key", flat=True)) == set(
         first.tasks.holdout().values_list("key", flat=True)
     )
@@ -149,7 +147,7 @@ def test_the_same_seed_gives_the_same_split() -> None:
                 expected={"tool": "t", "args": {}},
                 by=None,
             )
-        actions.split_by_group(eval_set=eval_set, holdout_size=6, seed=5, by=None)
+        drafts.split_by_group(eval_set=eval_set, holdout_size=6, seed=5, by=None)
         keys.append(sorted(eval_set.tasks.holdout().values_list("key", flat=True)))
     assert keys[0] == keys[1]
 
@@ -190,7 +188,7 @@ def test_what_production_asks_again_stays_out_of_training() -> None:
         ]
 
     def split(eval_set: EvalSet) -> None:
-        actions.split_by_group(eval_set=eval_set, holdout_size=8, validation_size=2, seed=1, by=by)
+        drafts.split_by_group(eval_set=eval_set, holdout_size=8, validation_size=2, seed=1, by=by)
 
     first, second = (
         actions.create_eval_set(project=project, slug=slug, by=by) for slug in ("a", "b")
@@ -216,7 +214,7 @@ def test_what_production_asks_again_stays_out_of_training() -> None:
 def test_a_set_without_tasks_cannot_be_frozen(data_dir: Path) -> None:
     empty = make_eval_set(make_project(), 0, 0, frozen=False)
     with pytest.raises(actions.EvalSetError, match="no tasks"):
-        actions.freeze(eval_set=empty, by=None)
+        drafts.freeze(eval_set=empty, by=None)
     assert EvalSet.objects.get(pk=empty.pk).state == "draft"
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from apps.core.models import Project
 from apps.environments.models import Environment, Package
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
 from apps.evals.models import EvalSet, Split, Task
@@ -86,7 +86,7 @@ def project() -> Project:
     by = admin_of(project)
     eval_set = actions.create_eval_set(project=project, slug="kept", by=by)
     add(eval_set, HELD, CALL, Split.HOLDOUT)
-    actions.freeze(eval_set=eval_set, by=by)
+    drafts.freeze(eval_set=eval_set, by=by)
     return project
 
 
@@ -186,7 +186,7 @@ def by_edit(eval_set: EvalSet, request: str) -> None:
 def by_split(eval_set: EvalSet, request: str) -> None:
     unsaved(eval_set, request, Split.VALIDATION).save()
     add(eval_set, "Remind me to water the plants in the hall on Sunday.", OTHER_CALL)
-    actions.split_by_group(eval_set=eval_set, holdout_size=1, seed=1, by=admin_of(eval_set.project))
+    drafts.split_by_group(eval_set=eval_set, holdout_size=1, seed=1, by=admin_of(eval_set.project))
 
 
 def by_demonstration(eval_set: EvalSet, request: str) -> None:
@@ -320,7 +320,7 @@ def test_near_duplicates_go_to_one_side_of_a_split() -> None:
             task.key, task.expected = f"{number}-{place}", call
             task.canonical_hash = f"{number}-{place}"
         Task.objects.bulk_create(unsaved_pair)
-    sizes = actions.split_by_group(eval_set=eval_set, holdout_size=6, seed=3, by=admin_of(project))
+    sizes = drafts.split_by_group(eval_set=eval_set, holdout_size=6, seed=3, by=admin_of(project))
     tasks = list(eval_set.tasks.all())
     assert sizes["holdout"] >= 6 and sizes["train"] > 0
     assert not list(leaks.across(tasks))

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from apps.core import runner
 from apps.core.models import AuditEvent, Role
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.actions import EvalSetError, HoldoutLeak
 from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import groups
@@ -332,7 +332,7 @@ def test_undo_says_why_a_task_cannot_come_back_and_changes_nothing(draft: EvalSe
         verdicts.undo(pair=pair, by=None)
     assert MeaningVerdict.objects.count() == 1
     draft.tasks.filter(key="other-0").delete()
-    actions.freeze(eval_set=draft, by=None)
+    drafts.freeze(eval_set=draft, by=None)
     with pytest.raises(EvalSetError, match="is frozen"):
         verdicts.undo(pair=pair, by=None)
     assert MeaningVerdict.objects.count() == 1
@@ -342,8 +342,8 @@ def test_different_is_remembered_by_content_in_the_next_version(draft: EvalSet) 
     [pair] = checked_with(draft, ("held-1", "other-2"))
     decide(pair, "different")
     assert keys(draft) == {*(f"held-{n}" for n in range(3)), *(f"other-{n}" for n in range(5))}
-    actions.freeze(eval_set=draft, by=None)
-    newer = actions.new_version(eval_set=draft, by=None)
+    drafts.freeze(eval_set=draft, by=None)
+    newer = drafts.new_version(eval_set=draft, by=None)
     ids = {task.key: str(task.pk) for task in newer.tasks.all()}
     assert check.child_spec(ask(newer))["known"] == [[ids["held-1"], ids["other-2"]]]
     MeaningCheck.objects.filter(eval_set=newer).delete()
@@ -369,7 +369,7 @@ def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(
     draft: EvalSet,
 ) -> None:
     [pair] = checked_with(draft, ("held-0", "other-0"))
-    actions.freeze(eval_set=draft, by=None)
+    drafts.freeze(eval_set=draft, by=None)
     decide(pair, "same")
     assert verdicts.review_of(draft).unresolved == 1 and "other-0" in keys(draft)
     refused = groups.refusal(draft.project, draft.tasks.trainable())
@@ -378,13 +378,13 @@ def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(
         in refused.sentence
     )
     assert refused.held == [canonical_hash([{"role": "user", "content": HELD[0]}])]
-    newer = actions.new_version(eval_set=draft, by=None)
+    newer = drafts.new_version(eval_set=draft, by=None)
     with pytest.raises(HoldoutLeak, match="decided by a person") as caught:
-        actions.freeze(eval_set=newer, by=None)
+        drafts.freeze(eval_set=newer, by=None)
     assert {caught.value.pair.ours, caught.value.pair.theirs} == {HELD[0], SAME}
     verdicts.undo(pair=pair, by=None)
     assert groups.refusal(draft.project, draft.tasks.trainable()) is None
-    assert actions.freeze(eval_set=newer, by=None).is_frozen
+    assert drafts.freeze(eval_set=newer, by=None).is_frozen
 
 
 def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -> None:
@@ -395,7 +395,7 @@ def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -
     add(draft, "again", SAME, Split.TRAIN)
     sides = set()
     for seed in range(6):
-        actions.split_by_group(eval_set=draft, holdout_size=2, seed=seed, by=None)
+        drafts.split_by_group(eval_set=draft, holdout_size=2, seed=seed, by=None)
         pairs = draft.tasks.filter(key__in=("again", held.key)).values_list("split", flat=True)
         assert len(set(pairs)) == 1
         sides |= set(pairs)
@@ -418,7 +418,7 @@ def test_the_freeze_form_says_whether_a_check_was_made_and_what_is_undecided(
     assert "1 of 2 pairs undecided. The tasks have changed since. Freeze it?" in page(
         user, draft, "evals:detail"
     )
-    assert actions.freeze(eval_set=draft, by=None).is_frozen, "freezing never demands it"
+    assert drafts.freeze(eval_set=draft, by=None).is_frozen, "freezing never demands it"
 
 
 def test_the_pairs_are_shown_to_members_and_each_look_is_counted(draft: EvalSet) -> None:

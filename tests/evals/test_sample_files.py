@@ -16,7 +16,7 @@ from django.urls import reverse
 from apps.core.actions import create_api_key
 from apps.core.models import Role
 from apps.core.scopes import Scope
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.models import EvalRun, HoldoutView, Split
 from apps.evals.samples.components import explained
 from apps.evals.samples.distributions import counted, edges_of
@@ -382,7 +382,7 @@ def test_a_late_mistake_becomes_a_task_that_begins_there(tmp_path: Path) -> None
     calls = [{"tool": "tickets.close", "args": {"id": number}} for number in (1, 2)]
     task.expected = {"calls": calls}
     task.save()
-    run = evaluate(actions.freeze(eval_set=eval_set, by=None), tmp_path, passes=())
+    run = evaluate(drafts.freeze(eval_set=eval_set, by=None), tmp_path, passes=())
     wrong = {"tool": "tickets.close", "args": {"id": 9}}
     said = [
         turn(calls[0], "c1"),

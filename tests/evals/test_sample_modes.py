@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from apps.core.models import JobState
-from apps.evals import actions
+from apps.evals import drafts
 from apps.evals.jobs import store_events
 from apps.evals.models import EvalRun, Sample, Split
 from apps.evals.pages.samples import scored_output
@@ -61,7 +61,7 @@ def test_steps_that_a_task_begins_with_are_nobodys_fault(tmp_path: Path) -> None
     ]
     task.messages = [*task.messages, *earlier]
     task.save()
-    run = evaluate(actions.freeze(eval_set=eval_set, by=None), tmp_path)
+    run = evaluate(drafts.freeze(eval_set=eval_set, by=None), tmp_path)
     assert {sample.index: sample.mode for sample in run.samples.all()} == {
         0: "",
         1: "hallucinated_api",

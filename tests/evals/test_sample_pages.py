@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import JobLog, JobState, Role
-from apps.evals import actions
+from apps.evals import drafts
 from apps.evals.jobs import rows_of, store_events
 from apps.evals.models import EvalRun, HoldoutView, Split
 from apps.evals.stats import summarise
@@ -251,7 +251,7 @@ def test_tags_come_from_the_task_and_its_production_run(client: Client, tmp_path
     task = eval_set.tasks.filter(split=Split.TRAIN).first()
     task.metadata = {"tags": ["vip", 7, ""]}
     task.save()
-    run = evaluate(actions.freeze(eval_set=eval_set, by=None), tmp_path)
+    run = evaluate(drafts.freeze(eval_set=eval_set, by=None), tmp_path)
     login(client, run)
     assert listed(client, run, tag="vip") == {(task.key, 0), (task.key, 1)}
     assert [item.value for item in client.get(url(run)).context["facets"].tags] == ["vip"]

@@ -20,6 +20,7 @@ from apps.core.models import JobState
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import EnvironmentKind
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.capability.environment import SLUG
 from apps.evals.holdout.view_log import record_view
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Sample, Split
@@ -240,7 +241,7 @@ def guard(
 def guarded(world: World) -> World:
     draft = make_eval_set(world.project, train=60, holdout=32, frozen=False)
     draft.tasks.filter(split=Split.TRAIN).update(split=Split.REGRESSION)
-    world.eval_set = evals.freeze(eval_set=draft, by=world.admin)
+    world.eval_set = drafts.freeze(eval_set=draft, by=world.admin)
     world.before = make_eval_run(
         world.eval_set, world.base, world.environment, success=0.0, samples=2
     )
@@ -353,7 +354,7 @@ def test_the_same_requests_with_other_punctuation_are_no_fresh_holdout(world: Wo
             expected=task.expected,
             by=world.member,
         )
-    assert evaluations_on(evals.freeze(eval_set=copy, by=world.member)).count() == 2
+    assert evaluations_on(drafts.freeze(eval_set=copy, by=world.member)).count() == 2
 
 
 # What promotes
@@ -461,7 +462,7 @@ def test_the_policy_may_name_the_set_that_decides(world: World) -> None:
     "change", ["", "a harder task", "a regression task", "another right answer"]
 )
 def test_the_newest_version_of_a_set_decides(change: str, world: World) -> None:
-    newer = evals.new_version(eval_set=world.eval_set, by=world.member)
+    newer = drafts.new_version(eval_set=world.eval_set, by=world.member)
     expected = {"tool": "tickets.close", "args": {"id": 7}}
     if change in ("a harder task", "a regression task"):
         split = Split.HOLDOUT if change == "a harder task" else Split.REGRESSION
@@ -476,7 +477,7 @@ def test_the_newest_version_of_a_set_decides(change: str, world: World) -> None:
         )
     elif change:
         newer.tasks.holdout().filter(pk=newer.tasks.holdout()[0].pk).update(expected=expected)
-    assert isinstance(evals.freeze(eval_set=newer, by=world.member), EvalSet)
+    assert isinstance(drafts.freeze(eval_set=newer, by=world.member), EvalSet)
     refused = (
         pytest.raises(actions.PromotionError, match="holds out other tasks")
         if change

@@ -11,11 +11,11 @@ import pytest
 from django.test import Client
 
 from apps.core.models import JobState, Project
-from apps.evals.actions import freeze
 from apps.evals.capability import add as capability_add
 from apps.evals.capability.add import add_general
 from apps.evals.capability.environment import general_environment
 from apps.evals.capability.generate import general_tasks
+from apps.evals.drafts import freeze
 from apps.evals.jobs import child_spec, tasks_of
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, Sample, Split
 from apps.promotion import actions, inputs, preparation

@@ -10,7 +10,7 @@ import pytest
 from apps.core.actions import create_api_key
 from apps.core.models import Role
 from apps.core.scopes import Scope
-from apps.evals.actions import freeze
+from apps.evals.drafts import freeze
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from tests.evals.test_runs_api import Api
 from tests.factories import (

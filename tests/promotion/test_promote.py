@@ -20,7 +20,7 @@ from apps.core.managed.objects import KINDS, ManagedError
 from apps.core.models import AuditEvent, Project, Role
 from apps.environments.actions import save_environment
 from apps.environments.models import Environment
-from apps.evals.actions import freeze, new_version
+from apps.evals.drafts import freeze, new_version
 from apps.evals.models import EvalRun, EvalSet, Sample
 from apps.promotion import actions, inputs
 from apps.promotion.gate.policy import Policy

@@ -16,6 +16,7 @@ from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.environments.scorer import ScorerChanged, record_scorer, scorer_of
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.jobs import child_spec
 from apps.evals.models import EvalSet, Origin, Sample, Split
 from apps.failures.models import Rubric
@@ -233,7 +234,7 @@ def test_a_new_sample_of_the_strange_tasks_opens_the_lock_for_all(made: Made) ->
     held = evals.create_eval_set(project=made.project, slug="mail", by=made.admin)
     for number, task in enumerate(mail[20:]):
         evals.add_task(eval_set=held, key=f"h{number}", split=Split.HOLDOUT, by=made.admin, **task)
-    held = evals.freeze(eval_set=held, by=made.admin)
+    held = drafts.freeze(eval_set=held, by=made.admin)
     run = make_run(held, made.base, made.environment)
     review = actions.open_review(runs=[run], by=made.admin)
     assert review.scope["strata"]["tool"] == {"mail.send": 20} and review.scope["tasks"] == 20

@@ -17,6 +17,7 @@ from django.urls import reverse
 
 from apps.core.managed.objects import KINDS
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.actions import HoldoutLeak
 from apps.evals.models import EvalRun, EvalSet, Sample, Split
 from apps.registry.models import ModelVersion
@@ -266,7 +267,7 @@ def hold_out(run: EvalRun, trajectory: Trajectory) -> EvalSet:
     by = admin_of(run.project)
     held = evals.create_eval_set(project=run.project, slug="secret", by=by)
     evals.task_from_trajectory(eval_set=held, trajectory=trajectory, split=Split.HOLDOUT, by=by)
-    return evals.freeze(eval_set=held, by=by)
+    return drafts.freeze(eval_set=held, by=by)
 
 
 def test_what_is_held_out_is_left_out_and_counted(run: EvalRun) -> None:
@@ -582,7 +583,7 @@ def test_an_evaluation_of_another_set_is_refused(
     engineer: Client, run: EvalRun, data_dir: Path
 ) -> None:
     by = admin_of(run.project)
-    other = evals.freeze(eval_set=evals.new_version(eval_set=run.eval_set, by=by), by=by)
+    other = drafts.freeze(eval_set=drafts.new_version(eval_set=run.eval_set, by=by), by=by)
     answer = engineer.post(
         reverse("training:new", args=[run.project.slug]), sent(run, eval_set=other.pk)
     )

@@ -16,6 +16,7 @@ import pytest
 from apps.core import jobs, runner
 from apps.core.models import JobLog, JobState
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.models import Split
 from apps.registry.actions import register_base
 from apps.training.actions import freeze_dataset, submit_training
@@ -125,7 +126,7 @@ def limited(db: Any, project: Any, data_dir: Path, monkeypatch: pytest.MonkeyPat
         initializer_range=0.02,
     )
     parent = register_base(project=project, name="base", folder=folder, by=by)
-    dataset = freeze_dataset(eval_set=evals.freeze(eval_set=eval_set, by=by), by=by)
+    dataset = freeze_dataset(eval_set=drafts.freeze(eval_set=eval_set, by=by), by=by)
     monkeypatch.setattr(jobs, "enqueue", lambda job: None)
 
     def make(more: int, **config: Any) -> TrainingRun:

@@ -17,6 +17,7 @@ from apps.core import jobs, runner
 from apps.core.models import JobState, Role
 from apps.core.runner import complete, store
 from apps.evals import actions as evals
+from apps.evals import drafts
 from apps.evals.actions import HoldoutLeak
 from apps.evals.models import EvalSet, Split
 from apps.failures.actions.diagnose import classify_project
@@ -202,7 +203,7 @@ def test_what_was_held_out_since_is_not_sent(world: dict[str, Any]) -> None:
     evals.add_task(
         eval_set=draft, key="long", request=request, expected=expected, split=Split.TRAIN, by=None
     )
-    search = search_of(world, eval_set=evals.freeze(eval_set=draft, by=world["by"]))
+    search = search_of(world, eval_set=drafts.freeze(eval_set=draft, by=world["by"]))
     assert child_spec(search)["tasks"]
     held = evals.create_eval_set(project=project, slug="late", by=None)
     held.tasks.create(  # behind the back of `add_task`, which refuses it
@@ -271,7 +272,7 @@ def test_the_failures_evidence_goes_along(world: dict[str, Any]) -> None:
     draft = make_eval_set(project, validation=1, frozen=False)
     task = draft.tasks.trainable().first()
     type(task).objects.filter(pk=task.pk).update(trajectory=trajectory)
-    found = child_spec(search_of(world, eval_set=evals.freeze(eval_set=draft, by=world["by"])))[
+    found = child_spec(search_of(world, eval_set=drafts.freeze(eval_set=draft, by=world["by"])))[
         "evidence"
     ]
     assert set(found) == {str(task.pk)} and trajectory.failure.mode.name in found[str(task.pk)]
@@ -506,7 +507,7 @@ def held_since(world: dict[str, Any]) -> EvalSet:
     evals.add_task(
         eval_set=draft, key="long", request=request, expected=answer, split=Split.TRAIN, by=None
     )
-    frozen = evals.freeze(eval_set=draft, by=world["by"])
+    frozen = drafts.freeze(eval_set=draft, by=world["by"])
     evals.create_eval_set(project=project, slug="late", by=None).tasks.create(
         project=project,
         key="h",

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project, Role
-from apps.evals import actions
+from apps.evals import actions, drafts
 from apps.evals.models import HoldoutView, Split
 from apps.trajectories.models import Trajectory
 from apps.trajectories.pages import live
@@ -165,7 +165,7 @@ def test_a_held_out_run_is_a_look(project: Project, viewer: Client) -> None:
     actions.task_from_trajectory(
         eval_set=held, trajectory=run, split=Split.HOLDOUT, by=admin_of(project)
     )
-    actions.freeze(eval_set=held, by=admin_of(project))
+    drafts.freeze(eval_set=held, by=admin_of(project))
     look(viewer, project)
     assert looks.exists()
 

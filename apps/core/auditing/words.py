@@ -181,12 +181,8 @@ TEAMWORK = {
 }
 EVALS = {
     "eval_set.created": "created the eval set {name@}",
-    "eval_set.new_version": "created {name@} as a new version of {source}",
     "eval_set.tasks_changed": "changed {tasks|task|tasks} of {name@}: {what}[ {value}]",
     "eval_set.tasks_added": "added {made|task|tasks} to {name@}[: {what}]",
-    "eval_set.split": "split {name@} (seed {seed})",
-    "eval_set.frozen": "froze {name@}",
-    "eval_set.reopened": "made the frozen set {name@} a draft again",
     "task.created": "added {=a task@evals.evalset:set_id} to {set}",
     "task.edited": "edited {=a task@evals.evalset:set_id} in {set}",
     "task.removed": "removed the task “{key}” from {set}",

@@ -9,6 +9,7 @@ hold-out and audit words follow from it. What none of this fits stays a plain vi
 from apps.core.operations.declared import (
     REGISTRY,
     SHOWS_TOTALS,
+    Disclosure,
     Operation,
     Page,
     Paged,
@@ -24,6 +25,7 @@ __all__ = [
     "NOT_DONE",
     "REGISTRY",
     "SHOWS_TOTALS",
+    "Disclosure",
     "Line",
     "Moment",
     "Operation",

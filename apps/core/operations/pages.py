@@ -88,7 +88,8 @@ def _done(
         messages.success(request, text.format(target=target, returned=returned))
     if page.then:
         return redirect(page.then, project.slug)
-    return _back(one, project, target or returned)
+    same = target is None or isinstance(returned, type(target))
+    return _back(one, project, returned if same else target)
 
 
 def _back(one: Operation, project: Project, target: Any) -> HttpResponse:

@@ -148,16 +148,12 @@ COUNTED: dict[str, str] = {
             "evals:add_task",
             "evals:change_tasks",
             "evals:tasks_from_cluster",
-            "evals:split",
-            "evals:freeze",
             "evals:import_start",
             "evals:general",
             "evals:make_variants",
             "evals:export",
             "evals:to_tasks",
             "evals_api:tasks",
-            "evals_api:set_split",
-            "evals_api:set_freeze",
             "evals_api:from_production",
             "evals_api:from_evaluation",
             "evals_api:from_environment",
@@ -293,11 +289,11 @@ NOTHING: dict[str, str] = {
     ),
     "failures_api": "classification outcomes checks",
     "evals_api": (
-        "meaning_check_cancel set_version set_reopen set_environment confirm_task import"
+        "meaning_check_cancel set_environment confirm_task import"
         " import_cancel judge_variant end_batch variant_job_start variant_job_stop"
     ),
     "evals": (
-        "task_samples meaning_status meaning_stop create new_version reopen environment"
+        "task_samples meaning_status meaning_stop create environment"
         " import_cancel end_batch variant_job_start variant_job_status variant_job_stop"
         " confirm_task judge_variant remove_task cancel"
     ),

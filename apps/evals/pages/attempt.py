@@ -11,7 +11,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from apps.evals.actions import EvalSetError, HoldoutLeak
-from apps.evals.holdout.leaks import Leak
 from apps.evals.holdout.view_log import record_leak_views, record_refusal, record_seen
 from apps.evals.models import EvalSet
 
@@ -22,15 +21,20 @@ def attempt(
     try:
         act()
     except EvalSetError as error:
-        if isinstance(error, HoldoutLeak) and error.pair:
-            return _side_by_side(request, eval_set, error.pair)
+        if answer := side_by_side(request, eval_set, error):
+            return answer
         record_refusal(eval_set.project, error, by=request.user)
         messages.error(request, str(error))
     return redirect(f"evals:{page}", eval_set.project.slug, eval_set.pk)
 
 
-def _side_by_side(request: HttpRequest, eval_set: EvalSet, pair: Leak) -> HttpResponse:
-    """Both requests; whoever sees the held-out one has viewed it."""
+def side_by_side(request: HttpRequest, eval_set: EvalSet, error: Exception) -> HttpResponse | None:
+    """Both requests of a leak, if the error names them; whoever sees the held-out one has viewed
+    it.
+    """
+    pair = error.pair if isinstance(error, HoldoutLeak) else None
+    if pair is None:
+        return None
     if pair.theirs_is_held:
         record_leak_views(eval_set.project, [pair], by=request.user)
     else:

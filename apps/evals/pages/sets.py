@@ -14,12 +14,13 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
+from apps.core.operations.forms import OperationForm, form_of
 from apps.core.paging import page_of
 from apps.core.query import FLAG, KEY, PAGE_NUMBER, Query
 from apps.core.sorting import Sorting, choices
-from apps.evals import actions, editing
+from apps.evals import actions, drafts, editing
 from apps.evals.baseline import baseline_of, like
-from apps.evals.forms import EvalRunForm, EvalSetForm, SplitForm, TaskForm
+from apps.evals.forms import EvalRunForm, EvalSetForm, TaskForm
 from apps.evals.from_production import candidates
 from apps.evals.holdout.view_log import (
     IN_PRODUCTION,
@@ -43,6 +44,7 @@ from apps.registry import engines
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import in_chunks
 
+LARGEST_SUGGESTED = 60  # held-out tasks
 SET_COLUMNS = {
     "set": "slug",
     "state": "state",
@@ -160,7 +162,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "looked": looked,
             "splits": Split.choices,
             "counts": counts,
-            "uses": actions.uses_of(eval_set)
+            "uses": drafts.uses_of(eval_set)
             if eval_set.is_frozen and not counts.get(Split.HOLDOUT)
             else [],
             "total": sum(counts.values()),
@@ -176,7 +178,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
             "waiting": batches.waiting_in(eval_set).count(),
             "meaning": review_of(eval_set),
             "task_form": TaskForm(),
-            "split_form": SplitForm.suggested(sum(counts.values())),
+            "split_form": _split_form(sum(counts.values())),
             "candidates": candidates(project).count() if not eval_set.is_frozen else 0,
         },
     )
@@ -224,52 +226,10 @@ def add_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
-@require_POST
-@project_view(Role.ENGINEER)
-def split(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    form = SplitForm(request.POST)
-    if not form.is_valid():
-        messages.error(request, "Sizes must be whole numbers.")
-        return redirect("evals:detail", project.slug, pk)
-
-    def divide() -> None:
-        sizes = actions.split_by_group(eval_set=eval_set, by=request.user, **form.cleaned_data)
-        told = ", ".join(f"{sizes[part]:,} {part.label.lower()}" for part in actions.DIVIDED)
-        messages.success(request, f"Split by group: {told}.")
-
-    return attempt(request, eval_set, divide)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def freeze(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    chosen = request.POST.get("without_holdout") == "yes"
-    return attempt(
-        request,
-        eval_set,
-        lambda: actions.freeze(eval_set=eval_set, by=request.user, without_holdout=chosen),
-    )
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def reopen(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    return attempt(request, eval_set, lambda: actions.reopen(eval_set=eval_set, by=request.user))
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def new_version(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    try:
-        made = actions.new_version(eval_set=eval_set, by=request.user)
-    except actions.EvalSetError as error:
-        messages.error(request, str(error))
-        made = eval_set
-    return redirect("evals:detail", project.slug, made.pk)
+def _split_form(tasks: int) -> OperationForm:
+    """With half of the tasks held out, at most LARGEST_SUGGESTED."""
+    suggested = max(1, min(tasks // 2, LARGEST_SUGGESTED))
+    return form_of(drafts.split_by_group.operation)(initial={"holdout_size": suggested})
 
 
 @require_POST
