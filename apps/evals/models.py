@@ -80,6 +80,9 @@ class EvalSet(Archivable):
     def is_frozen(self) -> bool:
         return self.state == EvalSetState.FROZEN
 
+    def get_absolute_url(self) -> str:
+        return reverse("evals:detail", args=[self.project.slug, self.pk])
+
     @property
     def as_dataset(self) -> dict[str, Any]:
         """What an environment stores about the set that it is made for."""

@@ -574,7 +574,7 @@ def test_a_refusal_that_speaks_of_a_hold_out_is_not_kept(
         raise evals.HoldoutLeak("Task “held-1”: close ticket 7 is nearly the same.", held=["hash"])
 
     make_eval_set(project, frozen=False)
-    monkeypatch.setattr(evals, "split_by_group", refuse)
+    monkeypatch.setattr(drafts, "split_by_group", refuse)
     slug = project.eval_sets.get().slug
     run = go(begun(project, f"retries: 0\nsteps: [{{do: freeze_set, set: {slug}}}]"))
     assert (

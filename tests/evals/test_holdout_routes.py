@@ -248,7 +248,7 @@ ELSEWHERE = {
         "long runs only; counts as trajectories:detail does",
     ),
 }
-SHOWING = [name for name in table.COUNTED if name in PAGES and name not in ELSEWHERE]
+SHOWING = [name for name in table.counted() if name in PAGES and name not in ELSEWHERE]
 STATES = {"reviews:detail": judged, "reviews:adjudicate": judged, "reviews:export": judged}
 
 
@@ -414,7 +414,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         # test_importing.py, test_variants.py: what is left out is a look of the key
         "evals_api:variants",
     }
-    assert set(asked) == {name for name in table.COUNTED if name not in PAGES} - elsewhere_tested
+    assert set(asked) == {name for name in table.counted() if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():
         before = HoldoutView.objects.filter(project=project).count()
         headers = key_headers(project, may_see_holdout=True)
@@ -440,7 +440,7 @@ def test_no_other_page_says_what_is_held_out(scene: dict[str, Any]) -> None:
     quiet = [
         name
         for name in PAGES
-        if name not in table.COUNTED
+        if name not in table.counted()
         and ROLES[name] != Role.OWNER
         and not name.startswith("webhooks:")
     ]
@@ -455,7 +455,7 @@ def test_no_other_page_says_what_is_held_out(scene: dict[str, Any]) -> None:
 
 
 def test_every_way_to_a_hold_out_is_asked_by_a_test() -> None:
-    assert not set(ELSEWHERE) - set(table.COUNTED)
+    assert not set(ELSEWHERE) - set(table.counted())
     assert set(SHOWING) | set(ELSEWHERE) | {
-        name for name in table.COUNTED if name not in PAGES
-    } == set(table.COUNTED)
+        name for name in table.counted() if name not in PAGES
+    } == set(table.counted())

@@ -414,6 +414,11 @@ def _declared() -> dict[str, tuple[str, str]]:
     return shown
 
 
+def counted() -> dict[str, str]:
+    """Every route that shows a hold-out and is counted, and what it shows."""
+    return COUNTED | {name: what for name, (what, yes) in _declared().items() if yes == "yes"}
+
+
 def routes() -> list[Route]:
     """Every URL of the URLconf, from the resolver itself."""
     return list(_walk(get_resolver().url_patterns, "", ""))
