@@ -9,11 +9,16 @@ import pytest
 from workers.lib.environments.packages.texts import texts_of, without_tasks
 
 FERNS = "Water the ferns on the balcony."
+<<<<<<< HEAD
 TASK = {
     "id": "a",
     "messages": [{"role": "user", "content": FERNS}],
     "metadata": {"goal": FERNS.removeprefix("Water ")},  # computed: in no file
 }
+=======
+FERNS_ZH = "请给阳台上的蕨类植物浇水。"
+TASK = {"id": "a", "messages": [{"role": "user", "content": FERNS}], "expected": {}}
+>>>>>>> d1083de7 (Packages: UTF-8 text in files that are not text, such as SQLite, is read as such)
 
 
 def texts(files: dict[str, str | bytes]) -> dict[str, list[str]]:
@@ -40,6 +45,7 @@ def texts(files: dict[str, str | bytes]) -> dict[str, list[str]]:
         ("a.txt", f"Grüße! {FERNS}".encode("latin-1"), [f"Grüße! {FERNS}"]),
         ("a.txt", FERNS.encode("utf-16"), [FERNS]),
         ("a.db", b"\x00\x81\xff\n" + FERNS.encode() + b"\x00\x01", [FERNS]),
+        ("a.db", b"\x00\x81\xff\n" + FERNS_ZH.encode() + b"\x00\x01", [FERNS_ZH]),
     ],
 )
 def test_every_text_of_a_file_is_read(path: str, content: str | bytes, found: list[str]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import codecs
 import io
 import json
 import re
@@ -94,7 +95,18 @@ def _decoded(content: bytes) -> str:
     try:
         return content.decode("utf-16" if content.startswith(UTF_16) else "utf-8-sig")
     except UnicodeDecodeError:
-        return "\n".join(PRINTABLE.findall(content.replace(b"\0", b"").decode("latin-1")))
+        text = content.replace(b"\0", b"").decode("utf-8", "as_latin_1")
+        return "\n".join(PRINTABLE.findall(text))
+
+
+def _as_latin_1(error: UnicodeError) -> tuple[str, int]:
+    """The bytes that are no UTF-8."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return error.object[error.start : error.end].decode("latin-1"), error.end
+
+
+codecs.register_error("as_latin_1", _as_latin_1)
 
 
 def _of_code(source: str) -> Iterator[str]:
