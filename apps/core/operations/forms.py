@@ -82,9 +82,14 @@ def _field(field: inspect.Field) -> forms.Field:
     default = None if field.default in (msgspec.NODEFAULT, UNSET) else field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = field.default_factory()
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)  # 1, not 1.0
+    description = said.get("description", "")
+    if _may_be_empty(field.type) and not default:
+        description = f"Optional. {description}".strip()
     common: dict[str, Any] = {
         "label": said.get("title"),
-        "help_text": said.get("description", ""),
+        "help_text": description,
         "initial": default,
         # What a change leaves out keeps its value in the API; its form shows the value.
         "required": default is None and not _may_be_empty(field.type),
