@@ -9,16 +9,12 @@ import pytest
 from workers.lib.environments.packages.texts import texts_of, without_tasks
 
 FERNS = "Water the ferns on the balcony."
-<<<<<<< HEAD
+FERNS_ZH = "请给阳台上的蕨类植物浇水。"
 TASK = {
     "id": "a",
     "messages": [{"role": "user", "content": FERNS}],
     "metadata": {"goal": FERNS.removeprefix("Water ")},  # computed: in no file
 }
-=======
-FERNS_ZH = "请给阳台上的蕨类植物浇水。"
-TASK = {"id": "a", "messages": [{"role": "user", "content": FERNS}], "expected": {}}
->>>>>>> d1083de7 (Packages: UTF-8 text in files that are not text, such as SQLite, is read as such)
 
 
 def texts(files: dict[str, str | bytes]) -> dict[str, list[str]]:
