@@ -137,6 +137,10 @@ def test_the_newest_counts_and_an_unknown_fixing_version_makes_all_count() -> No
         ("MAIL 3", {"shop"}, {"mail 3"}, "mail 3"),
         ("RC-A", {"shop"}, {"shop rc a"}, "shop rc a"),
         ("vanilla", {"shop"}, {"shop vanilla"}, "shop vanilla"),
+        ("🌵", {"shop"}, {"shop 🌊"}, "shop 🌵"),
+        ("तीन", {"shop"}, {"shop तान"}, "shop तीन"),
+        ("2 — β.", {"shop"}, {"shop 2-Β"}, "shop 2-Β"),
+        ("F#@2", {"F++", "F#"}, {"F++ 2", "F# 2"}, "F# 2"),
     ],
 )
 def test_the_version_of_a_fix_is_named_as_its_runs_will_be(

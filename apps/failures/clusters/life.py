@@ -93,7 +93,7 @@ class UnclearVersion(ValueError):
     """A version that several agents may have, or that is spelled as several are."""
 
 
-SEPARATORS = re.compile(r"[^\w.]+|_+|(?<!\d)\.|\.(?!\d)")
+DOTS = re.compile(r"(?<!\d)\.|\.(?!\d)")  # that are not between digits
 WORD_VERSION = re.compile(r"\b(?:versi\w*|vers?|v|release)(?: (?=\d)|(?=\d))")
 
 
@@ -102,7 +102,15 @@ def version_key(name: str) -> str:
     are “bank 2”.
     """
     folded = unicodedata.normalize("NFKC", name).casefold()
-    return WORD_VERSION.sub("", " ".join(SEPARATORS.sub(" ", folded).split())) or folded.strip()
+    spaced = "".join(" " if _separates(char) else char for char in DOTS.sub(" ", folded))
+    return WORD_VERSION.sub("", " ".join(spaced.split())) or folded.strip()
+
+
+def _separates(char: str) -> bool:
+    """Letters, their marks, digits and emoji tell names apart; punctuation does not."""
+    if char.isascii():
+        return not char.isalnum() and char != "."
+    return unicodedata.category(char)[0] in "PZC"
 
 
 def fix_version(text: str, agents: Collection[str], known: Collection[str]) -> str:
@@ -130,7 +138,9 @@ def _full_name(text: str, agent: str, agents: Collection[str]) -> str:
     """“bank 2” for “2” and “Bank@2”. A text that begins with the name of one of the agents is a
     version of that agent.
     """
-    for name in sorted(agents, key=len, reverse=True):
+    typed = text.casefold()
+    order = sorted(agents, key=len, reverse=True)
+    for name in sorted(order, key=lambda name: not typed.startswith(name.casefold())):
         words = re.findall(r"[^\W_]+", name)
         pattern = r"[\W_]+".join(map(re.escape, words)) + r"(?:[\s@:/#_.-]+|(?=v?\d))(.+)"
         if words and (rest := re.fullmatch(pattern, text.lstrip("@#([“\"'"), re.IGNORECASE)):
