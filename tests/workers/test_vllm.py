@@ -368,6 +368,27 @@ FROM = "The above exception was the direct cause of the following exception:"
         ),
         pytest.param(
             [
+                "terminate called after throwing an instance of 'c10::Error'",
+                "  what():  boom",
+                "Exception raised from load at /src/load.cpp:12 (most recent call first):",
+                "frame #0: c10::Error::Error(c10::SourceLocation) + 0x98 (0x7f in /x/libc10.so)",
+                "Aborted (core dumped)",
+            ],
+            "boom",
+            id="the message of an exception in C++",
+        ),
+        pytest.param(
+            [
+                "thread 'main' panicked at src/loader.rs:12:40:",
+                "called `Result::unwrap()` on an `Err` value: boom",
+                "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace",
+                "fatal runtime error: aborting",
+            ],
+            "called `Result::unwrap()` on an `Err` value: boom",
+            id="a panic in Rust",
+        ),
+        pytest.param(
+            [
                 "— started at 1 —",
                 "KeyError: 'old'",
                 "— it ended with status 1 —",

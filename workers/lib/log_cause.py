@@ -31,6 +31,8 @@ HEADS = (
 SERIOUS = frozenset(("ERROR", "CRITICAL", "FATAL", "E", "F"))
 TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?:\([\w.]+\))?(?::|$)")
+# What programs in C++ and Rust write before they abort: the message, or a line before it.
+THROWN = re.compile(r"what\(\):\s*(?P<message>.*)|thread '[^']*' (?:\(\d+\) )?panicked at [^,']+:$")
 CHAINED = re.compile(r"During handling of the above exception")
 UNNAMED = re.compile(r"\b(?:error|exception|fatal|abort(?:ed)?|illegal instruction)\b", re.I)
 # Lines that point at another one.
@@ -97,14 +99,19 @@ def cause(lines: Iterable[str]) -> Cause:
     """What the log says about why the program ended.
 
     The first exception of the first traceback; without one, the first line that is an exception;
-    without one, the last line that reports an error; otherwise a line that points at another one;
-    otherwise the last line.
+    without one, the message of an exception in C++ or Rust; without one, the last line that reports
+    an error; otherwise a line that points at another one; otherwise the last line.
     """
     log = [line for line in map(parsed, lines) if line.text.strip()]
     serious = list(_without_ignored(line for line in log if line.is_serious))
     texts = [line.text.strip() for line in serious]
     reports = [line.text.strip() for line in serious if line.level or UNNAMED.search(line.text)]
-    for candidates in (_tracebacks(serious), _exceptions(serious), reversed(reports)):
+    for candidates in (
+        _tracebacks(serious),
+        _exceptions(serious),
+        _thrown(serious),
+        reversed(reports),
+    ):
         error = next((text for text in candidates if text and not POINTER.search(text)), None)
         if error:
             return Cause(error[:LONGEST], "error")
@@ -141,6 +148,13 @@ def _exceptions(log: list[Line]) -> Iterator[str]:
     for at, line in enumerate(log):
         if EXCEPTION.match(line.text.strip()):
             yield _exception([line.text.strip(), *_after(log, at)])
+
+
+def _thrown(log: list[Line]) -> Iterator[str]:
+    """The messages of exceptions in C++ and of panics in Rust."""
+    for at, line in enumerate(log):
+        if thrown := THROWN.match(line.text.strip()):
+            yield thrown["message"] or " ".join(text.strip() for text in _after(log, at)[:1])
 
 
 def _after(log: list[Line], at: int) -> list[str]:

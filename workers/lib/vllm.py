@@ -86,7 +86,10 @@ ADVICE = (
         ),
     ),
     (
-        r"out of memory|OutOfMemory|can't allocate memory|Cannot allocate memory|MemoryError",
+        (
+            r"out of memory|OutOfMemory|can't allocate memory|Cannot allocate memory|MemoryError"
+            r"|bad_alloc"
+        ),
         (
             "Memory ran out: choose a smaller context length, fewer LoRA slots or a smaller model,"
             " or free memory on that machine."
