@@ -301,7 +301,7 @@ def test_a_wrong_key_stops_at_once_and_is_not_the_runs_fault(judge: JudgeServer)
     make_rubric(project, judge)
     judge.answer = lambda body: Reply("bad key", 401)
     report = run(project)
-    assert "refused the key" in report.stopped and report.asked == 1 and len(judge.seen) == 1
+    assert "wants a key" in report.stopped and report.asked == 1 and len(judge.seen) == 1
     assert JudgeVerdict.objects.get().error.startswith("0 of 4 tries used: ")
 
 

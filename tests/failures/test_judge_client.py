@@ -172,7 +172,7 @@ def test_an_answer_of_another_shape_is_said(judge: JudgeServer, raw: bytes) -> N
 @pytest.mark.parametrize(
     ("status", "says_", "final"),
     [
-        (401, "refused the key", True),
+        (401, "wants a key", True),
         (404, "no model “m-1”", True),
         (302, "redirects", True),
         (413, "HTTP 413", False),

@@ -439,7 +439,7 @@ def test_who_only_says_that_it_is_busy_masks() -> None:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        ((401, {}), "refused the key"),
+        ((401, {}), "wants a key"),
         ((404, {}), "check its address and protocol"),
         ((307, {}), "redirects elsewhere"),
         ((200, RESPONSE | {"agent_version": "v2"}), "says that it is version “v2”"),

@@ -193,8 +193,8 @@ def test_a_server_that_stays_broken_is_said(server: Server) -> None:
 @pytest.mark.parametrize(
     ("status", "says", "final"),
     [
-        (401, "refused the key", True),
-        (404, "no model “m”", True),
+        (401, "wants a key", True),
+        (404, "no model “m”, or the address is not its /v1 (HTTP 404): ", True),
         (400, "no such thing", False),
         (302, "redirects", True),
     ],

@@ -112,7 +112,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_not(server: EmbeddingServ
     server.failures = [429] * 100
     assert "gave no answer in 4 tries (HTTP 429)" in failed(server)
     for status, says in (
-        (401, "refused the key"),
+        (401, "wants a key"),
         (404, "no model “embed-1”"),
         (400, "no such thing"),
     ):

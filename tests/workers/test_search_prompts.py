@@ -263,7 +263,7 @@ def test_another_machine_without_the_journal_keeps_to_the_limit(
 
 @pytest.mark.parametrize(
     ("answer", "proposals", "says"),
-    [((401, {}), 0, "refused the key"), ((400, {"error": "no"}), 0, "refused the request")],
+    [((401, {}), 0, "wants a key"), ((400, {"error": "no"}), 0, "refused the request")],
 )
 def test_a_reflecting_server_that_does_not_answer_ends_it(
     answer: tuple[int, Any], proposals: int, says: str, tmp_path: Path, events: Recorder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -82,7 +83,7 @@ DEEP = b'{"data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
                 },
             ),
             "unlisted",
-            "empty",
+            "none of the 6 entries",
         ),
         (models("a", "b"), "healthy", "lists 2 models"),
     ],
@@ -418,5 +419,37 @@ def test_capabilities_are_those_of_a_model_that_answers_a_chat(
 def test_the_search_for_a_model_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "SEARCH_S", 0)
     _, model, made, asked = probed({MODELS: models("a", "b"), CHAT: vllm}, "openai")
-    assert model == "" and "b: Not asked within 0 s." in made["chat"]["how"]
+    assert model == "" and "b: Not asked within" in made["chat"]["how"]
     assert [path for _, path, *_ in asked] == [MODELS[1]]
+
+
+@pytest.mark.parametrize(
+    ("problems", "slow"),
+    [
+        ([program.NO_TEST_ANSWER, program.NOT_ASKED], True),
+        ([program.NOT_ASKED], False),
+        ([program.NO_TEST_ANSWER, "HTTP 400"], False),
+    ],
+)
+def test_a_server_is_too_slow_if_all_models_that_were_asked_were(
+    problems: list[str], slow: bool
+) -> None:
+    async def made() -> dict:
+        async with program.Server(Address("http://127.0.0.1:9/v1", allow_private=True)) as server:
+            return await program.unanswered(
+                server, "openai", program.Listing("healthy", ""), problems
+            )
+
+    how = asyncio.run(made())["answer_ms"]["how"]
+    assert (how == program.NO_TEST_ANSWER) is slow
+
+
+def test_why_a_model_does_not_answer_is_what_its_server_says() -> None:
+    with serving({MODELS: models("m"), CHAT: ABSENT}) as server:
+        address = Address(server.base, allow_private=True)
+        _, _, made = probe(address, "openai", "", lambda _: None)
+    assert "This is not a chat model" in made["chat"]["how"]
+    with serving({MODELS: models("m"), CHAT: (401, {})}) as server:
+        address = Address(server.base, allow_private=True)
+        _, _, made = probe(address, "openai", "", lambda _: None)
+    assert "wants a key (HTTP 401)" in made["chat"]["how"]

@@ -339,7 +339,7 @@ def test_an_aliased_teacher_is_accepted_with_a_warning_and_control_tokens_are_no
         (
             (401, {"error": "no"}),
             (
-                r"The teacher is lost\. The teacher’s server at .* refused the key .* then resume"
+                r"The teacher is lost\. The teacher’s server at .* wants a key .* then resume"
                 r" this run"
             ),
         ),

@@ -26,7 +26,7 @@ from workers.lib.agent_shapes import (
 from workers.lib.chat_client import wait_s
 from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.errors import JobError
-from workers.lib.keys import bearer, hidden, key_in
+from workers.lib.keys import bearer, hidden, key_in, refusal
 from workers.lib.messages import Message
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 from workers.lib.policies import SPENT
@@ -254,7 +254,7 @@ class AgentClient:
 
     def _refusal(self, came: _Came) -> str:
         if came.status in (401, 403):
-            return f"{self.where} refused the key (HTTP {came.status})."
+            return f"{self.where} {refusal(self.key)} (HTTP {came.status})."
         if 300 <= came.status < 400:
             return (
                 f"{self.where} redirects elsewhere (HTTP {came.status}); register it with the final"

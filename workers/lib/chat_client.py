@@ -28,7 +28,7 @@ from httpx2 import URL
 
 from workers.lib.clocks import current
 from workers.lib.errors import JobError
-from workers.lib.keys import RefusedKey, bearer, checked_key, hidden
+from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, refusal
 from workers.lib.loop_thread import LoopThread
 from workers.lib.messages import ItemError, as_completion, error_text, failure_of, from_chat_request
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, check_url
@@ -291,16 +291,16 @@ class _Chats:
         if came.paid:
             return f"{self.where} refused the request ({came.problem})."
         if status in (401, 403):
-            return f"{self.where} refused the key (HTTP {status})."
+            return f"{self.where} {refusal(self.key)} (HTTP {status})."
         if 300 <= status < 400:
             return f"{self.where} redirects elsewhere (HTTP {status}); give the final address."
+        said = self.hidden(came.data.decode(errors="replace")).strip()[:MAX_SAID]
         if status == 404:
             without = ", no Responses API" if self.server.protocol == "responses" else ""
             return (
                 f"{self.where} has no model “{self.server.model}”{without}, or the address is not"
-                " its /v1 (HTTP 404)."
+                f" its /v1 (HTTP 404){f': {said}' if said and said[0] != '<' else '.'}"
             )
-        said = self.hidden(came.data.decode(errors="replace"))[:MAX_SAID]
         return f"{self.where} refused the request (HTTP {status}): {said}"
 
 

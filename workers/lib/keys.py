@@ -61,6 +61,11 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
+def refusal(key: str) -> str:
+    """What HTTP 401 and 403 say about a request with this key."""
+    return "refused the key" if key else "wants a key"
+
+
 def hidden(text: str, key: str) -> str:
     """A server's text with our key removed, in case it repeats it: people and agents see the text,
     and samples store it.

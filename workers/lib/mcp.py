@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-from workers.lib.keys import bearer, hidden, key_in
+from workers.lib.keys import bearer, hidden, key_in, refusal
 from workers.lib.messages import clean
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
 
@@ -103,7 +103,7 @@ class McpClient:
             ) as response,
         ):
             if not response.is_success:
-                raise McpError(_refusal(response.status_code, bool(self.key)))
+                raise McpError(_refusal(response.status_code, self.key))
             self.session = response.headers.get(SESSION, self.session)
             if "id" not in message:
                 return {}
@@ -160,9 +160,9 @@ def _objects(text: str) -> list[dict]:
     ]
 
 
-def _refusal(status: int, with_key: bool) -> str:
+def _refusal(status: int, key: str) -> str:
     if status in (401, 403):
-        return f"it {'refused the key' if with_key else 'wants a key'} (HTTP {status})"
+        return f"it {refusal(key)} (HTTP {status})"
     return f"it answered HTTP {status}" + (
         ": the session is over, or no MCP server is there" if status == 404 else ""
     )

@@ -20,7 +20,7 @@ import httpx2
 
 from workers.lib.chat_client import FEW_TOKENS, AsyncChatClient, ChatError, ChatServer
 from workers.lib.errors import JobError
-from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in
+from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in, refusal
 from workers.lib.messages import calls_in, native_calls
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 
@@ -168,9 +168,14 @@ class Server:
             return Listing("down", self._not_a_list(answer, found))
         models = {row["id"]: row for row in rows if _is_model(row)}
         kept = [_as_model(models[name], models) for name in sorted(models)[:MAX_MODELS]]
-        if not kept:
-            return Listing("unlisted", "The server answers, but its list of models is empty.")
         left_out = len(rows) - len(kept)
+        if not kept:
+            unusable = (
+                f"none of the {left_out:,} entries of its list has an “id” that names a model."
+                if left_out
+                else "its list of models is empty."
+            )
+            return Listing("unlisted", f"The server answers, but {unusable}", left_out=left_out)
         more = f" {left_out:,} entries of its list are not shown." if left_out else ""
         return Listing(
             "healthy", f"The server answers and lists {len(models):,} models.{more}", kept, left_out
@@ -182,10 +187,8 @@ class Server:
         if not status:
             return answer.problem
         if status in (401, 403):
-            said = (
-                "refused the key" if self.key else "wants a key: enter the variable that holds it"
-            )
-            return f"The server {said} (HTTP {status})."
+            advice = "" if self.key else " Enter the variable that holds it."
+            return f"The server {refusal(self.key)} (HTTP {status}).{advice}"
         if 300 <= status < 400:
             return f"The server redirects elsewhere (HTTP {status}). Give the final address."
         if status not in (200, 404, 405):
@@ -253,6 +256,7 @@ def found(value: bool | int | None, how: str) -> dict:
 
 TEST_TOKENS = 64
 TEST_ANSWER = f"A test call of at most {TEST_TOKENS} tokens, with no other beside it."
+NOT_ASKED = f"Not asked within {SEARCH_S:g} s."
 NO_TEST_ANSWER = f"No answer within {ANSWER_S:g} s."
 
 
@@ -281,7 +285,7 @@ async def unanswered(
     slow if that is the only problem.
     """
     unknown = found(None, "Unknown, because no model answered a chat.")
-    slow = set(problems) == {NO_TEST_ANSWER}
+    slow = set(problems) - {NOT_ASKED} == {NO_TEST_ANSWER}
     return {
         "context": unknown,
         **await _lora(server, kind, listing),
@@ -349,7 +353,7 @@ async def first_answering(
     try:
         while waiting or running:
             if waiting and time.monotonic() >= deadline:
-                problems |= dict.fromkeys(waiting, f"Not asked within {SEARCH_S:g} s.")
+                problems |= dict.fromkeys(waiting, NOT_ASKED)
                 waiting.clear()
                 continue
             if waiting:
