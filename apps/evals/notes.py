@@ -12,6 +12,7 @@ from workers.lib.engine_specs import ModelServer
 
 MANY = 0.5  # of the samples
 SOME = 0.1
+FEWEST_SHOWN = 0.001
 REQUEST_S = ModelServer(base_url="-", model="-").timeout_s  # of a server's answer, at least
 
 
@@ -67,7 +68,7 @@ class Pace:
         if self.probe_tokens:
             took = f"got no answer within {self.had_s:g} s"
             if self.p95_s is not None:
-                took = f"took {_seconds(self.p95_s)} s"
+                took = f"took {_seconds(self.p95_s, self.limit_s)} s"
             return (
                 f"The last check of {self.where} {took} for a test call of at most"
                 f" {self.probe_tokens} tokens; {limit}: samples whose answers are as long would"
@@ -78,7 +79,9 @@ class Pace:
                 f"The last evaluation of {self.where} ended because no answer came within"
                 f" {self.had_s:g} s; {limit}. {self._remedy}"
             )
-        took = f"more than {self.had_s:g} s" if self.p95_s is None else f"{_seconds(self.p95_s)} s"
+        took = f"more than {self.had_s:g} s"
+        if self.p95_s is not None:
+            took = f"{_seconds(self.p95_s, self.limit_s)} s"
         known = f"Answers took {took} (p95 of {self.n:,} samples: {self.where}); {limit}"
         if not self.is_too_slow:
             return f"{known}, and none took longer."
@@ -87,7 +90,9 @@ class Pace:
     @property
     def _share(self) -> str:
         low, high = self.late / self.n, (self.late + self.unsure) / self.n
-        return f"about {_percent(high)}" if low == high else f"{_percent(low)} to {_percent(high)}"
+        if low != high:
+            return f"{_percent(low)} to {_percent(high)}"
+        return f"about {_percent(high)}" if high >= FEWEST_SHOWN else _percent(high)
 
     @property
     def _remedy(self) -> str:
@@ -99,11 +104,15 @@ class Pace:
         )
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+def _seconds(value: float, limit: float) -> str:
+    """Rounded, as long as that leaves it on its side of the limit."""
+    rounded = f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+    return rounded if (float(rounded) > limit) == (value > limit) else f"{value:.6g}"
 
 
 def _percent(share: float) -> str:
+    if 0 < share < FEWEST_SHOWN:
+        return f"less than {FEWEST_SHOWN:.1%}"
     return f"{share:.0%}" if share in (0, 1) or 0.01 <= share <= 0.99 else f"{share:.1%}"
 
 

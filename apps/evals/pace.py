@@ -94,7 +94,7 @@ def _earlier(project: Project, version: ModelVersion, engine: dict[str, Any]) ->
 
 
 def _measured(run: EvalRun, limit_s: float) -> Pace | None:
-    had_s = limit_of(run.environment, run.spec["engine"])
+    had_s = limit_of(run.environment, run.spec["engine"]) or REQUEST_S
     newest = Sample.objects.filter(run=run).order_by("-pk")[:MOST_SAMPLES]
     samples = Sample.objects.filter(pk__in=newest.values("pk"))
     late = samples.filter(LATE).count()

@@ -59,6 +59,11 @@ def pace(seconds: list[float], given_up: int = 0, had_s: float = 30, limit_s: fl
         (pace([5.0] * 6 + [50.0] * 6, 12, had_s=60, limit_s=40), "about 75% would time out"),
         (pace([0.25] * 999 + [31.0]), "took 0.25 s (p95 of 1,000 samples"),
         (pace([0.25] * 999 + [31.0]), "about 0.1% would time out"),
+        (pace([0.25] * 4999, 1), ": less than 0.1% would time out"),
+        (pace([0.25] * 4999, 1, limit_s=60), ": 0% to less than 0.1% would time out"),
+        (pace([30.2] * 20), "took 30.2 s (p95 of 20 samples"),
+        (pace([30.4] * 20, limit_s=30.3), "took 30.4 s (p95 of 20 samples"),
+        (pace([9.96] * 20, limit_s=9.98), "took 9.96 s (p95 of 20 samples"),
         (pace([], 20), "took more than 30 s (p95 of 20 samples"),
         (pace([], 20), "about 100% would time out"),
         (pace([]), "ended because no answer came within 30 s; the limit here is 30 s per sample."),
@@ -149,6 +154,17 @@ def test_a_slow_server_is_named_on_the_page_and_in_the_api_before_it_is_asked(
     (note,) = scene.notes(environment=str(patient))
     assert "the limit here is 90 s per sample: 0% to 84% would time out" in note
     assert note in scene.page(model_version=scene.version.pk, environment=patient.pk)
+
+
+def test_an_evaluation_without_a_limit_had_that_of_each_answer(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Environment, "needs_tools", True)
+    scene.environment = with_limit(scene.environment, 0)
+    scene.earlier(*[LATE | {"latency_ms": None}] * 10, *[{}] * 10)
+    for limit, share in ((60, "about 50%"), (300, "0% to 50%")):
+        (note,) = scene.notes(environment=str(with_limit(scene.environment, limit)))
+        assert "took more than 120 s" in note and f"{share} would time out" in note
 
 
 def test_nothing_is_said_where_nothing_is_known(scene: Scene, data_dir: Path) -> None:
