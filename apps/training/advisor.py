@@ -51,7 +51,9 @@ THUMBS_ENOUGH = 20  # ratings of the rarer kind
 REWARD_PAIRS = (
     200  # enough for a reward model to generalise, and for the held-back fifth to show how well
 )
-NEARLY_ALL = 0.9  # of the samples; what the rest show is too little to advise by
+# Of the samples: so many that show nothing come first, and what the rest show is too little to
+# advise by.
+MANY, NEARLY_ALL = 0.5, 0.9
 CLEARLY_BETTER = 0.1  # how much higher the teacher's success must be than the model's
 # pass@k minus success: a gap that instructions may close, since the model already succeeds
 # sometimes
@@ -121,6 +123,11 @@ class Evidence:
             **collected,
         )
 
+    @property
+    def show_nothing(self) -> int:
+        """Samples that say nothing about what the agent can do."""
+        return self.no_answer + self.masked + self.lack_calls
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -138,8 +145,13 @@ class Advice:
 
 def advise(evidence: Evidence) -> list[Advice]:
     """Recommendations in the order to follow them. Never empty."""
-    if unanswered := _unanswered(evidence):
+    unanswered = _unanswered(evidence)
+    if unanswered and evidence.show_nothing >= NEARLY_ALL * evidence.samples:
         return [unanswered]
+    return [unanswered, *_plan(evidence)] if unanswered else _plan(evidence)
+
+
+def _plan(evidence: Evidence) -> list[Advice]:
     if evidence.success >= RELIABLE:
         why = (
             f"Success is {evidence.success:.0%} on {evidence.tasks} tasks. Add fresh, harder tasks"
@@ -170,8 +182,8 @@ def _training(evidence: Evidence) -> list[Advice]:
 
 
 def _unanswered(evidence: Evidence) -> Advice | None:
-    """Where nearly all samples show nothing of what the agent can do: nothing else follows from
-    the few others.
+    """Where many samples show nothing of what the agent can do. If nearly all do, nothing else
+    follows from the few others.
     """
     samples = f"of {evidence.samples:,} samples"
     reasons = [
@@ -192,14 +204,14 @@ def _unanswered(evidence: Evidence) -> Advice | None:
             f"{evidence.lack_calls:,} {samples} failed without a call, though the tasks have tools",
         ),
     ]
-    nothing = sum(count for count, _, _ in reasons)
-    if not nothing or nothing < NEARLY_ALL * evidence.samples:
+    nothing = evidence.show_nothing
+    if not nothing or nothing < MANY * evidence.samples:
         return None
     shares = "; ".join(text for count, _, text in reasons if count)
-    why = (
-        f"{shares[0].upper()}{shares[1:]}. Mend that first and evaluate again: nothing else can be"
-        " concluded from this evaluation."
-    )
+    rest = "nothing else can be concluded from this evaluation"
+    if nothing < NEARLY_ALL * evidence.samples:
+        rest = "until then, the rest of this advice is uncertain"
+    why = f"{shares[0].upper()}{shares[1:]}. Mend that first and evaluate again: {rest}."
     return Advice("answers", max(reasons)[1], why)
 
 
@@ -245,7 +257,7 @@ def _prompt(evidence: Evidence) -> list[Advice]:
         f"{1 - rate:.0%} of the outputs {fault}"
         for rate, fault in (
             (evidence.valid_json, "are not in the expected format"),
-            (evidence.correct_tool, "choose another tool"),
+            (evidence.correct_tool, "do not choose the right tool"),
         )
         if rate is not None and rate < RELIABLE
     ]
