@@ -14,6 +14,12 @@ from workers.lib.addresses import RefusedAddress, address_in, check_address
 from workers.lib.outgoing import allowed, check_base_url, check_url
 
 NO_URL = [
+    "https://gpu server.example/v1",
+    "https://gp%75.example/v1",
+    "https://.gpu.example/v1",
+    "https://gpu..example/v1",
+    "http://./v1",
+    "http://gpu,cpu:8000/v1",
     "file:///etc/passwd",
     "ftp://x/v1",
     "x/v1",
@@ -113,6 +119,8 @@ INSIDE = [
     "[2a01::5efe:10.0.0.1]",
 ]
 OUTSIDE = [
+    "gpu_1.example.com.",
+    "grün.example",
     "api.openai.com",
     "metadata.example.com",
     "8.8.8.8",

@@ -25,6 +25,7 @@ import httpx2
 from workers.lib.addresses import RefusedAddress, address_in, check_address, check_host
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+HOST = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63})*\.?", re.ASCII)
 ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 UNRESERVED = frozenset("-._~" + string.ascii_letters + string.digits)
 
@@ -46,6 +47,11 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
         )
     if parts.port is not None and not 1 <= parts.port <= 65535:
         raise RefusedAddress("The address must have a port from 1 to 65535, or none.")
+    if not address_in(parts.host) and not HOST.fullmatch(parts.raw_host.decode()):
+        raise RefusedAddress(
+            "The name of the server in the address may hold letters, digits, hyphens and dots"
+            " between them. Check its spelling."
+        )
     check_host(parts.host, allow_private)
     return _normal(parts)
 
