@@ -107,7 +107,9 @@ def test_a_job_knows_the_template_of_a_model_that_takes_tools_as_text(
 def closer(body: dict) -> tuple[int, dict]:
     """Closes the ticket that the request names, by a native call."""
     number = int(re.findall(r"\d+", body["input"][-1]["content"])[-1])
-    return 200, response(thought("I close it."), call("tickets.close", json.dumps({"id": number})))
+    called = call("tickets.close", json.dumps({"id": number}))
+    usage = {"input_tokens": 11, "output_tokens": 30}
+    return 200, response(thought("I close it."), called, usage=usage)
 
 
 def test_a_model_behind_the_responses_api_is_registered_evaluated_and_shown(data_dir: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_model_behind_the_responses_api_is_registered_evaluated_and_shown(data
     sample = run.samples.first()
     assert (sample.input_tokens, sample.output_tokens) == (
         11,
-        3,
+        30,
     ) and "I close it" not in json.dumps(sample.messages)
     client = Client()
     client.force_login(admin_of(project))
