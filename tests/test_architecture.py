@@ -271,3 +271,16 @@ def test_the_web_process_loads_no_ml_library() -> None:
         },
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_nothing_that_is_made_here_is_part_of_the_project() -> None:
+    """A link to somebody's environment, once committed, breaks every other checkout."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+
+    def git(*args: str) -> list[str]:
+        done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    assert not git("ls-files", "--cached", "--ignored", "--exclude-standard")
+    assert not [line for line in git("ls-files", "--stage") if line.startswith("120000")]
