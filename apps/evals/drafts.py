@@ -159,7 +159,7 @@ def split_by_group(
     of_group = dict.fromkeys(validating, Split.VALIDATION) | dict.fromkeys(chosen, Split.HOLDOUT)
     for task in tasks:
         task.split = of_group.get(task.group, Split.TRAIN)
-    _update_splits(tasks)
+    update_splits(tasks)
     sizes = {str(split): sum(task.split == split for task in tasks) for split in DIVIDED}
     audit(
         "eval_set.split",
@@ -240,7 +240,7 @@ def _with_alike(groups: set[str], alike: dict[str, str]) -> set[str]:
     return groups | {group for group, root in alike.items() if root in roots}
 
 
-def _update_splits(tasks: list[Task]) -> None:
+def update_splits(tasks: list[Task]) -> None:
     """Moves all tasks before the database checks them: in between, a group may be on both sides."""
     names = "holdout_prompt_never_trains, holdout_group_never_trains, holdout_groups_never_trains"
     try:

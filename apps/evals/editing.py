@@ -135,8 +135,8 @@ def _check(tasks: list[Task]) -> None:
     the other side of a hold-out.
     """
     for task, other in groups.conflicts(tasks[0].project, tasks):
-        raise actions._leak_of(task, other)
-    if found := actions._leaks(tasks[0].project, tasks):
+        raise actions.leak_of(task, other)
+    if found := actions.leaks_of(tasks[0].project, tasks):
         raise actions.HoldoutLeak(str(found[0]), found[0])
 
 
@@ -191,7 +191,7 @@ def _move(tasks: list[Task], value: str, by: Any) -> int:
     for task in moved:
         task.split = value
     if moved:
-        actions._update_splits(moved)
+        drafts.update_splits(moved)
         _check(moved)
     return len(moved)
 

@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from apps.core.models import AuditEvent, Role
 from apps.evals import actions, drafts, editing
+from apps.evals.canonical import set_digest
 from apps.evals.formats import TaskRow, read, write
 from apps.evals.models import EvalSet, HoldoutView, Origin, Split, Task
 from tests.factories import (
@@ -71,7 +72,7 @@ def test_a_task_of_a_frozen_set_is_edited_in_its_next_version() -> None:
     task.refresh_from_db()
     assert (
         task.expected != ANSWER
-        and actions.set_digest(map(actions.content_of, frozen.tasks.all())) == digest
+        and set_digest(map(actions.content_of, frozen.tasks.all())) == digest
     )
     assert edit(first(made.eval_set), demonstration="x").eval_set == made.eval_set, (
         "the open draft is used again"

@@ -100,7 +100,7 @@ def test_who_may_prepare(runs: list[EvalRun]) -> None:
         == 404
         == stranger.post(NAME, body=pair(runs)).status_code
     )
-    assert api.get(NAME).status_code == 404
+    assert api.get(NAME).status_code == 400  # baseline and candidate are required
     anonymous = Api(project)
     anonymous.headers = {}
     assert anonymous.post(NAME, body=pair(runs)).status_code == 401

@@ -126,7 +126,9 @@ def limited(db: Any, project: Any, data_dir: Path, monkeypatch: pytest.MonkeyPat
         initializer_range=0.02,
     )
     parent = register_base(project=project, name="base", folder=folder, by=by)
-    dataset = freeze_dataset(eval_set=drafts.freeze(eval_set=eval_set, by=by), by=by)
+    dataset = freeze_dataset(
+        eval_set=drafts.freeze(eval_set=eval_set, by=by, without_holdout=True), by=by
+    )
     monkeypatch.setattr(jobs, "enqueue", lambda job: None)
 
     def make(more: int, **config: Any) -> TrainingRun:
