@@ -160,7 +160,8 @@ class CanaryForm(PlainForm):
         label="Harmed sessions at most",
         help_text=(
             "The canary ends once so many of its sessions have failed beyond the current version's"
-            " rate."
+            " rate. While those that wait for their outcome might exceed it, no new sessions take"
+            " part."
         ),
     )
     outcome_minutes = forms.IntegerField(

@@ -4,7 +4,7 @@ without a database. Pure.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from apps.serving.asked import CHAT, PROMPT_ROLES, Asked
-from apps.serving.routes import SHADOW, Lane, Route
+from apps.serving.routes import CANARY, OUTSIDE, SHADOW, Lane, Route
 
 LIVES_S = 1800.0  # an inactive session is forgotten after this time
 MOST = 100_000  # sessions kept in memory
@@ -79,14 +79,20 @@ def may_be_shadowed(asked: Asked) -> bool:
 
 
 class Sessions:
-    """Keeps an active session on the lane it started on, even if the share changes. Per process:
-    all processes compute the same hash, so they only differ for sessions that started before a
-    change of the share.
+    """Keeps an active session on the lane it started on, even if the share changes or a canary
+    takes no new sessions. Per process: all processes compute the same hash, and read with the
+    table what sessions of the others began on, a few seconds late.
+
+    A canary takes new sessions while there is room for one of the candidate's (`Intake`). Whether
+    there is depends on those before alone, so a session's own lane never decides it.
     """
 
     def __init__(self, most: int = MOST, lives_s: float = LIVES_S) -> None:
         self.most, self.lives_s = most, lives_s
         self.known: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
+        self.begun: defaultdict[str, deque[float]] = defaultdict(
+            deque
+        )  # when the candidate's began, by trial
 
     def lane_of(self, route: Route, unit: str, now: float) -> Lane:
         """`now`: seconds of any monotonic clock."""
@@ -94,11 +100,29 @@ class Sessions:
         name = candidate.trial, unit
         kind, at = self.known.pop(name, ("", 0.0))
         if not kind or now - at > self.lives_s:
-            kind = lane_of_unit(route, unit).kind
+            kind = self._drawn(route, unit, now)
         self.known[name] = kind, now
         if len(self.known) > self.most:
             self.known.popitem(last=False)
+        if kind == OUTSIDE and route.intake:
+            return route.intake.outside
         return next((lane for lane in route.lanes if lane.kind == kind), route.lanes[0])
+
+    def _drawn(self, route: Route, unit: str, now: float) -> str:
+        if assigned := route.assigned.get(unit):
+            return assigned[0]
+        if not route.intake:
+            return lane_of_unit(route, unit).kind
+        trial = route.lanes[-1].trial
+        begun = self.begun[trial]
+        while begun and begun[0] <= route.intake.since:
+            begun.popleft()
+        if len(begun) >= route.intake.room:
+            return OUTSIDE
+        kind = lane_of_unit(route, unit).kind
+        if kind == CANARY:
+            begun.append(now)
+        return kind
 
 
 def is_shadow(lane: Lane) -> bool:

@@ -8,19 +8,22 @@ promotion cannot mix two states.
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.conf import settings
+from django.utils import timezone
 from httpx2 import URL
 
 from apps.core.models import ApiKey, Project
 from apps.core.outgoing_keys import key_of
 from apps.core.scopes import Scope
 from apps.promotion.deployment.placements import placements_of
-from apps.promotion.models import Channel
-from apps.promotion.trials.lanes import active_trial
+from apps.promotion.models import Channel, Trial
+from apps.promotion.trials.lanes import Assignments, active_trial
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError
@@ -36,6 +39,8 @@ from workers.lib.outgoing import RefusedAddress, check_url
 
 log = logging.getLogger(__name__)
 CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
+OUTSIDE = "outside"  # the live version, for sessions that take no part in a canary
+ASSIGNMENTS = Assignments()
 
 
 @dataclass(frozen=True)
@@ -76,14 +81,28 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Intake:
+    """How many more sessions a process may give to a canary's candidate after `since`, of
+    time.monotonic. `outside`: the lane of the sessions that begin when there is no room left.
+    """
+
+    room: int
+    since: float
+    outside: Lane
+
+
+@dataclass(frozen=True)
 class Route:
     """A channel. The first lane is its live version; the second, if a trial is running, the
-    candidate's. `salt` assigns sessions to them."""
+    candidate's. `salt` assigns sessions to them; `assigned` has those that began in any process.
+    `intake`: None if a trial takes every new session."""
 
     channel: str
     lanes: tuple[Lane, ...]
     created: int = 0
     salt: str = ""
+    intake: Intake | None = None
+    assigned: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -123,13 +142,14 @@ def read_table() -> Table:
     keys = ApiKey.objects.live().select_related("project")
     routes: dict[int, dict[str, Route]] = {}
     closed: dict[int, dict[str, str]] = {}
+    ASSIGNMENTS.keep_only(Trial.objects.running().values_list("pk", flat=True))
     for channel in Channel.objects.select_related("project", "current").filter(
         project__stage="active"
     ):
         if channel.not_served:
             closed.setdefault(channel.project_id, {})[channel.name] = channel.not_served
         elif channel.current:
-            routes.setdefault(channel.project_id, {})[channel.name] = route_of(channel)
+            routes.setdefault(channel.project_id, {})[channel.name] = route_of(channel, ASSIGNMENTS)
     return Table(
         {key.digest: _key(key, limits.get(key.pk, Limits())) for key in keys}, routes, at, closed
     )
@@ -157,7 +177,8 @@ def _key(key: ApiKey, limits: Limits) -> Key | None:
     return Key(key.pk, key.project_id, key.prefix, key.project.slug, limits, expires, closed)
 
 
-def route_of(channel: Channel) -> Route:
+def route_of(channel: Channel, assignments: Assignments | None = None) -> Route:
+    """`assignments`: for a process that answers."""
     assert channel.current is not None
     current, created = _placed(channel, channel.current), int(channel.updated_at.timestamp())
     trial = active_trial(channel)
@@ -168,9 +189,25 @@ def route_of(channel: Channel) -> Route:
         _placed(channel, trial.version), kind=str(trial.lane), share=trial.share, **given
     )
     stays = 1 - trial.share if candidate.kind == CANARY else 1.0
+    current = replace(current, share=stays, **given)
+    is_canary = candidate.kind == CANARY
     return Route(
-        channel.name, (replace(current, share=stays, **given), candidate), created, trial.salt
+        channel.name,
+        (current, candidate),
+        created,
+        trial.salt,
+        _intake(trial, current) if is_canary else None,
+        assignments.of(trial) if is_canary and assignments else {},
     )
+
+
+def _intake(trial: Trial, current: Lane) -> Intake | None:
+    """Each process gets its part of the room, rounded up: a process with none could never begin."""
+    if trial.room is None or trial.room_at is None:
+        return None
+    since = time.monotonic() - (timezone.now() - trial.room_at).total_seconds()
+    part = math.ceil(trial.room / settings.FLYWHEEL_ENDPOINT_PROCESSES)
+    return Intake(part, since, replace(current, kind=OUTSIDE))
 
 
 def _placed(channel: Channel, version: ModelVersion) -> Lane:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from apps.serving.asked import CHAT, RESPONSES, read_request
 from apps.serving.lanes import Sessions, drawn, lane_of_unit, may_be_shadowed, unit_of
-from apps.serving.routes import CANARY, SHADOW, Lane, Route
+from apps.serving.routes import CANARY, OUTSIDE, SHADOW, Intake, Lane, Route
 
 shares = st.floats(0, 1)
 units = st.text(max_size=40)
@@ -94,6 +94,52 @@ def test_a_session_that_was_quiet_for_long_is_drawn_again_and_the_oldest_are_for
         sessions.lane_of(route(0.0), name, 300 + number)
     assert len(sessions.known) == 3 and sessions.lane_of(route(1.0), "b", 310).version == "v2"
     assert sessions.lane_of(route(1.0), "e", 310).version == "v1"
+
+
+def limited(room: int, since: float, share: float = 0.5, **more: Any) -> Route:
+    outside = Lane("v1", 1, trial="t1", kind=OUTSIDE)
+    return replace(route(share), intake=Intake(room, since, outside), **more)
+
+
+def test_no_session_takes_part_while_there_is_no_room_in_either_lane() -> None:
+    sessions = Sessions()
+    kinds = [sessions.lane_of(limited(3, 0), str(n), 1 + n).kind for n in range(200)]
+    last = [n for n, kind in enumerate(kinds) if kind == CANARY][-1]
+    assert kinds.count(CANARY) == 3 and set(kinds[last + 1 :]) == {OUTSIDE}
+    assert OUTSIDE not in kinds[: last + 1]
+    drawn = [lane_of_unit(route(0.5), str(n)).kind for n in range(200)]
+    assert kinds[: last + 1] == drawn[: last + 1]
+    # Outcomes came: those of before are counted in the room, and everybody stays where they were
+    again = [sessions.lane_of(limited(2, 300), str(n), 301).kind for n in range(400)]
+    assert again[:200] == kinds and again[200:].count(CANARY) == 2
+
+
+def test_a_share_of_all_or_nothing_leaves_room_as_it_is() -> None:
+    assert Sessions().lane_of(limited(0, 0, 0.0), "a", 1).kind == OUTSIDE
+    assert Sessions().lane_of(limited(1, 0, 1.0), "a", 1).kind == CANARY
+
+
+@busy
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("abcdefghijklmnop"),
+            st.integers(0, 3),
+            st.booleans(),
+            st.integers(0, 1),
+        ),
+        max_size=60,
+    )
+)
+def test_a_session_sees_one_lane_whichever_process_answers_and_whatever_room_there_is(
+    asked: list[tuple[str, int, bool, int]],
+) -> None:
+    processes, assigned, began = (Sessions(), Sessions()), {}, dict[str, str]()
+    for now, (unit, room, is_new, number) in enumerate(asked):
+        found = limited(room, now - 5 if is_new else -1, assigned=assigned)
+        kind = processes[number].lane_of(found, unit, now).kind
+        assigned.setdefault(unit, (kind, None))
+        assert kind == began.setdefault(unit, kind)
 
 
 def test_another_trial_draws_again() -> None:

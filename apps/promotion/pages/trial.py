@@ -26,7 +26,7 @@ from apps.promotion.forms import CanaryForm
 from apps.promotion.freezing import freeze_of
 from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
 from apps.promotion.trials import actions, looks
-from apps.promotion.trials.deciding import Reading, held_up
+from apps.promotion.trials.deciding import Reading, held_up, intake_paused
 from apps.promotion.trials.plans import Plan, Step
 from apps.promotion.trials.readings import reading_of, rules_of
 from apps.promotion.trials.starting import forecast_of
@@ -80,6 +80,7 @@ def shown_of(row: Trial) -> dict[str, Any]:
         "reading": reading,
         "harmed": max(0.0, reading.harmed),
         "held_up": held_up(rules_of(row), reading) if row.is_running else "",
+        "paused": intake_paused(rules_of(row), reading) if row.is_running else "",
         "steps": [_step(row, number, step, reading) for number, step in enumerate(row.steps)],
         "figure": _chart(row),
         "sides": _sides(row, sides),
@@ -224,6 +225,7 @@ def new(request: HttpRequest, project: Project, name: str) -> HttpResponse:
             "report": report,
             "form": form,
             "forecast": forecast,
+            "limit": form.cleaned_data.get("max_harmed") if form.is_bound else None,
             "problem": problem,
         },
     )

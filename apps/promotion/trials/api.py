@@ -105,6 +105,14 @@ TRIAL = {
                         "Sessions that failed beyond the current version's rate (estimate)"
                     ),
                 },
+                "waiting": {
+                    "type": "integer",
+                    "description": "The candidate's sessions whose outcome is not yet known",
+                },
+                "paused": {
+                    "type": "string",
+                    "description": "Why no new session takes part now; empty while they do",
+                },
                 "measures": {"type": "object", "additionalProperties": MEASURE},
             },
         },
@@ -150,6 +158,9 @@ EXAMPLE = {
     "passed": False,
     "report": {
         "sessions": 80,
+        "harmed": 0.0,
+        "waiting": 6,
+        "paused": "",
         "measures": {
             "success": {
                 "gap": 0.021,
@@ -181,7 +192,7 @@ class Wanted(Struct, forbid_unknown_fields=True, kw_only=True):
 
 HARM = {
     "type": "object",
-    "required": ["failing", "known", "outcome_minutes", "unseen", "harm"],
+    "required": ["failing", "known", "outcome_minutes", "unseen", "pauses", "harm"],
     "properties": {
         "failing": {
             "type": "number",
@@ -197,9 +208,13 @@ HARM = {
         "unseen": {
             "type": "integer",
             "description": (
-                "Runs that the candidate answers in the first step before the first outcomes are"
-                " known, at last week's traffic: their failures come on top of `harm`"
+                "Runs that would reach the candidate in the first step before the first outcomes"
+                " are known, at last week's traffic: intake pauses at `max_harmed` of them"
             ),
+        },
+        "pauses": {
+            "type": "boolean",
+            "description": "Whether intake will pause in some step, which `harm` allows for",
         },
         "harm": {
             "type": "array",
@@ -238,6 +253,7 @@ HARM_EXAMPLE = {
     "known": True,
     "outcome_minutes": 30,
     "unseen": 12,
+    "pauses": False,
     "harm": [
         {
             "extra": 0.1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -92,6 +93,7 @@ class Rules:
     ends_by: datetime
     passed: bool = False
     max_harmed: int = 1_000_000
+    paused_for: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True)
@@ -104,29 +106,66 @@ class Decision:
 class Reading:
     """The current results. `sessions`: settled ones of the candidate in the current step; `mature`:
     those of which outcomes have been waited for. `harmed`: sessions of the candidate that failed
-    beyond the current version's rate, step by step.
+    beyond the current version's rate, step by step. `waiting`: sessions of the candidate, in any
+    step, whose outcome is not yet known; `waiting_before`: those of them that began long enough ago
+    for their first answer to be stored.
     """
 
     measures: tuple[Measured, ...] = ()
     sessions: int = 0
     mature: int = 0
     harmed: float = 0.0
+    waiting: int = 0
+    waiting_before: int = 0
 
 
-def read(rules: Rules, lanes: Mapping[str, Sequence[Lanes]], mature: int | None = None) -> Reading:
+def read(
+    rules: Rules,
+    lanes: Mapping[str, Sequence[Lanes]],
+    mature: int | None = None,
+    waiting: tuple[int, int] = (0, 0),
+) -> Reading:
     """`lanes`: by measure, one for each step that has begun. `mature`: None if outcomes are not
-    waited for.
+    waited for. `waiting`: all, and before (see Reading).
     """
     found = tuple(_measured(rules, name, lanes[name]) for name in MEASURES)
     present = lanes["answered"][rules.step] if len(lanes["answered"]) > rules.step else Lanes()
     sessions = present.candidate.n
     return Reading(
-        found, sessions, sessions if mature is None else mature, harmed(lanes["success"])
+        found,
+        sessions,
+        sessions if mature is None else mature,
+        harmed(lanes["success"]),
+        *waiting,
     )
 
 
 def harmed(steps: Sequence[Lanes]) -> float:
     return sum(-step.gap * step.candidate.n for step in steps if step.gap is not None)
+
+
+def room(max_harmed: float, harmed: float, waiting: int) -> int:
+    """How many more sessions the candidate may begin, so that not more than `max_harmed` are harmed
+    even if each one that waits for its outcome fails. It depends on what is known alone, never on
+    the lane of the next session: both lanes are left out alike, and the comparison stays unbiased.
+    """
+    return max(0, math.ceil(max_harmed - max(0.0, harmed) - waiting))
+
+
+def intake_paused(rules: Rules, reading: Reading) -> str:
+    """Why no new session takes part, as a sentence; "" while they do."""
+    if rules.kind == "shadow" or room(rules.max_harmed, reading.harmed, reading.waiting):
+        return ""
+    harmed = f" and about {reading.harmed:.0f} were harmed" if reading.harmed >= 0.5 else ""
+    return (
+        f"Intake is paused: {_sessions(reading.waiting)} for the outcome{harmed} (at most"
+        f" {rules.max_harmed} may be harmed). New sessions get the current version and are not"
+        " compared, until more outcomes are known."
+    )
+
+
+def _sessions(n: int) -> str:
+    return f"{n} session{' waits' if n == 1 else 's wait'}"
 
 
 def _measured(rules: Rules, name: str, steps: Sequence[Lanes]) -> Measured:
@@ -193,9 +232,20 @@ def decide(rules: Rules, reading: Reading, now: datetime) -> Decision:
             )
     if now >= rules.ends_by:
         return Decision(
-            "out_of_time", f"Time limit reached without a decision: {_all_in_words(reading)}."
+            "out_of_time",
+            f"Time limit reached without a decision: {_all_in_words(reading)}.{_paused(rules)}",
         )
     return Decision("wait", held_up(rules, reading))
+
+
+def _paused(rules: Rules) -> str:
+    if not rules.paused_for:
+        return ""
+    hours = rules.paused_for / timedelta(hours=1)
+    return (
+        f" Intake was paused for {hours:,.1f} hours, since outcomes came late and at most"
+        f" {rules.max_harmed} sessions might be harmed: allow more of them, or more days."
+    )
 
 
 def _may_go_on(rules: Rules, reading: Reading, now: datetime) -> bool:

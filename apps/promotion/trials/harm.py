@@ -1,8 +1,10 @@
 """What a canary may cost users, before it starts: simulated trials of candidates that are worse by
 so much. Pure: numpy only.
 
-The rules are those of `deciding`, for success alone and without time: a look at each step's first
-sessions, and then after every few.
+The rules are those of `deciding`, for success alone: a look at each step's first sessions, and then
+after every few. Time is counted in sessions that come to the channel, and an outcome is known
+`Course.delay` of them later; the trial takes no new sessions while those whose outcome is not known
+might exceed the limit.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ RUNS, LOOKS, MOST_LOOKS = (
     20,
     300,
 )  # simulated trials; looks in the shortest step; at which a trial is undecided
+PARTS = 4  # into which a look's sessions are divided at most on average, where intake pauses
 MOST = 0.95  # quantile that is called “at most”
 
 
@@ -52,9 +55,13 @@ class Harm:
 
 @dataclass(frozen=True)
 class Course:
-    """The rules of a simulated trial. For comparison with how it was (`bench.canary`): with a
-    `centre` that is given, for the first step, each later one has the rate so far; without `holds`,
-    a step is left whatever the estimate is."""
+    """The rules of a simulated trial. `delay`: of outcomes, in sessions of the channel; `longest`:
+    after so many it is undecided.
+
+    For comparison with how it was (`bench.canary`): with a `centre` that is given, for the first
+    step, each later one has the rate so far; without `holds`, a step is left whatever the estimate
+    is; without `pauses`, new sessions are taken however many outcomes are not known.
+    """
 
     steps: Sequence[Mapping[str, Any]]
     alpha: float
@@ -62,6 +69,9 @@ class Course:
     max_harmed: float
     centre: float | None = None
     holds: bool = True
+    pauses: bool = True
+    delay: float = 0.0
+    longest: float = math.inf
 
 
 def forecast(
@@ -76,12 +86,13 @@ def simulate(
     course: Course, failing: float, candidate_failing: float, runs: int = RUNS, seed: int = 0
 ) -> Harm:
     rng, trials = np.random.default_rng(seed), _Trials(course, runs)
-    for _ in range(MOST_LOOKS):
+    for _ in range(MOST_LOOKS * (PARTS if course.delay else 1)):
         if not trials.going.any():
             break
         trials.add_sessions(rng, failing, candidate_failing)
+        trials.read_outcomes()
         trials.decide()
-    answered = trials.counts[..., 1, :].sum(axis=(1, 2, 3))
+    answered = trials.begun
     harmed = (candidate_failing - failing) * answered
     first = trials.ended & (trials.step == 0)
     return Harm(
@@ -93,6 +104,18 @@ def simulate(
         float(first.mean()),
         float(trials.passed.mean()),
     )
+
+
+@dataclass
+class _Batch:
+    """Sessions of each trial that began together, in its `step`, among its first or later ones
+    (`part`). `outcomes`: [trials, current or candidate, bad or good]; `due`: when they are known.
+    """
+
+    step: np.ndarray
+    part: np.ndarray
+    outcomes: np.ndarray
+    due: np.ndarray
 
 
 class _Trials:
@@ -107,7 +130,12 @@ class _Trials:
         self.counts = np.zeros((runs, steps, 2, 2, 2), dtype=int)
         self.step = np.zeros(runs, dtype=int)
         self.centres = np.full((runs, steps), 0.5)
+        self.centred = np.zeros((runs, steps), dtype=bool)
         self.going, self.ended, self.passed = (np.full(runs, flag) for flag in (True, False, False))
+        self.begun = np.zeros(runs, dtype=int)  # sessions of the candidate
+        self.admitted = np.zeros((runs, steps), dtype=int)  # sessions of both lanes
+        self.clock, self.looks = np.zeros(runs), np.zeros(runs)
+        self.waiting: list[_Batch] = []
         self.rows = np.arange(runs)
         self.wanted = math.log(len(MEASURES) / course.alpha)
 
@@ -115,20 +143,71 @@ class _Trials:
         self, rng: np.random.Generator, failing: float, candidate_failing: float
     ) -> None:
         """To each trial that goes on: the first of its step, or else a part of what the step
-        needs.
+        needs. One that has no room waits for the next outcome instead.
         """
-        now = self.counts[self.rows, self.step]
-        begins = now.sum(axis=(1, 2, 3)) == 0
         share = self.shares[self.step]
         usual = np.maximum(1, np.rint(self.least[self.step] / LOOKS / share)).astype(int)
-        size = np.where(begins, FIRST, usual) * self.going
+        self._wait_for_room(usual * share)
+        begins = self.admitted[self.rows, self.step] < FIRST
+        size = np.where(begins, FIRST - self.admitted[self.rows, self.step], usual) * self.going
+        wanted = np.maximum(1, size)
         candidate = rng.binomial(size, share)
-        part = np.where(begins, 0, 1)
+        room, all_of_them = self._room(), candidate
+        candidate = np.minimum(candidate, room).astype(int)
+        full = candidate < all_of_them  # intake ends before all have come
+        size = np.where(full, np.rint(size * candidate / np.maximum(1, all_of_them)), size)
+        size = np.maximum(size.astype(int), candidate)
+        outcomes = np.zeros((len(self.rows), 2, 2), dtype=int)
         for lane, n, rate in ((0, size - candidate, failing), (1, candidate, candidate_failing)):
-            bad = rng.binomial(n, rate)
-            for outcome, count in ((0, bad), (1, n - bad)):
-                self.counts[self.rows, self.step, part, lane, outcome] += count
-        self._set_centres(begins & self.going)
+            outcomes[:, lane, 0] = rng.binomial(n, rate)
+            outcomes[:, lane, 1] = n - outcomes[:, lane, 0]
+        self.clock += size
+        self.looks += size / wanted
+        self.begun += candidate
+        self.admitted[self.rows, self.step] += size
+        part = np.where(begins, 0, 1)
+        due = np.where(size > 0, self.clock + self.course.delay, math.inf)
+        self.waiting.append(_Batch(self.step.copy(), part, outcomes, due))
+
+    def read_outcomes(self) -> None:
+        """Those that are known by now."""
+        for batch in self.waiting:
+            known = batch.due <= self.clock
+            if not known.any():
+                continue
+            at = self.rows[known]
+            np.add.at(self.counts, (at, batch.step[at], batch.part[at]), batch.outcomes[at])
+            batch.due[known] = math.inf
+        self.waiting = [batch for batch in self.waiting if np.isfinite(batch.due).any()]
+        first = self.counts[self.rows, self.step, 0].sum(axis=(1, 2))
+        self._set_centres(self.going & (first >= FIRST) & ~self.centred[self.rows, self.step])
+
+    def _room(self) -> np.ndarray:
+        """`deciding.room`."""
+        if not self.course.pauses:
+            return np.full(len(self.rows), math.inf)
+        waiting = self.begun - self.counts[..., 1, :].sum(axis=(1, 2, 3))
+        harmed = np.maximum(0.0, self._harmed()[0])
+        return np.maximum(0.0, np.ceil(self.course.max_harmed - harmed - waiting))
+
+    def _wait_for_room(self, wanted: np.ndarray) -> None:
+        """Until the next outcome, where there is none for so many sessions of the candidate."""
+        full = self.going & (self._room() < wanted)
+        if full.any() and self.waiting:
+            soonest = np.min([batch.due for batch in self.waiting], axis=0)
+            wait = full & np.isfinite(soonest)
+            self.clock = np.where(wait, np.maximum(self.clock, soonest), self.clock)
+            self.read_outcomes()
+
+    def _harmed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The estimate by trial, the differences by step, and how many sessions by step and
+        lane.
+        """
+        answered = self.counts.sum(axis=2)  # [trials, steps, lanes, outcomes]
+        sizes = answered.sum(axis=3)
+        rates = answered[..., 1] / np.maximum(1, sizes)
+        gaps = np.where((sizes > 0).all(axis=2), rates[..., 1] - rates[..., 0], 0.0)
+        return (-gaps * sizes[..., 1]).sum(axis=1), gaps, sizes
 
     def _set_centres(self, begins: np.ndarray) -> None:
         """The rate of the step's first sessions; or, as it was, of all sessions before the step."""
@@ -138,14 +217,11 @@ class _Trials:
                 bad, good = self.counts[at, step, 0].sum(axis=0)
             else:
                 bad, good = self.counts[at, :step].sum(axis=(0, 1, 2))
+            self.centred[at, step] = True
             self.centres[at, step] = good / (good + bad) if good + bad else self.course.centre
 
     def decide(self) -> None:
-        course, answered = self.course, self.counts.sum(axis=2)  # [trials, steps, lanes, outcomes]
-        sizes = answered.sum(axis=3)
-        rates = answered[..., 1] / np.maximum(1, sizes)
-        gaps = np.where((sizes > 0).all(axis=2), rates[..., 1] - rates[..., 0], 0.0)
-        harmed = (-gaps * sizes[..., 1]).sum(axis=1)
+        course, (harmed, gaps, sizes) = self.course, self._harmed()
         weights = sizes.prod(axis=2) / np.maximum(1, sizes.sum(axis=2))
         overall = (gaps * weights).sum(axis=1) / np.maximum(1e-9, weights.sum(axis=1))
         worse = self._refuted(0.0, "high") | (harmed >= course.max_harmed)
@@ -156,6 +232,7 @@ class _Trials:
         last = self.step == len(course.steps) - 1
         self._end(enough & last & self._refuted(-course.margin, "low"), self.passed)
         self.step = self.step + (self.going & enough & ~last)
+        self.going &= (self.clock < course.longest) & (self.looks < MOST_LOOKS)
 
     def _end(self, which: np.ndarray, how: np.ndarray) -> None:
         how |= which & self.going

@@ -4,10 +4,48 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
 
 from apps.promotion.models import Channel
 from apps.promotion.trials.models import Trial, TrialAnswer
+
+LIVES = timedelta(minutes=30)  # an inactive session is forgotten after this time
+MOST = 100_000  # of its newest answers, from which the sessions of a trial are read
+
+
+class Assignments:
+    """The lane in which each active session of a canary began, from the answers that all of the
+    endpoint's processes report. Each call reads only what is new. One thread writes; others may
+    read the mappings.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Any, dict[str, tuple[str, datetime]]] = {}
+        self.read_to: dict[Any, int] = {}
+
+    def of(self, trial: Trial) -> Mapping[str, tuple[str, datetime]]:
+        """{unit: (lane, newest answer)}"""
+        oldest = timezone.now() - LIVES
+        known = self.known.setdefault(trial.pk, {})
+        rows = TrialAnswer.objects.filter(trial=trial, pk__gt=self.read_to.get(trial.pk, 0))
+        newest = rows.order_by("-pk").values_list("pk", "unit", "lane", "at")[:MOST]
+        for pk, unit, lane, at in reversed(newest):
+            first, seen_at = known.get(unit, (lane, at))
+            known[unit] = (first if seen_at > at - LIVES else lane, max(at, seen_at))
+            self.read_to[trial.pk] = pk
+        for unit in [unit for unit, (_, at) in known.items() if at < oldest]:
+            del known[unit]
+        return known
+
+    def keep_only(self, trials: Iterable[Any]) -> None:
+        """Forgets those of trials that have ended."""
+        for pk in set(self.known) - set(trials):
+            self.known.pop(pk)
+            self.read_to.pop(pk, None)
 
 
 def active_trial(channel: Channel) -> Trial | None:

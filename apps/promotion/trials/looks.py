@@ -10,8 +10,9 @@ from typing import Any
 from django.db import connection
 from django.utils.dateparse import parse_datetime
 
-from apps.promotion.trials.deciding import Measured, Reading
+from apps.promotion.trials.deciding import Measured, Reading, intake_paused
 from apps.promotion.trials.models import Trial
+from apps.promotion.trials.readings import rules_of
 
 MOST, APART = 240, timedelta(minutes=1)
 NEWEST = 100_000  # answers of a trial from which latency, tokens and cost are computed
@@ -19,8 +20,10 @@ SIDES = """
 SELECT lane, count(*), avg(answered::int), percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), \
 percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
   percentile_cont(0.5) WITHIN GROUP (ORDER BY first_ms), avg(tokens), avg(cost_usd)
-FROM (SELECT * FROM promotion_trialanswer WHERE trial_id = %(trial)s ORDER BY at DESC LIMIT \
-%(newest)s) a
+FROM (
+  SELECT * FROM promotion_trialanswer WHERE trial_id = %(trial)s AND lane <> 'outside'
+  ORDER BY at DESC LIMIT %(newest)s
+) a
 WHERE NOT %(paired)s OR a.lane = 'shadow' OR EXISTS (
   SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND \
 s.shadow_of = a.span_id)
@@ -49,6 +52,8 @@ def store(trial: Trial, reading: Reading, now: datetime) -> None:
     trial.report |= {
         "sessions": reading.sessions,
         "harmed": round(reading.harmed, 1),
+        "waiting": reading.waiting,
+        "paused": intake_paused(rules_of(trial), reading),
         "measures": {one.name: _numbers(one) for one in reading.measures},
     }
     trial.save(update_fields=["looks", "report"])

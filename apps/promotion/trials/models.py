@@ -45,12 +45,14 @@ ENDED_TRIAL = (
 
 class LaneKind(models.TextChoices):
     """Who answers: the channel's live version, a canary's candidate, or a shadow's, whose answers
-    nobody gets.
+    nobody gets. `outside`: the live version, for a session that began while a canary took no new
+    ones; it is not compared.
     """
 
     CURRENT = "current"
     CANARY = "canary"
     SHADOW = "shadow"
+    OUTSIDE = "outside"
 
 
 def new_salt() -> str:
@@ -71,8 +73,9 @@ class Trial(models.Model):
 
     `steps`: [{share, min_sessions, min_minutes, centre, first_until}] (the last two:
     `sessions.fix_centre`); `step` is the index of the current one. `salt` assigns sessions to
-    lanes, so that each trial draws its own. `looks`: [{at, step, difference by measure with bounds,
-    counts}], thinned, for the chart. `report` is what was known when it ended.
+    lanes, so that each trial draws its own. `room`: how many more of the candidate's sessions may
+    begin after `room_at`; null without a limit (a shadow). `looks`: [{at, step, difference by
+    measure with bounds, counts}], thinned, for the chart. `report` is what was known when it ended.
     """
 
     class Kind(models.TextChoices):
@@ -114,6 +117,13 @@ class Trial(models.Model):
     )
     outcome_minutes = models.PositiveIntegerField(
         default=0, help_text="After which a session's outcome is known"
+    )
+    room = models.PositiveIntegerField(
+        null=True, help_text="Sessions of the candidate that may begin after room_at"
+    )
+    room_at = models.DateTimeField(null=True)
+    paused_for = models.DurationField(
+        default=timedelta, help_text="How long it took no new sessions"
     )
     then = models.CharField(
         max_length=10, choices=Then, default=Then.HOLD, help_text="When the last step is passed"
@@ -252,6 +262,9 @@ class TrialSession(models.Model):
     success = models.BooleanField(help_text="No run of it failed, and every request was answered")
     safety = models.BooleanField(help_text="No unsafe action")
     answered = models.BooleanField(help_text="Every request was answered")
+    decided = models.BooleanField(
+        default=False, help_text="The outcome of each of its runs was reported"
+    )
     requests = models.PositiveIntegerField()
     began_at = models.DateTimeField()
     ended_at = models.DateTimeField()

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from apps.promotion.trials.deciding import Reading, Rules, read
 from apps.promotion.trials.models import Trial
-from apps.promotion.trials.sessions import lanes_of, mature_sessions
+from apps.promotion.trials.sessions import lanes_of, mature_sessions, waiting_sessions
 
 
 def rules_of(trial: Trial) -> Rules:
@@ -22,8 +22,12 @@ def rules_of(trial: Trial) -> Rules:
         trial.ends_by,
         trial.has_passed,
         trial.max_harmed,
+        trial.paused_for,
     )
 
 
 def reading_of(trial: Trial, now: datetime | None = None) -> Reading:
-    return read(rules_of(trial), lanes_of(trial), mature_sessions(trial, now or timezone.now()))
+    now = now or timezone.now()
+    return read(
+        rules_of(trial), lanes_of(trial), mature_sessions(trial, now), waiting_sessions(trial, now)
+    )

@@ -20,11 +20,11 @@ from apps.promotion.moves import locked
 from apps.promotion.trials import looks
 from apps.promotion.trials.actions import add_decision, next_step
 from apps.promotion.trials.announcing import announce_passed
-from apps.promotion.trials.deciding import Decision, decide
+from apps.promotion.trials.deciding import Decision, Reading, decide, room
 from apps.promotion.trials.ending import end
 from apps.promotion.trials.models import Trial, TrialState
 from apps.promotion.trials.readings import reading_of, rules_of
-from apps.promotion.trials.sessions import fix_centre, settle
+from apps.promotion.trials.sessions import fix_centre, settle, stored_until
 
 REREAD = timedelta(minutes=10)  # after which the outcomes of all sessions are read again
 
@@ -72,6 +72,7 @@ def _follow(trial: Trial, now: datetime) -> str:
     if fix_centre(trial):
         trial.save(update_fields=["steps"])
     reading = reading_of(trial, now)
+    _make_room(trial, reading, now)
     looks.store(trial, reading, now)
     decision = decide(rules_of(trial), reading, now)
     if decision.what == "worse":
@@ -87,6 +88,18 @@ def _follow(trial: Trial, now: datetime) -> str:
     elif decision.what == "passed":
         _passed(trial, decision)
     return decision.what
+
+
+def _make_room(trial: Trial, reading: Reading, now: datetime) -> None:
+    """The endpoint reads it within a few seconds."""
+    if trial.kind == Trial.Kind.SHADOW:
+        return
+    until = stored_until(now)
+    if trial.room == 0 and trial.room_at is not None:
+        trial.paused_for += max(timedelta(0), until - trial.room_at)
+    trial.room = room(trial.max_harmed, reading.harmed, reading.waiting_before)
+    trial.room_at = until
+    trial.save(update_fields=["room", "room_at", "paused_for"])
 
 
 def _passed(trial: Trial, decision: Decision) -> None:

@@ -5,7 +5,9 @@ lane where the two answered it within that step. It is looked at `settle` after 
 lane it is in and however long it lasts, so that a slow candidate's sessions are not missing among
 those that are compared. A run has failed where a failure of it stands, as everywhere. In a shadow
 both sides are judged by each answer alone (`TrialAnswer.failed`), and only requests that both
-answered are compared.
+answered are compared. A session that began while a canary took no new ones is in no lane. Where a
+process did not know that a session of the current version's lane had begun before, its answer
+belongs to that lane.
 """
 
 from __future__ import annotations
@@ -31,24 +33,28 @@ GONE = timedelta(minutes=10)  # after which a run that was never stored is not w
 SETTLE = """
 WITH recent AS (
   SELECT unit FROM promotion_trialanswer WHERE trial_id = %(trial)s AND at > %(since)s AND at <= \
-%(until)s
+%(until)s AND lane <> 'outside'
   UNION
   SELECT unit FROM promotion_trialanswer a WHERE trial_id = %(trial)s AND at > %(oldest)s AND at \
-<= %(since)s AND NOT EXISTS (
+<= %(since)s AND lane <> 'outside' AND NOT EXISTS (
     SELECT 1 FROM promotion_trialsession s WHERE s.trial_id = a.trial_id AND s.unit = a.unit)
 ), seen AS (
-  SELECT a.*, min(a.step) OVER (PARTITION BY a.unit) AS first_step
+  SELECT a.*, min(a.step) OVER (PARTITION BY a.unit) AS first_step,
+    first_value(a.lane) OVER (PARTITION BY a.unit ORDER BY a.at) AS first_lane
   FROM promotion_trialanswer a JOIN recent USING (unit)
   WHERE a.trial_id = %(trial)s AND a.at <= %(until)s AND (NOT %(paired)s OR a.lane = 'shadow' OR \
 EXISTS (
     SELECT 1 FROM promotion_trialanswer s WHERE s.trial_id = a.trial_id AND s.unit = a.unit AND \
 s.shadow_of = a.span_id))
 ), asked AS (
-  SELECT * FROM seen WHERE step = first_step
+  SELECT unit, first_step, at, answered, trace_id, failed, unsafe,
+    CASE lane WHEN 'outside' THEN 'current' ELSE lane END AS lane
+  FROM seen WHERE step = first_step AND first_lane <> 'outside'
 ), verdicts AS (
   SELECT traces.trace_id,
     bool_or(k.trajectory_id IS NOT NULL) AS known,
     bool_or(u.trajectory_id IS NOT NULL OR t.due_at IS NOT NULL) AS waiting,
+    bool_and(k.trajectory_id IS NOT NULL AND r.outcome_status <> 'unknown') AS decided,
     bool_or(f.id IS NOT NULL) AS failed,
     bool_or(coalesce(m.safety_relevant, false) OR EXISTS (
       SELECT 1 FROM failures_failure_also also JOIN failures_failuremode other ON other.id = \
@@ -58,6 +64,7 @@ also.failuremode_id
   JOIN trajectories_trace t ON t.project_id = %(project)s AND t.trace_id = traces.trace_id
   LEFT JOIN LATERAL unnest(t.runs) AS run(name) ON true
   LEFT JOIN trajectories_trajectorykey k ON k.project_id = %(project)s AND k.external_id = run.name
+  LEFT JOIN trajectories_trajectory r ON r.id = k.trajectory_id
   LEFT JOIN failures_failure f ON f.trajectory_id = k.trajectory_id AND f.state <> 'dismissed'
   LEFT JOIN failures_failuremode m ON m.id = f.mode_id
   LEFT JOIN failures_unclassified u ON u.trajectory_id = k.trajectory_id
@@ -65,6 +72,7 @@ also.failuremode_id
 ), judged AS (
   SELECT a.unit, a.lane, a.first_step, a.at, a.answered, a.trace_id,
     coalesce(a.failed, v.failed, false) AS failed, coalesce(a.unsafe, v.unsafe, false) AS unsafe,
+    coalesce(v.decided, NOT a.answered) AS decided,
     a.failed IS NOT NULL OR NOT a.answered OR coalesce(v.known, false) AS known,
     a.failed IS NULL AND (coalesce(v.waiting, false) OR (a.answered AND NOT coalesce(v.known, \
 false) AND a.at > %(gone)s)) AS waiting
@@ -72,23 +80,37 @@ false) AND a.at > %(gone)s)) AS waiting
 ), lanes AS (
   SELECT unit, lane, first_step, count(*) AS requests, min(at) AS began_at, max(at) AS ended_at, \
 bool_and(answered) AS answered,
-    bool_or(failed) AS failed, bool_or(unsafe) AS unsafe, bool_or(known) AS known, \
-bool_or(waiting) AS waiting,
+    bool_or(failed) AS failed, bool_or(unsafe) AS unsafe, bool_and(decided) AS decided,
+    bool_or(known) AS known, bool_or(waiting) AS waiting,
     (array_agg(trace_id ORDER BY failed DESC, answered, at))[1] AS trace_id, count(*) OVER \
 (PARTITION BY unit) AS lanes
   FROM judged GROUP BY unit, lane, first_step
 )
 INSERT INTO promotion_trialsession
-  (trial_id, unit, step, lane, counts, success, safety, answered, requests, began_at, ended_at, \
-trace_id)
+  (trial_id, unit, step, lane, counts, success, safety, answered, decided, requests, began_at, \
+ended_at, trace_id)
 SELECT %(trial)s, unit, first_step, lane, (lanes = 1) <> %(paired)s, answered AND NOT failed, NOT \
-unsafe, answered, requests, began_at,
+unsafe, answered, decided, requests, began_at,
   ended_at, trace_id
 FROM lanes WHERE NOT waiting AND known
 ON CONFLICT (trial_id, unit, lane) DO UPDATE SET
   counts = EXCLUDED.counts, success = EXCLUDED.success, safety = EXCLUDED.safety, answered = \
 EXCLUDED.answered,
-  requests = EXCLUDED.requests, ended_at = EXCLUDED.ended_at, trace_id = EXCLUDED.trace_id
+  decided = EXCLUDED.decided, requests = EXCLUDED.requests, ended_at = EXCLUDED.ended_at,
+  trace_id = EXCLUDED.trace_id
+"""
+
+WAITING = """
+SELECT count(*), count(*) FILTER (WHERE c.began_at <= %(before)s)
+FROM (
+  SELECT unit, min(at) AS began_at FROM promotion_trialanswer
+  WHERE trial_id = %(trial)s AND lane = 'canary' AND at > least(%(oldest)s, %(mature)s) AND at <= \
+%(now)s
+  GROUP BY unit
+) c LEFT JOIN promotion_trialsession s ON s.trial_id = %(trial)s AND s.unit = c.unit AND s.lane = \
+'canary'
+WHERE CASE WHEN s.id IS NULL THEN c.began_at > %(oldest)s
+  ELSE s.success AND s.counts AND NOT s.decided AND s.began_at > %(mature)s END
 """
 
 
@@ -96,7 +118,7 @@ def settle(trial: Trial, now: datetime, *, every: bool = False) -> int:
     """Processes the sessions of the last hour, and those of the last day that are not settled;
     `every`: all of the trial, whose verdicts may have come since. Returns how many rows were
     written."""
-    until = now - timedelta(minutes=settings.FLYWHEEL_TRIAL_SETTLE_MINUTES)
+    until = stored_until(now)
     since = trial.created_at if every else until - VERDICTS_CHANGE
     given = {
         "trial": trial.pk,
@@ -155,6 +177,32 @@ def mature_sessions(trial: Trial, now: datetime) -> int:
     """
     known = now - timedelta(minutes=trial.outcome_minutes)
     return _settled(trial).filter(step=trial.step, lane=trial.lane, began_at__lte=known).count()
+
+
+def waiting_sessions(trial: Trial, now: datetime) -> tuple[int, int]:
+    """Sessions of a canary's candidate, in any step, whose outcome is not known: they are not yet
+    settled (nothing is waited for after a day), or no failure was found, no outcome was reported
+    and they are younger than `outcome_minutes`. All, and those that began before `stored_until`.
+    """
+    if trial.kind == Trial.Kind.SHADOW:
+        return 0, 0
+    given = {
+        "trial": trial.pk,
+        "now": now,
+        "before": stored_until(now),
+        "oldest": now - LATE,
+        "mature": now - timedelta(minutes=trial.outcome_minutes),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(WAITING, given)
+        return cursor.fetchone()
+
+
+def stored_until(now: datetime) -> datetime:
+    """The first answers of sessions that began before are stored; the endpoint's processes count
+    later ones themselves.
+    """
+    return now - timedelta(minutes=settings.FLYWHEEL_TRIAL_SETTLE_MINUTES)
 
 
 def lanes_of(trial: Trial) -> dict[str, list[Lanes]]:

@@ -53,7 +53,9 @@ def run(trial: Trial) -> None:
     """In the caller's transaction, with the row locked or new."""
     now = timezone.now()
     trial.state, trial.started_at, trial.step_at, trial.step = TrialState.RUNNING, now, now, 0
-    trial.save(update_fields=["state", "started_at", "step_at", "step"])
+    if trial.kind == Trial.Kind.CANARY:
+        trial.room, trial.room_at = trial.max_harmed, now
+    trial.save(update_fields=["state", "started_at", "step_at", "step", "room", "room_at"])
     announce_started(trial)
     notify_listeners(trial.channel)
 
@@ -67,14 +69,15 @@ def last_week(project: int, version: ModelVersion) -> Counted:
 class Forecast:
     """What a canary may cost, for a plan. `known`: the current version's failure rate is last
     week's, not an assumption. `unseen`: how many runs of the candidate begin in the first step
-    before the outcome of the first is known, at last week's traffic; no limit can see their
-    failures.
+    before the outcome of the first is known, at last week's traffic. `pauses`: in some step so many
+    would that intake will pause, which `harm` allows for.
     """
 
     failing: float
     known: bool
     outcome_minutes: int
     unseen: int
+    pauses: bool
     harm: list[Harm]
 
 
@@ -88,9 +91,18 @@ def forecast_of(channel: Channel, plan: Plan) -> Forecast:
     known = week.runs >= KNOWN_RUNS
     failing = week.failed / week.runs if known else ASSUMED_FAILING
     steps, minutes = plan.steps_for("canary"), outcome_minutes(channel, plan)
-    unseen = steps[0]["share"] * week.runs * (timedelta(minutes=minutes) / WEEK)
-    course = Course(steps, plan.alpha, plan.margin, plan.max_harmed)
-    return Forecast(failing, known, minutes, round(unseen), forecast(course, failing))
+    delay = week.runs * (timedelta(minutes=minutes) / WEEK)
+    course = Course(
+        steps,
+        plan.alpha,
+        plan.margin,
+        plan.max_harmed,
+        delay=delay,
+        longest=week.runs * (timedelta(days=plan.max_days) / WEEK) if known else math.inf,
+    )
+    unseen = round(steps[0]["share"] * delay)
+    pauses = max(step["share"] for step in steps) * delay >= plan.max_harmed
+    return Forecast(failing, known, minutes, unseen, pauses, forecast(course, failing))
 
 
 def outcome_minutes(channel: Channel, plan: Plan) -> int:

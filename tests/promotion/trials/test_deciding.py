@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from apps.promotion.trials.deciding import Lanes, Rules, decide, read
+from apps.promotion.trials.deciding import (
+    Lanes,
+    Reading,
+    Rules,
+    decide,
+    intake_paused,
+    read,
+    room,
+)
 from apps.promotion.trials.plans import Plan, Step
 from apps.promotion.trials.sequential import Tally
 
@@ -189,3 +197,41 @@ def test_a_shadow_is_decided_by_its_pairs() -> None:
 def test_steps_grow_and_a_shadow_has_one(kind: str, shares: list[float], problem: str) -> None:
     said = Plan(steps=[Step(share=share) for share in shares]).problem(kind)
     assert problem in said and bool(said) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("harmed", "waiting", "left"),
+    [
+        (0.0, 0, 50),
+        (0.0, 49, 1),
+        (0.0, 50, 0),
+        (0.0, 80, 0),
+        (-30.0, 50, 0),  # a candidate that looks better gets no more room
+        (20.0, 20, 10),
+        (20.4, 29, 1),
+        (20.4, 30, 0),
+        (49.6, 0, 1),  # no trial waits for ever: something is left until it ends
+        (50.0, 0, 0),
+    ],
+)
+def test_so_many_sessions_may_begin_that_the_limit_holds_if_all_fail(
+    harmed: float, waiting: int, left: int
+) -> None:
+    assert room(50, harmed, waiting) == left
+    said = intake_paused(rules(max_harmed=50), Reading(harmed=harmed, waiting=waiting))
+    assert bool(said) == (left == 0)
+    assert not intake_paused(rules(kind="shadow", max_harmed=50), Reading(waiting=waiting))
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        (Reading(waiting=50), "50 sessions wait for the outcome (at most 50 may be harmed)"),
+        (
+            Reading(harmed=49.2, waiting=1),
+            "1 session waits for the outcome and about 49 were harmed (at most 50 may be harmed)",
+        ),
+    ],
+)
+def test_why_intake_is_paused(reading: Reading, said: str) -> None:
+    assert intake_paused(rules(max_harmed=50), reading).startswith(f"Intake is paused: {said}.")

@@ -61,6 +61,36 @@ def test_the_limit_bounds_what_a_candidate_costs() -> None:
     assert harm[10].harmed < 15 < harm[50].harmed < 50
 
 
+@pytest.mark.parametrize("delay", [600, 6000])
+@pytest.mark.parametrize("shares", [(0.1, 0.5, 0.9), (0.05, 0.25, 0.5)])
+def test_late_outcomes_cost_no_more_than_early_ones_where_intake_pauses(
+    delay: float, shares: tuple[float, ...]
+) -> None:
+    """20% failures where the current version has 10%: the limit also bounds what is not known."""
+    steps = [{"share": share, "min_sessions": 100} for share in shares]
+    early = simulate(course(steps, max_harmed=50), 0.1, 0.2)
+    late = simulate(course(steps, max_harmed=50, delay=delay), 0.1, 0.2)
+    unbounded = simulate(course(steps, max_harmed=50, delay=delay, pauses=False), 0.1, 0.2)
+    assert late.harmed < 1.3 * early.harmed and late.at_most < 1.3 * early.at_most
+    assert late.ended > 0.97 and late.in_first_step > 0.7
+    assert unbounded.at_most > late.at_most
+
+
+@pytest.mark.parametrize("failing", [0.02, 0.1])
+def test_the_pause_accuses_no_equal_candidate(failing: float) -> None:
+    """Whether a session takes part depends on those before, so the bound holds as without."""
+    late = course(USUAL, max_harmed=math.inf, delay=600)
+    assert simulate(late, failing, failing, runs=200).ended <= 0.05
+    limited = simulate(course(USUAL, max_harmed=50, delay=600), failing, failing, runs=200)
+    assert limited.ended <= 0.05 and limited.passed > 0.8
+
+
+def test_everything_fails_and_nothing_is_known_before_the_end() -> None:
+    """Outcomes that never come: the candidate answers as many as may be harmed, and no more."""
+    never = course(USUAL, max_harmed=50, delay=1e9, longest=1e6)
+    assert simulate(never, 0.0, 1.0, runs=50).at_most == 50
+
+
 def test_a_forecast_never_has_more_failures_than_sessions() -> None:
     rows = forecast(course(USUAL), 0.9, runs=20)
     assert [row.extra for row in rows] == [0.0, 0.05, 0.1] and rows[0].harmed == 0

@@ -669,34 +669,42 @@ def test_latency_and_cost_are_read_from_so_many_answers_however_long_a_trial_is(
 
 
 @pytest.mark.parametrize(
-    ("minutes", "share", "unseen"), [(0, 0.1, 0), (600, 0.1, 60), (600, 0.02, 12), (1440, 0.1, 144)]
+    ("minutes", "share", "last", "unseen", "pauses"),
+    [
+        (0, 0.1, 0.5, 0, False),
+        (600, 0.1, 0.5, 60, True),
+        (600, 0.02, 0.05, 12, False),
+        (600, 0.02, 0.5, 12, True),
+        (1440, 0.1, 0.5, 144, True),
+    ],
 )
-def test_a_forecast_says_what_no_limit_can_see(
+def test_a_forecast_says_whether_intake_will_pause(
     channel: Channel,
     report: GateReport,
     monkeypatch: pytest.MonkeyPatch,
     minutes: int,
     share: float,
+    last: float,
     unseen: int,
+    pauses: bool,
 ) -> None:
     """At a run per minute."""
     now = timezone.now()
     week = Counted(Window(now, now), 7 * 24 * 60, 1008, {}, {}, 0.0, None)
     monkeypatch.setattr(starting, "count", lambda project, window: week)
-    plan = Plan(steps=[Step(share=share), Step(share=0.5)], outcome_minutes=minutes)
+    plan = Plan(steps=[Step(share=share), Step(share=last)], outcome_minutes=minutes)
     found = starting.forecast_of(channel, plan)
-    assert (found.unseen, found.known, found.failing) == (unseen, True, 0.1)
+    assert (found.unseen, found.pauses, found.known, found.failing) == (unseen, pauses, True, 0.1)
     client = Client()
     client.force_login(admin_of(channel.project))
     page = f"/p/{channel.project.slug}/models/channels/{channel.name}/trials/new/"
-    assert (
-        minutes == 0
-        or "no limit can see them"
+    assert pauses == (
+        "Intake will pause"
         in client.get(
             page,
             {
                 "outcome_minutes": minutes,
-                "steps": "10, 50",
+                "steps": f"{100 * share:g}, {100 * last:g}",
                 "min_sessions": 100,
                 "margin": 5,
                 "max_harmed": 50,
