@@ -1183,6 +1183,14 @@ class Migration(migrations.Migration):
             model_name="trialanswer",
             index=models.Index(fields=["trial", "at"], name="trialanswer_by_time"),
         ),
+        migrations.AddIndex(
+            model_name="trialanswer",
+            index=models.Index(
+                condition=models.Q(("lane", "canary")),
+                fields=["trial", "at"],
+                name="trialanswer_of_canary",
+            ),
+        ),
         migrations.AddConstraint(
             model_name="trialanswer",
             constraint=models.UniqueConstraint(

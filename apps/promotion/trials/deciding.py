@@ -158,14 +158,14 @@ def intake_paused(rules: Rules, reading: Reading) -> str:
         return ""
     harmed = f" and about {reading.harmed:.0f} were harmed" if reading.harmed >= 0.5 else ""
     return (
-        f"Intake is paused: {_sessions(reading.waiting)} for the outcome{harmed} (at most"
+        f"Intake is paused: {_waiting(reading.waiting)}{harmed} (at most"
         f" {rules.max_harmed} may be harmed). New sessions get the current version and are not"
         " compared, until more outcomes are known."
     )
 
 
-def _sessions(n: int) -> str:
-    return f"{n} session{' waits' if n == 1 else 's wait'}"
+def _waiting(n: int) -> str:
+    return "1 session waits for its outcome" if n == 1 else f"{n} sessions wait for their outcome"
 
 
 def _measured(rules: Rules, name: str, steps: Sequence[Lanes]) -> Measured:

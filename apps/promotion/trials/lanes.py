@@ -33,7 +33,7 @@ class Assignments:
         known = self.known.setdefault(trial.pk, {})
         rows = TrialAnswer.objects.filter(trial=trial, pk__gt=self.read_to.get(trial.pk, 0))
         newest = rows.order_by("-pk").values_list("pk", "unit", "lane", "at")[:MOST]
-        for pk, unit, lane, at in reversed(newest):
+        for pk, unit, lane, at in reversed(list(newest)):
             first, seen_at = known.get(unit, (lane, at))
             known[unit] = (first if seen_at > at - LIVES else lane, max(at, seen_at))
             self.read_to[trial.pk] = pk

@@ -240,6 +240,11 @@ class TrialAnswer(models.Model):
         indexes = [
             models.Index(fields=["trial", "unit"], name="trialanswer_by_unit"),
             models.Index(fields=["trial", "at"], name="trialanswer_by_time"),
+            models.Index(
+                fields=["trial", "at"],
+                condition=Q(lane=LaneKind.CANARY),
+                name="trialanswer_of_canary",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -226,10 +226,10 @@ def test_so_many_sessions_may_begin_that_the_limit_holds_if_all_fail(
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
-        (Reading(waiting=50), "50 sessions wait for the outcome (at most 50 may be harmed)"),
+        (Reading(waiting=50), "50 sessions wait for their outcome (at most 50 may be harmed)"),
         (
             Reading(harmed=49.2, waiting=1),
-            "1 session waits for the outcome and about 49 were harmed (at most 50 may be harmed)",
+            "1 session waits for its outcome and about 49 were harmed (at most 50 may be harmed)",
         ),
     ],
 )

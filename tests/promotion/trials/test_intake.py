@@ -144,7 +144,7 @@ def test_intake_goes_on_as_outcomes_become_known(trial: Trial, clock: Clock, set
     first = processes.begun("canary")
     assert LIMIT <= first <= LIMIT + 1 and trial.room == 0
     assert trial.paused_for > timedelta(minutes=20)
-    paused = f"Intake is paused: {first} sessions wait for the outcome (at most {LIMIT} may be"
+    paused = f"Intake is paused: {first} sessions wait for their outcome (at most {LIMIT} may be"
     assert trial.report["waiting"] == first and trial.report["paused"].startswith(paused)
     clock.pass_by(-17)
     assert paused in shown(trial)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from apps.promotion.models import Channel, Trial, TrialAnswer
-from apps.promotion.trials.lanes import active_trial, note_answers
+from apps.promotion.trials.lanes import Assignments, active_trial, note_answers
 from apps.registry.models import ModelVersion
 from tests.promotion.trials.made import answer, make_trial
 
@@ -50,3 +54,31 @@ def test_a_channel_has_one_active_trial(channel: Channel, adapter: ModelVersion)
     make_trial(channel, adapter)
     with pytest.raises(IntegrityError), transaction.atomic():
         make_trial(channel, adapter, state="preparing")
+
+
+def test_a_session_is_known_by_the_lane_it_began_in_until_it_was_quiet_for_long(
+    channel: Channel, adapter: ModelVersion
+) -> None:
+    trial, now = make_trial(channel, adapter), timezone.now()
+    for unit, lane, minutes in (
+        ("a", "outside", 40),
+        ("a", "canary", 20),
+        ("b", "canary", 50),
+        ("b", "outside", 25),
+        ("b", "current", 5),
+        ("c", "current", 31),
+        ("d", "canary", 1),
+    ):
+        answer(trial, unit, lane, at=now - timedelta(minutes=minutes)).save()
+    assignments = Assignments()
+    found = {unit: lane for unit, (lane, _) in assignments.of(trial).items()}
+    assert found == {"a": "outside", "b": "canary", "d": "canary"}
+    answer(trial, "d", "current", at=now).save()
+    answer(trial, "e", "outside", at=now).save()
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        found = {unit: lane for unit, (lane, _) in assignments.of(trial).items()}
+    assert (found["d"], found["e"], len(queries)) == ("canary", "outside", 1)
+    assignments.keep_only([])
+    assert not assignments.known
