@@ -19,7 +19,7 @@ from apps.core.models import key_digest
 from apps.serving.endpoint import Endpoint
 from apps.serving.limits import Limits
 from apps.serving.refresh import Tables
-from apps.serving.routes import CANARY, Backend, Key, Lane, Route, Table
+from apps.serving.routes import CANARY, OUTSIDE, Backend, Intake, Key, Lane, Route, Table
 from apps.serving.spool import Record, Writer, read, segments
 from apps.serving.turns import Bounds
 from tests.flywheel.machine import eventually, free_port
@@ -68,9 +68,12 @@ class Running:
         kind: str = CANARY,
         share: float = 1.0,
         step: int = 0,
+        room: int | None = None,
         **more: Any,
     ) -> None:
-        """A trial of version v2, on `candidates`, beside v1."""
+        """A trial of version v2, on `candidates`, beside v1. `room`: for so many sessions more of
+        the candidate.
+        """
         given = {"trial": TRIAL, "step": step}
         lanes = (
             Lane("v1", 1, (backend(current),), **given),
@@ -83,7 +86,9 @@ class Running:
                 **given,
             ),
         )
-        routes = {1: {"production": Route("production", lanes, 1, "salt")}}
+        outside = replace(lanes[0], kind=OUTSIDE)
+        intake = None if room is None else Intake(room, time.monotonic(), outside)
+        routes = {1: {"production": Route("production", lanes, 1, "salt", intake)}}
         self.tables.current = replace(self.tables.current, routes=routes)
 
     def limit(self, **limits: int) -> None:

@@ -79,6 +79,19 @@ def test_a_raised_share_moves_no_session_that_runs_and_the_end_of_a_trial_moves_
     ]
 
 
+def test_sessions_that_begin_while_intake_is_paused_get_the_current_version(
+    running: Running, server: Make
+) -> None:
+    alpha, beta = server("alpha"), server("beta")
+    running.try_out(alpha, beta, room=1)
+    assert [who(running, session) for session in ("a", "b", "a", "b")] == ["v2", "v1", "v2", "v1"]
+    running.try_out(alpha, beta, room=1)  # outcomes came: what began stays as it was
+    assert [who(running, session) for session in ("a", "b", "c", "d")] == ["v2", "v1", "v2", "v1"]
+    lanes = by_lane(running.records(8))
+    assert {lane: len(records) for lane, records in lanes.items()} == {"canary": 4, "outside": 4}
+    assert {(one.version, one.trial) for one in lanes["outside"]} == {("v1", TRIAL)}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_user_pays_for_a_candidate_that_is_down(
     running: Running, server: Make, stream: bool
