@@ -86,7 +86,7 @@ def simulate(
     course: Course, failing: float, candidate_failing: float, runs: int = RUNS, seed: int = 0
 ) -> Harm:
     rng, trials = np.random.default_rng(seed), _Trials(course, runs)
-    for _ in range(MOST_LOOKS * (PARTS if course.delay else 1)):
+    for _ in range(MOST_LOOKS * PARTS):
         if not trials.going.any():
             break
         trials.add_sessions(rng, failing, candidate_failing)
