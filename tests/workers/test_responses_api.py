@@ -75,9 +75,9 @@ def response(*output: Any, **more: Any) -> dict:
     usage = {
         "input_tokens": 11,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": 3,
+        "output_tokens": 30,
         "output_tokens_details": {"reasoning_tokens": 1},
-        "total_tokens": 14,
+        "total_tokens": 41,
     }
     return {
         "id": "resp_1",
@@ -461,7 +461,7 @@ def test_a_reply_has_calls_tokens_and_no_thoughts() -> None:
         "name": "add",
         "arguments": '{"a"',
     }, "as it was written"
-    assert (reply.prompt_tokens, reply.output_tokens, reply.truncated) == (11, 3, True)
+    assert (reply.prompt_tokens, reply.output_tokens, reply.truncated) == (11, 30, True)
     assert (
         asked[0]["max_output_tokens"] == 64
         and asked[0]["temperature"] == 1.0
@@ -494,7 +494,7 @@ def test_limits_on_tokens_and_money_hold() -> None:
                 assert (
                     0
                     < policy.meter.account.used.tokens
-                    == 14 * sum(isinstance(one, Reply) for one in done)
+                    == 41 * sum(isinstance(one, Reply) for one in done)
                 )
                 return [str(one) for one in done if not isinstance(one, Reply)]
 
@@ -630,5 +630,5 @@ def test_an_evaluations_child_asks_a_responses_server(tmp_path: Path) -> None:
     )
     assert [
         (row["reward"], row["turns"], row["input_tokens"], row["output_tokens"]) for row in samples
-    ] == [(1, 3, 33, 9)] * 2
+    ] == [(1, 3, 33, 90)] * 2
     assert asked == ["/v1/responses"] * 6

@@ -170,7 +170,8 @@ def test_it_learns_and_tells_each_step(
         f"train/{name}"
         for name in ("loss", "learning_rate", "grad_norm", "entropy", "token_accuracy", *counts)
     }
-    assert all(set(row["values"]) == names for row in metrics)
+    assert all(set(row["values"]) == names for row in metrics[1:])
+    assert set(metrics[0]["values"]) - names == {"data/uses"}
     assert metrics[-1]["values"]["train/loss"] < metrics[0]["values"]["train/loss"] - 0.5
     # The batch is all rows; what they begin with is computed once.
     tokenizer = load_base(tiny_model)[1]
