@@ -21,6 +21,11 @@ def key_hosts() -> dict[str, str]:
     return {name: host.lower() for name, _, host in parts}
 
 
+def key_variables() -> list[str]:
+    """The environment variables whose values may be sent to some host."""
+    return sorted(key_hosts())
+
+
 def key_of(variable: str, host: str, *, operator: bool = True) -> str:
     """The key for a server, by the setting. Raises RefusedKey (workers.lib.keys.checked_key)."""
     return checked_key(variable, host, key_hosts(), operator=operator)

@@ -7,6 +7,7 @@ A key acts with the current role of its creator, and only if the channel's polic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from django.http import HttpResponse
@@ -269,10 +270,7 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
 )
 @api_view(["POST"])
 def approve_policy(request: Request, name: str) -> Response | HttpResponse:
-    channel, asked = find_channel(request, name), form_of(request, Decide)
-    given = {"by": request.auth.created_by, "key": request.auth}
-    policies.approve_policy(channel=channel, proposal=asked.proposal, **given)
-    return _policy(request, channel)
+    return _decided(request, name, policies.approve_policy)
 
 
 @extend_schema(
@@ -287,9 +285,13 @@ def approve_policy(request: Request, name: str) -> Response | HttpResponse:
 )
 @api_view(["POST"])
 def withdraw_policy(request: Request, name: str) -> Response | HttpResponse:
+    return _decided(request, name, policies.withdraw_policy)
+
+
+def _decided(request: Request, name: str, decide: Callable[..., Any]) -> Response | HttpResponse:
     channel, asked = find_channel(request, name), form_of(request, Decide)
     given = {"by": request.auth.created_by, "key": request.auth}
-    policies.withdraw_policy(channel=channel, proposal=asked.proposal, **given)
+    decide(channel=channel, proposal=asked.proposal, **given)
     return _policy(request, channel)
 
 

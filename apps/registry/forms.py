@@ -8,7 +8,7 @@ from django.utils.text import slugify
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project
-from apps.core.outgoing_keys import key_hosts
+from apps.core.outgoing_keys import key_variables
 from apps.registry.managed import LARGEST_CONTEXT, MOST_SLOTS, OPTIONS_OF, vllm_is_here
 from apps.registry.models import (
     Dialect,
@@ -75,7 +75,7 @@ class ServerForm(PlainForm):
             raise forms.ValidationError(str(error)) from error
 
     def key_variables(self) -> list[str]:
-        return sorted(key_hosts())
+        return key_variables()
 
 
 class ManagedForm(PlainForm):

@@ -17,9 +17,8 @@ from apps.core import outbox
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project, Role
 from apps.core.openapi import LINE, sent
-from apps.core.operations import Moment, Page, Rest, choice_of, operation
-from apps.core.operations.types import Name
-from apps.core.outgoing_keys import key_hosts
+from apps.core.operations import Moment, Name, Page, Rest, choice_of, operation
+from apps.core.outgoing_keys import key_hosts, key_variables
 from apps.registry.models import Health, RayCluster
 from apps.registry.servers import ServerError, check_address
 from workers.lib.ray_jobs import ClusterError, RayApi
@@ -32,11 +31,6 @@ RESET: dict[str, Any] = {
     "ray_version": "",
     "checked_at": None,
 }
-
-
-def key_variables() -> list[str]:
-    """The environment variables whose values may be sent to some host."""
-    return sorted(key_hosts())
 
 
 class NewCluster(Struct, forbid_unknown_fields=True, kw_only=True):

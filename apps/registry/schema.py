@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from apps.core.models import Project
 from apps.core.openapi import LINE
+from apps.core.operations import Name
 from apps.registry.managed import STATES, state_of
 from apps.registry.models import (
     Dialect,
@@ -27,9 +28,6 @@ from workers.lib.template_check import TemplateCheck
 from workers.lib.typed import FormError, convert, json_schema, plain
 from workers.lib.vllm import DTYPES, RANKS
 
-Slug = Annotated[
-    str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z", description="Letters, digits, - and _")
-]
 Line = Annotated[str, Meta(max_length=500, pattern=LINE)]
 Short = Annotated[str, Meta(max_length=200, min_length=1, pattern=LINE)]
 Folder = Annotated[str, Meta(max_length=500, min_length=1, pattern=LINE)]
@@ -77,7 +75,7 @@ class ManagedChanges(Struct, forbid_unknown_fields=True, kw_only=True):
 class NewServer(Struct, forbid_unknown_fields=True, kw_only=True):
     """`base_url` of one that somebody else runs, or `managed` for one that a worker starts."""
 
-    name: Slug
+    name: Name
     base_url: Line = ""
     managed: Managed | None = None
     kind: Kind = "openai"
@@ -88,7 +86,7 @@ class NewServer(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ServerChanges(Struct, forbid_unknown_fields=True, kw_only=True):
-    name: Slug | UnsetType = UNSET
+    name: Name | UnsetType = UNSET
     managed: ManagedChanges | UnsetType = UNSET
     base_url: Line | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
@@ -105,8 +103,8 @@ class ProbeWith(Struct, forbid_unknown_fields=True, kw_only=True):
 class Endpoint(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="endpoint"):
     """A model that a server has. `parent`: the id of the base model whose weights it has."""
 
-    name: Slug
-    server: Slug
+    name: Name
+    server: Name
     served_as: Short
     dialect: Style | Literal[""] = ""
     parent: int | None = None
@@ -116,7 +114,7 @@ class Agent(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", 
     """A whole agent whose loop runs elsewhere. `base_url`, `key_variable` and `protocol` (of what
     it is sent; chat completions where it is empty) only where it is called over HTTP."""
 
-    name: Slug
+    name: Name
     agent_version: Short
     reached_by: Literal["http", "ci", "traces"] = "ci"
     base_url: Line = ""
@@ -127,7 +125,7 @@ class Agent(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", 
 class Base(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="base"):
     """A transformers folder on the server, under one of FLYWHEEL_MODEL_FOLDERS."""
 
-    name: Slug
+    name: Name
     folder: Folder
 
 
@@ -136,7 +134,7 @@ class Adapter(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind"
     base model. `confirm_base`: it was trained on this base, although its configuration names
     another."""
 
-    name: Slug
+    name: Name
     folder: Folder
     parent: int
     confirm_base: bool = False
@@ -148,7 +146,7 @@ class NewPrompt(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kin
     version, or of the prompt version that this one changes.
     """
 
-    name: Slug
+    name: Name
     on: int
     prompt: Prompt
     notes: Annotated[str, Meta(max_length=2000, pattern=r"\A[^\x00\ud800-\udfff]*\Z")] = ""

@@ -15,9 +15,9 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described, results
+from apps.core.operations import Name
 from apps.registry import schema, uploads
 from apps.registry.models import AdapterUpload, ModelVersion
-from apps.registry.schema import Slug
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS
 from workers.lib.typed import FormError, convert, json_schema, plain
 
@@ -29,7 +29,7 @@ class NewUpload(Struct, forbid_unknown_fields=True, kw_only=True):
     of a PEFT adapter. `confirm_base`: it was trained on this base, although its configuration names
     another."""
 
-    name: Slug
+    name: Name
     parent: int
     confirm_base: bool = False
     files: Annotated[list[uploads.Announced], Meta(min_length=2, max_length=2)]

@@ -19,15 +19,15 @@ from apps.core.operations.declared import (
 )
 from apps.core.operations.pages import NOT_DONE, page_urls, submitted
 from apps.core.operations.rest import rest_urls
-from apps.core.operations.types import Line, Moment, choice_of
+from apps.core.operations.types import Moment, Name, choice_of
 
 __all__ = [
     "NOT_DONE",
     "REGISTRY",
     "SHOWS_TOTALS",
     "Disclosure",
-    "Line",
     "Moment",
+    "Name",
     "Operation",
     "Page",
     "Paged",

@@ -12,6 +12,7 @@ import msgspec
 from django import forms
 from msgspec import UNSET, inspect
 
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.operations.declared import Operation
 from workers.lib.typed import FormError, convert
@@ -53,11 +54,12 @@ def form_of(one: Operation, only: Collection[str] | None = None) -> type[Operati
     assert isinstance(info, inspect.StructType)
     shown = [field for field in info.fields if only is None or field.name in only]
     empty = {field.name: _empty(field.type) for field in shown if _may_be_empty(field.type)}
-    return type(
+    form = type(
         f"{one.takes.__name__}Form",
         (OperationForm,),
         {field.name: _field(field) for field in shown} | {"operation": one, "empty": empty},
     )
+    return bounds_from(one.takes)(form)
 
 
 def _may_be_empty(kind: inspect.Type) -> bool:
@@ -111,15 +113,11 @@ def _field(field: inspect.Field) -> forms.Field:
     if isinstance(kind, inspect.BoolType):
         return forms.BooleanField(**common | {"required": False})
     if isinstance(kind, inspect.IntType):
-        return forms.IntegerField(
-            min_value=kind.ge, max_value=kind.le, widget=forms.NumberInput(attrs), **common
-        )
+        return forms.IntegerField(widget=forms.NumberInput(attrs), **common)
     if isinstance(kind, inspect.FloatType):
-        return forms.FloatField(
-            min_value=kind.ge, max_value=kind.le, widget=forms.NumberInput(attrs), **common
-        )
+        return forms.FloatField(widget=forms.NumberInput(attrs), **common)
     if isinstance(kind, inspect.StrType):
-        text = forms.CharField(max_length=kind.max_length, widget=forms.TextInput(attrs), **common)
+        text = forms.CharField(widget=forms.TextInput(attrs), **common)
         text.suggestions = extra.get("suggest")  # type: ignore[attr-defined]
         return text
     raise TypeError(f"{field.name}: no form field for {type(kind).__name__}.")

@@ -84,8 +84,12 @@ def _done(
     if page.after:
         page.after(request, returned)
     if page.done:
-        text = page.done if isinstance(page.done, str) else page.done(target, returned)
-        messages.success(request, text.format(target=target, returned=returned))
+        text = (
+            page.done.format(target=target, returned=returned)
+            if isinstance(page.done, str)
+            else page.done(target, returned)
+        )
+        messages.success(request, text)
     if page.then:
         return redirect(page.then, project.slug)
     same = target is None or isinstance(returned, type(target))

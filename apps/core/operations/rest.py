@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -109,12 +110,17 @@ def filled(item: type[Struct], row: Any) -> Any:
 
 
 def _values(item: type[Struct], row: Any) -> dict[str, Any]:
-    info = inspect.type_info(item)
-    assert isinstance(info, inspect.StructType)
     return {
         field.encode_name: _value(field.type, getattr(row, _attribute(field)))
-        for field in info.fields
+        for field in _fields(item)
     }
+
+
+@cache
+def _fields(item: type[Struct]) -> tuple[inspect.Field, ...]:
+    info = inspect.type_info(item)
+    assert isinstance(info, inspect.StructType)
+    return info.fields
 
 
 def _attribute(field: inspect.Field) -> str:

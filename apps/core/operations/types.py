@@ -9,9 +9,6 @@ from typing import Annotated, Any, Literal
 from django.db.models import Choices
 from msgspec import Meta
 
-from apps.core.openapi import LINE
-
-Line = Annotated[str, Meta(pattern=LINE)]
 Name = Annotated[
     str, Meta(pattern=r"\A[-a-zA-Z0-9_]{1,80}\Z", description="Letters, digits, - and _")
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django.contrib import messages
@@ -55,26 +55,25 @@ def policy_save(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.REVIEWER)
 def policy_approve(request: HttpRequest, project: Project) -> HttpResponse:
     """The second person's consent to a change that lets fewer people review."""
-    proposal = whole(request.POST.get("proposal")) or 0
-    try:
-        approve_policy(project=project, proposal=proposal, by=request.user)
-    except Rejected as error:
-        messages.error(request, str(error))
-    else:
-        messages.success(request, SAVED)
-    return redirect("reviews:policy", project.slug)
+    return _decided(request, project, approve_policy, SAVED)
 
 
 @require_POST
 @project_view(Role.OWNER)
 def policy_withdraw(request: HttpRequest, project: Project) -> HttpResponse:
+    return _decided(request, project, withdraw_policy, "Withdrawn: the policy stays as it is.")
+
+
+def _decided(
+    request: HttpRequest, project: Project, decide: Callable[..., Any], done: str
+) -> HttpResponse:
     proposal = whole(request.POST.get("proposal")) or 0
     try:
-        withdraw_policy(project=project, proposal=proposal, by=request.user)
+        decide(project=project, proposal=proposal, by=request.user)
     except Rejected as error:
         messages.error(request, str(error))
     else:
-        messages.success(request, "Withdrawn: the policy stays as it is.")
+        messages.success(request, done)
     return redirect("reviews:policy", project.slug)
 
 
