@@ -23,7 +23,8 @@ from apps.automation.specs import read_yaml
 from apps.core import access, errors
 from apps.core.actions import create_api_key, invite
 from apps.core.models import Attempts, Role
-from apps.core.scopes import ROLE_FOR, ROUTES
+from apps.core.routes import by_key
+from apps.core.scopes import ROLE_FOR
 from apps.dashboard.actions import add_chart, create_dashboard
 from apps.dashboard.charts import Spec
 from apps.evals import importing
@@ -578,6 +579,7 @@ def only_posts(pattern: URLPattern) -> bool:
 
 
 PATTERNS = patterns()
+ROUTES = by_key()
 API = list(ROUTES)
 PAGES = [name for name in PATTERNS if name not in OPEN | OWN and name not in ROUTES]
 ROLES = {name: getattr(PATTERNS[name].callback, "role", None) for name in PAGES}

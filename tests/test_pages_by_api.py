@@ -7,8 +7,7 @@ from __future__ import annotations
 import pytest
 
 from apps.core.operations import REGISTRY
-from apps.core.scopes import ROUTES
-from tests.test_access import PAGES
+from tests.test_access import PAGES, ROUTES
 
 APPS = (
     "evals",

@@ -35,7 +35,6 @@ from apps.core.query import (
     schema_of,
     whole_number,
 )
-from apps.core.scopes import ROUTES
 from apps.dashboard.models import Chart
 from apps.evals.comparison import tasks
 from apps.evals.samples import filters as samples
@@ -46,6 +45,7 @@ from tests.test_access import (
     OWN,
     PAGES,
     PATTERNS,
+    ROUTES,
     WRITES,
     logged_in,
     undone,

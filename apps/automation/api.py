@@ -10,7 +10,6 @@ from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 from drf_spectacular.utils import extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -23,6 +22,8 @@ from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import key_digest
 from apps.core.openapi import JSON, LINE, described, page, sent, told
+from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import MANAGED, OPERATED, READABLE
 from apps.evals.lookups import CURSOR, LIMIT, listed
 from workers.lib.typed import convert, json_schema
 
@@ -255,7 +256,7 @@ def dry_json(found: DryRun) -> dict[str, Any]:
     examples=[NEW_EXAMPLE],
     description="Creates a flow. It runs with the permissions of the key's creator.",
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=OPERATED)
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "GET":
@@ -297,7 +298,7 @@ def _saved(request: Request, flow: Flow | None) -> Flow:
         "Deletes a flow and its runs. What the runs created is kept. 409 while a run is active."
     ),
 )
-@api_view(["GET", "PUT", "DELETE"])
+@api(GET=READABLE, PUT=OPERATED, DELETE=OPERATED)
 def item(request: Request, pk: UUID) -> Response:
     flow = _flow(request, pk)
     if request.method == "DELETE":
@@ -315,7 +316,7 @@ def item(request: Request, pk: UUID) -> Response:
         " stored data. Nothing is started."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def try_it(request: Request, pk: UUID) -> Response:
     return Response(dry_json(dry_run(request.auth.project, _flow(request, pk).version.form)))
 
@@ -335,7 +336,7 @@ def try_it(request: Request, pk: UUID) -> Response:
     responses=described({201: RUN}, 403, 404, 409),
     description="Starts a run now. 409 while another run is active.",
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def runs(request: Request, pk: UUID) -> Response:
     flow = _flow(request, pk)
     if request.method == "POST":
@@ -346,13 +347,14 @@ def runs(request: Request, pk: UUID) -> Response:
     return listed(request, rows, lambda _, row: run_json(row))
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_flow_runs_read",
     request=None,
     responses=described({200: WHOLE_RUN}, 403, 404),
     description="A run with its steps: what each one does, has created and has used.",
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def run(request: Request, pk: UUID) -> Response:
     row = _run(request, pk)
     return Response(run_json(row) | {"steps": [step_json(step) for step in row.steps.all()]})
@@ -364,7 +366,7 @@ def run(request: Request, pk: UUID) -> Response:
     responses=described({200: RUN}, 403, 404),
     description="Stops the current step and cancels the run. No effect if the run has finished.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def cancel(request: Request, pk: UUID) -> Response:
     row = _run(request, pk)
     engine.cancel(run=row, by=member_of(request).user)
@@ -377,7 +379,7 @@ def cancel(request: Request, pk: UUID) -> Response:
     responses=described({200: RUN}, 403, 404, 409),
     description="Resumes a failed or cancelled run at the step where it stopped.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def retry(request: Request, pk: UUID) -> Response:
     row = _run(request, pk)
     engine.retry(run=row, by=member_of(request).user)
@@ -391,7 +393,7 @@ def retry(request: Request, pk: UUID) -> Response:
     examples=[sent("Go on", {"yes": True})],
     description="Answers the question that a run is waiting for.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def answer(request: Request, pk: UUID) -> Response:
     row, given = _run(request, pk), convert(request.data, Answer)
     engine.answer(run=row, yes=given.yes, by=member_of(request).user)

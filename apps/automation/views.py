@@ -26,6 +26,7 @@ from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import FLAG, PAGE_NUMBER
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.teamwork.assigning import assigned_to
 
 UTC = "UTC"
@@ -251,11 +252,13 @@ def delete(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return redirect("automation:list", project.slug)
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return render(request, "automation/run.html", _timeline(_run(project, pk)))
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _run(project, pk)

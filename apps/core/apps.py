@@ -28,6 +28,7 @@ class CoreConfig(AppConfig):
         pre_migrate.connect(schema.refuse_another_version, sender=self)
         deletion.register_kind()
         autodiscover_modules("jobs")  # where apps register their kinds of jobs
+        autodiscover_modules("audit_words")
         for config in apps.get_app_configs():
             for module in getattr(config, "operations", ()):  # where apps declare theirs
                 import_module(f"{config.name}.{module}")

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from drf_spectacular.utils import extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,7 +16,8 @@ from rest_framework.response import Response
 from apps.core import actions
 from apps.core.models import ApiKey
 from apps.core.openapi import JSON, LINE, described, results, sent
-from apps.core.scopes import Scope
+from apps.core.routes import api
+from apps.core.scopes import OPERATED, Scope
 from workers.lib.typed import convert, json_schema
 
 LONGEST_GRACE_H = 24 * 90
@@ -113,7 +113,7 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         " this once."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=OPERATED, POST=OPERATED)
 def collection(request: Request) -> Response:
     asking: ApiKey = request.auth
     if request.method == "GET":
@@ -141,7 +141,7 @@ def collection(request: Request) -> Response:
     responses=described({}, 403, 404) | {204: None},
     description="Revokes a key. Requests with it are rejected within five seconds.",
 )
-@api_view(["DELETE"])
+@api(DELETE=OPERATED)
 def item(request: Request, pk: int) -> Response:
     actions.revoke_api_key(
         key=_key(request, pk), by=request.auth.created_by, actor_label=_label(request.auth)
@@ -159,7 +159,7 @@ def item(request: Request, pk: int) -> Response:
         " `grace_hours` longer."
     ),
 )
-@api_view(["POST"])
+@api(POST=OPERATED)
 def rotate(request: Request, pk: int) -> Response:
     key, given = _key(request, pk), convert(request.data, Rotate)
     _require_own(request.auth, key.scopes, key.may_see_holdout)

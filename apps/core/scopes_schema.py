@@ -1,6 +1,4 @@
-"""The scopes in the OpenAPI schema: each operation names the one it needs, from the same table that
-opens its route.
-"""
+"""The scopes in the OpenAPI schema: each operation names the one it needs, as its view declares."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import re
 from itertools import product
 from typing import Any
 
-from django.urls import Resolver404, resolve
+from django.urls import Resolver404, ResolverMatch, resolve
 
 from apps.core.scopes import Scope, in_words, needs
 
@@ -32,14 +30,14 @@ def add_scopes(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """drf-spectacular's postprocessing hook."""
     result["info"]["description"] = about()
     for path, methods in result["paths"].items():
-        route = route_of(path)
+        match = match_of(path)
         for method in methods.keys() & set(METHODS):
-            _describe(methods[method], route, method.upper())
+            _describe(methods[method], match, method.upper())
     return result
 
 
-def _describe(operation: dict[str, Any], route: str, method: str) -> None:
-    wanted, role = needs(route, method)
+def _describe(operation: dict[str, Any], match: ResolverMatch, method: str) -> None:
+    wanted, role, _ = needs(match, method)
     said = f"Needs the scope {in_words(wanted)}" + (
         f" of a key whose creator has the role “{role}”." if role else "."
     )
@@ -54,15 +52,15 @@ def _describe(operation: dict[str, Any], route: str, method: str) -> None:
     )
 
 
-def route_of(path: str) -> str:
-    """The URL name of a path of the schema. Raises Resolver404."""
+def match_of(path: str) -> ResolverMatch:
+    """The route of a path of the schema. Raises Resolver404."""
     names = re.findall(r"{\w+}", path)
     for values in product(SAMPLES, repeat=len(names)):
         filled = path
         for name, value in zip(names, values, strict=True):
             filled = filled.replace(name, value)
         try:
-            return resolve(filled).view_name
+            return resolve(filled)
         except Resolver404:
             continue
     raise Resolver404(path)

@@ -13,6 +13,7 @@ from django.shortcuts import render
 
 from apps.core.access import project_view
 from apps.core.models import Project
+from apps.core.routes import RUNS, TOTALS, WHEN_EVALUATED, shows
 from apps.core.timeouts import TooLong, patience
 from apps.dashboard import releases
 from apps.dashboard.checklist import checklist
@@ -35,6 +36,7 @@ USUAL = "30d"
 CHARTS_MS = 4_000
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"since": SPANS})
 def home(request: HttpRequest, project: Project) -> HttpResponse:
     running = [
@@ -109,6 +111,7 @@ def performance(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "dashboard/_performance.html", {"figures": found, "since": since})
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def promotion_effect(request: HttpRequest, project: Project) -> HttpResponse:
     context: dict[str, Any] = {"effect": None, "too_long": True}
@@ -158,6 +161,7 @@ def buckets(project: Project) -> list[dict]:
     return [{"mode": row, "n": row.n, "share": 100 * row.n / largest} for row in rows]
 
 
+@shows(RUNS)
 @project_view(query={"q": None})
 def search(request: HttpRequest, project: Project) -> HttpResponse:
     """The fragment of the command palette: what `q` finds."""

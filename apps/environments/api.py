@@ -7,7 +7,6 @@ from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,6 +14,8 @@ from rest_framework.response import Response
 from apps.core.api import TooLarge, member_of
 from apps.core.openapi import JSON, described, page
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, READABLE
 from apps.core.storable import refuse_unstorable
 from apps.environments import actions
 from apps.environments.clients import load_for
@@ -124,7 +125,7 @@ WHOLE = {
         )
     ],
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def item(request: Request, slug: str, version: int) -> Response:
     environment = _find(request, slug, version)
     found = whole_json(request, environment)
@@ -190,7 +191,7 @@ def tool_names(environment: Environment) -> list[str]:
         " it exists."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def verifiers(request: Request) -> Response:
     if request.method == "POST":
         member_of(request)

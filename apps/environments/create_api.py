@@ -10,7 +10,6 @@ from typing import Any
 from django.conf import settings
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from msgspec import structs
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,6 +17,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.models import Membership, Role
 from apps.core.openapi import JSON, described, page
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, READABLE
 from apps.environments import actions, packages, remote
 from apps.environments.api import (
     ENVIRONMENT,
@@ -87,7 +88,7 @@ MADE = described({200: WHOLE, 201: WHOLE}, 400, 403, 413)
         " connection” on the page."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def collection(request: Request) -> Response:
     if request.method == "POST":
         return create(request)

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core import scopes
 from apps.core.models import ApiKey, Project
 from apps.core.openapi import JSON, reference
+from apps.core.routes import api, shows
 from apps.environments.clients import NO_JUDGE, completer, judge_of
 from apps.environments.protocol import guards
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
@@ -147,7 +148,7 @@ def _endpoint(
     @extend_schema(
         operation_id=operation, request={JSON: asked}, responses=_responses(given), description=text
     )
-    @api_view(["POST"])
+    @api(POST=scopes.RUN)
     def view(request: Request) -> Response:
         try:
             return Response(answer(request.auth, _body(request)))
@@ -194,7 +195,8 @@ RUN_TEXT = (
     " `metadata.errors`, as the hosted `graders/run` did, which ended with November 2026."
 )
 VALIDATE_TEXT = "The grader, made whole with its defaults, as by the hosted `graders/validate`."
-run_grader = _endpoint("v1_graders_run", RUN, RAN, _run, RUN_TEXT)
+scoring = shows("scores of answers to held-out rows, with the right, up to a daily limit")
+run_grader = scoring(_endpoint("v1_graders_run", RUN, RAN, _run, RUN_TEXT))
 validate_grader = _endpoint("v1_graders_validate", VALIDATE, VALIDATE, _validate, VALIDATE_TEXT)
-run_hosted = _endpoint("hosted_graders_run", RUN, RAN, _run, RUN_TEXT)
+run_hosted = scoring(_endpoint("hosted_graders_run", RUN, RAN, _run, RUN_TEXT))
 validate_hosted = _endpoint("hosted_graders_validate", VALIDATE, VALIDATE, _validate, VALIDATE_TEXT)

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,6 +13,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.openapi import described
 from apps.core.query import is_true
+from apps.core.routes import api
+from apps.core.scopes import READABLE, RUN
 from apps.environments import packages
 from apps.environments.api import SandboxBusy
 from workers.lib.sandbox import Busy, visiting
@@ -72,7 +73,7 @@ CHECKED = {
     ),
     description="All packages of this installation. Runs none of them.",
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def collection(request: Request) -> Response:
     return Response({"results": [as_json(one) for one in packages.listed(request.auth.project)]})
 
@@ -90,7 +91,7 @@ def collection(request: Request) -> Response:
         " plays expected calls."
     ),
 )
-@api_view(["GET"])
+@api(GET=RUN)
 def item(request: Request, name: str) -> Response:
     member_of(request)
     one = next(

@@ -7,12 +7,13 @@ from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, LINES, described, page
 from apps.core.query import number_of, whole_number
+from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import RUN
 from apps.evals import answers
 from apps.evals.lookups import LIMIT, find_run, needs_right
 from apps.evals.models import EvalRun
@@ -116,6 +117,7 @@ SEND = extend_schema(
 )
 
 
+@shows("the held-out tasks, to an agent with the right")
 @extend_schema(
     operation_id="v1_eval_runs_tasks",
     responses=described({200: page(TASK)}, 400, 403, 404, 409),
@@ -135,7 +137,7 @@ SEND = extend_schema(
         " require a key with access to hold-outs, and each counts as a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=RUN)
 def tasks(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)
@@ -166,6 +168,7 @@ def send(request: Request, run: EvalRun) -> Response:
     return Response(asdict(done) | {"answers": answers_json(find_run(request, run.pk))})
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_eval_runs_finish",
     request=None,
@@ -176,7 +179,7 @@ def send(request: Request, run: EvalRun) -> Response:
         " a hold-out this requires a key with access to hold-outs."
     ),
 )
-@api_view(["POST"])
+@api(POST=RUN)
 def finish(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,6 +15,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.openapi import JSON, LINE, LINES, described, page
 from apps.core.query import number_of, whole_number
+from apps.core.routes import SIDES, TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import MANAGED, READABLE
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
 from apps.evals.holdout.view_log import record_membership, record_view
@@ -89,6 +90,7 @@ NEW_EXAMPLE = OpenApiExample(
 )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_eval_sets_list",
@@ -111,7 +113,7 @@ NEW_EXAMPLE = OpenApiExample(
     examples=[NEW_EXAMPLE],
     description="Creates an eval set: version 1, a draft without tasks. 409 if the name is taken.",
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def collection(request: Request) -> Response:
     if request.method == "GET":
         rows = EvalSet.objects.filter(project=request.auth.project)
@@ -129,6 +131,7 @@ def collection(request: Request) -> Response:
     return Response(as_json(made), status=201)
 
 
+@shows("the held-out tasks, with `holdout=1` and the right")
 @extend_schema(
     operation_id="v1_eval_sets_read",
     responses=described({200: WITH_TASKS}, 400, 403, 404),
@@ -146,7 +149,7 @@ def collection(request: Request) -> Response:
         OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
     ],
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def item(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     limit, offset = number_of(request, "limit"), number_of(request, "offset")
@@ -172,6 +175,7 @@ def item(request: Request, pk: UUID) -> Response:
     return Response(found | {"tasks": told, "next": offset + limit if more else None})
 
 
+@shows(SIDES)
 @extend_schema(
     methods=["DELETE"],
     operation_id="v1_eval_sets_remove_task",
@@ -195,7 +199,7 @@ def item(request: Request, pk: UUID) -> Response:
         " side of a hold-out are skipped."
     ),
 )
-@api_view(["POST", "DELETE"])
+@api(POST=MANAGED, DELETE=MANAGED)
 def tasks(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     member_of(request)

@@ -14,7 +14,8 @@ from apps.core.actions import audit
 from apps.core.locks import ProjectLock
 from apps.core.models import ACTIVE_STATES, Job, Project, Role
 from apps.core.openapi import sent
-from apps.core.operations import Disclosure, Page, Rest, Written, operation
+from apps.core.operations import Page, Rest, Written, operation
+from apps.core.routes import SHOWS_SIDES
 from apps.evals.actions import (
     DIVIDED,
     FROZEN,
@@ -57,7 +58,6 @@ WithoutHoldout = Annotated[
     ),
 ]
 SET_WRITTEN = Written(SET, as_json)
-SIDES = Disclosure("that a row is a held-out task, or similar to one", "yes")
 NO_HOLDOUT = (
     "{} has no held-out tasks: no model could be tested on it fairly, and its tasks could not be"
     " held out later. Split it first, or choose to freeze it without a hold-out (`without_holdout`"
@@ -123,7 +123,7 @@ def new_version(*, eval_set: EvalSet, by: Any) -> EvalSet:
     role=Role.ENGINEER,
     examples=(sent("60 held out", {"holdout_size": 60, "validation_size": 20, "seed": 1}),),
     says={"eval_set.split": "split {name@} (seed {seed})"},
-    shows=SIDES,
+    shows=SHOWS_SIDES,
 )
 @transaction.atomic
 def split_by_group(
@@ -260,7 +260,7 @@ def update_splits(tasks: list[Task]) -> None:
     role=Role.ENGINEER,
     examples=(sent("With a hold-out", {}),),
     says={"eval_set.frozen": "froze {name@}"},
-    shows=SIDES,
+    shows=SHOWS_SIDES,
 )
 @transaction.atomic
 def freeze(*, eval_set: EvalSet, by: Any, without_holdout: WithoutHoldout = False) -> EvalSet:

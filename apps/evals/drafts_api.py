@@ -5,11 +5,12 @@ from __future__ import annotations
 from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, READABLE
 from apps.environments import create_api
 from apps.evals.from_production import usual_system_prompt
 from apps.evals.lookups import find_set
@@ -45,7 +46,7 @@ PROMPT = {
         "`/api/v1/environments/`."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def environment(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "GET":

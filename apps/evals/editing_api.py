@@ -7,13 +7,14 @@ from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described, sent, told
+from apps.core.routes import api, shows
+from apps.core.scopes import MANAGED
 from apps.evals import editing
 from apps.evals.formats.rows import Bad, check_storable, checked_expected, checked_messages
 from apps.evals.holdout.view_log import record_membership
@@ -63,6 +64,7 @@ class Change(Struct, forbid_unknown_fields=True, kw_only=True):
     value: Annotated[str, Meta(max_length=80)] = ""
 
 
+@shows("that a task is held out, or similar to a held-out one")
 @extend_schema(
     operation_id="v1_eval_sets_edit_task",
     request={JSON: json_schema(Edit)},
@@ -79,7 +81,7 @@ class Change(Struct, forbid_unknown_fields=True, kw_only=True):
         " see hold-outs."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def edit_task(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Edit)
     task = _tasks(request, eval_set, [asked.key])[0]
@@ -103,6 +105,7 @@ def edit_task(request: Request, pk: UUID) -> Response:
     return Response({"set": str(made.eval_set), "key": made.key})
 
 
+@shows("that a task is held out, or similar to a held-out one")
 @extend_schema(
     operation_id="v1_eval_sets_change_tasks",
     request={JSON: json_schema(Change)},
@@ -119,7 +122,7 @@ def edit_task(request: Request, pk: UUID) -> Response:
         " in the way."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def change_tasks(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Change)
     tasks = _tasks(request, eval_set, asked.keys)

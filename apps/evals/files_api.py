@@ -11,13 +11,14 @@ from uuid import UUID
 from django.http import FileResponse, HttpResponseBase, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import LINES, described
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api, shows
+from apps.core.scopes import READABLE
 from apps.evals import exporting
 from apps.evals.diffing import ADDED, CHANGED, REMOVED, Change, diff
 from apps.evals.formats import own
@@ -60,6 +61,7 @@ CHANGES = {
 }
 
 
+@shows("the held-out tasks, as a file, with the right")
 @extend_schema(
     operation_id="v1_eval_sets_export",
     responses=described({}, 400, 403, 404, 409)
@@ -78,7 +80,7 @@ CHANGES = {
         " split has no tasks."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def export(request: Request, pk: UUID) -> HttpResponseBase:
     eval_set = find_set(request, pk)
     split, format = request.query_params["split"], request.query_params.get("as", "")
@@ -94,6 +96,7 @@ def export(request: Request, pk: UUID) -> HttpResponseBase:
     return StreamingHttpResponse(made.chunks, content_type=made.kind, headers=headers)
 
 
+@shows("the held-out tasks that differ, with `holdout=1` and the right")
 @extend_schema(
     operation_id="v1_eval_sets_changes",
     responses=described({200: CHANGES}, 400, 403, 404),
@@ -115,7 +118,7 @@ def export(request: Request, pk: UUID) -> HttpResponseBase:
         " a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def changes(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     older, newer = sorted((eval_set, _other(request, eval_set)), key=lambda one: one.version)

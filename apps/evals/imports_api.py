@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
-from rest_framework.decorators import api_view, parser_classes
+from rest_framework.decorators import parser_classes
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,6 +16,8 @@ from apps.core.api import MultipartParser, TooLarge, member_of
 from apps.core.forms import PlainForm
 from apps.core.models import JobState
 from apps.core.openapi import described, page, sent, told
+from apps.core.routes import SIDES, api, shows
+from apps.core.scopes import MANAGED, READABLE
 from apps.evals import actions, importing
 from apps.evals.formats import FORMATS
 from apps.evals.forms import ImportChoiceForm, ImportForm
@@ -113,6 +115,7 @@ WAITING = DONE | {
 }
 
 
+@shows(SIDES)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_eval_sets_imports",
@@ -151,7 +154,7 @@ WAITING = DONE | {
         " rows too similar to the other side of a hold-out are skipped."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 @parser_classes([MultipartParser])
 def imports(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
@@ -304,7 +307,7 @@ def _find(request: Request, pk: UUID, identity: UUID) -> TaskImport:
         "An import run by a worker: its state and, once finished, what was stored and what was not."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def item(request: Request, pk: UUID, identity: UUID) -> Response:
     return Response(as_json(_find(request, pk, identity)))
 
@@ -316,7 +319,7 @@ def item(request: Request, pk: UUID, identity: UUID) -> Response:
     examples=[told("Stopped", WAITING | {"state": "cancelled"})],
     description="Cancels an import. Nothing is stored unless the tasks were already being written.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def cancel(request: Request, pk: UUID, identity: UUID) -> Response:
     if not jobs.cancel(_find(request, pk, identity), by=member_of(request).user):
         return Response({"detail": "This import has already finished."}, status=409)

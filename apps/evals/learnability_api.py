@@ -8,12 +8,13 @@ from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import NUMBER, described, page
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api, shows
+from apps.core.scopes import RESULT
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
 from apps.evals.learnability.table import KINDS, Row, is_kind, ordered, rows_of
@@ -83,6 +84,7 @@ FOUND |= {
 }
 
 
+@shows("outputs and scores on held-out tasks, with the right")
 @extend_schema(
     operation_id="v1_eval_runs_learnability",
     responses=described({200: FOUND}, 400, 403, 404),
@@ -103,7 +105,7 @@ FOUND |= {
         " counts as a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def learnability(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)

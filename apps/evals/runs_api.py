@@ -11,7 +11,6 @@ from uuid import UUID
 from django.db import transaction
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,6 +19,8 @@ from apps.core import jobs
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, page
 from apps.core.query import LARGEST_KEY, number_of, whole_number
+from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import RESULT, RUN
 from apps.evals import actions, answers, answers_api, samples_api, traces
 from apps.evals import runs_schema as schema
 from apps.evals.announcing import facts_of
@@ -55,6 +56,7 @@ FILTERS = {
 }
 
 
+@shows("scores of a model on the hold-out, once it has run, with the right")
 @extend_schema(
     methods=["GET"],
     operation_id="v1_eval_runs_list",
@@ -83,7 +85,7 @@ FILTERS = {
         " a hold-out this requires a key with access to hold-outs and counts as a view."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=RUN)
 def collection(request: Request) -> Response:
     if request.method == "POST":
         return _start(request)
@@ -159,6 +161,7 @@ EXTRAS: list[
 ] = []  # added by higher layers: the gate's verdict
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_eval_runs_read",
     responses=described({200: schema.RUN}, 404),
@@ -175,7 +178,7 @@ EXTRAS: list[
     ],
     description="State and progress, and the metrics with their intervals once finished.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def item(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     found = as_json(request, run)
@@ -186,6 +189,7 @@ def item(request: Request, pk: UUID) -> Response:
     return Response(found)
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_eval_runs_cancel",
     request=None,
@@ -195,7 +199,7 @@ def item(request: Request, pk: UUID) -> Response:
         " access to hold-outs, like starting it."
     ),
 )
-@api_view(["POST"])
+@api(POST=RUN)
 def cancel(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)
@@ -204,6 +208,7 @@ def cancel(request: Request, pk: UUID) -> Response:
     return Response(as_json(request, find_run(request, pk)))
 
 
+@shows("outputs and scores on held-out tasks, with the right")
 @extend_schema(
     methods=["GET"],
     operation_id="v1_eval_runs_samples",
@@ -221,7 +226,7 @@ def cancel(request: Request, pk: UUID) -> Response:
     ),
 )
 @answers_api.SEND
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=RUN)
 def samples(request: Request, pk: UUID) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)

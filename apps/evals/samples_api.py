@@ -10,13 +10,14 @@ from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import LINES, described
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api, shows
+from apps.core.scopes import RESULT
 from apps.evals import runs_schema as schema
 from apps.evals.comparison import files, report
 from apps.evals.comparison.tasks import CHANGES, SORTS, TaskTable, place_of, unknown_filters
@@ -90,6 +91,7 @@ def sample_json(sample: Sample) -> dict[str, Any]:
     } | fields
 
 
+@shows("a held-out task and an output on it, with the right")
 @extend_schema(
     operation_id="v1_eval_runs_sample",
     responses=described({200: schema.WHOLE_SAMPLE}, 403, 404),
@@ -99,7 +101,7 @@ def sample_json(sample: Sample) -> dict[str, Any]:
         " as a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def item(request: Request, pk: UUID, number: int) -> Response:
     run = find_run(request, pk)
     needs_right(request, run.split)
@@ -131,6 +133,7 @@ def item(request: Request, pk: UUID, number: int) -> Response:
 CSV = "text/csv"
 
 
+@shows("held-out tasks and outputs on them, as a file, with the right")
 @extend_schema(
     operation_id="v1_eval_runs_samples_export",
     responses=described({}, 400, 403, 404)
@@ -153,7 +156,7 @@ CSV = "text/csv"
         " file counts as a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def export(request: Request, pk: UUID) -> StreamingHttpResponse:
     run = find_run(request, pk)
     needs_right(request, run.split)
@@ -165,6 +168,7 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
     return exporting.file_of(run, rows, format)
 
 
+@shows("which held-out tasks passed, with the right")
 @extend_schema(
     operation_id="v1_eval_runs_compare",
     responses=described({200: schema.COMPARISON}, 400, 403, 404) | {(200, CSV): OpenApiTypes.STR},
@@ -206,7 +210,7 @@ def export(request: Request, pk: UUID) -> StreamingHttpResponse:
         " evaluation."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def compare(request: Request) -> HttpResponseBase:
     query = request.query_params
     runs = [

@@ -11,7 +11,6 @@ from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct, structs
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +18,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described
 from apps.core.query import number_of, whole_number
+from apps.core.routes import RUNS, SIDES, api, shows
+from apps.core.scopes import MANAGED, READABLE
 from apps.evals import actions, from_failures
 from apps.evals.actions import TasksMade
 from apps.evals.api import STORED
@@ -203,6 +204,7 @@ REFUSALS = (400, 403, 404, 409, 413)
 MADE = described({200: SOURCED, 201: SOURCED}, *REFUSALS)
 
 
+@shows(SIDES)
 @extend_schema(
     operation_id="v1_eval_sets_from_production",
     request={JSON: json_schema(FromProduction)},
@@ -214,7 +216,7 @@ MADE = described({200: SOURCED, 201: SOURCED}, *REFUSALS)
         " skipped."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def from_production(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = (
         find_set(request, pk),
@@ -251,6 +253,7 @@ def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
     return rows.filter(pk__in=found.values())
 
 
+@shows(f"{RUNS}; {SIDES}")
 @extend_schema(
     methods=["GET"],
     operation_id="v1_eval_sets_task_of_failure",
@@ -278,7 +281,7 @@ def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
         "Adds a task created from one failure, and confirms the failure if it is still open."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def from_failure(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "POST":
@@ -370,6 +373,7 @@ def expected_of(value: dict[str, Any]) -> dict[str, Any]:
         raise ValidationError({"path": error.field, "error": error.message}) from error
 
 
+@shows(SIDES)
 @extend_schema(
     operation_id="v1_eval_sets_from_evaluation",
     request={JSON: json_schema(FromEvaluation)},
@@ -380,7 +384,7 @@ def expected_of(value: dict[str, Any]) -> dict[str, Any]:
         " validation: data that measures a model must not reach its training."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def from_evaluation(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = (
         find_set(request, pk),
@@ -404,6 +408,7 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
     return stored(made)
 
 
+@shows(SIDES)
 @extend_schema(
     operation_id="v1_eval_sets_from_environment",
     request={JSON: json_schema(FromEnvironment)},
@@ -411,7 +416,7 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
     examples=[ENVIRONMENT_EXAMPLE],
     description="Adds the tasks from an environment's package by running its tasks().",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def from_environment(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = (
         find_set(request, pk),
@@ -429,6 +434,7 @@ def from_environment(request: Request, pk: UUID) -> Response:
     return stored(made)
 
 
+@shows(SIDES)
 @extend_schema(
     operation_id="v1_eval_sets_add_general",
     request=None,
@@ -438,7 +444,7 @@ def from_environment(request: Request, pk: UUID) -> Response:
         " split."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def general(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
     return stored(add_general(eval_set=eval_set, by=by, viewer=request.auth))

@@ -7,13 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.models import JobState, Project
 from apps.core.openapi import described
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, READABLE
 from apps.failures import classify_job
 from apps.failures.models import Classification
 
@@ -65,7 +66,7 @@ STATUS = {
         " since the last pass. If a job is already running, that job is returned."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def classification(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":

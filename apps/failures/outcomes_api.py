@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,6 +14,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.models import Project
 from apps.core.openapi import described
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, READABLE
 from apps.failures.actions.decisions import Refused
 from apps.failures.outcomes import checks, train_job
 from apps.failures.outcomes.rate import Estimate
@@ -93,7 +94,7 @@ ANSWER = {
     responses=described({202: OUTCOMES}, 403, 409),
     description="Trains the outcome model on the decisions so far.",
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def outcomes(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
@@ -120,7 +121,7 @@ def outcomes(request: Request) -> Response:
         )
     ],
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def answer_checks(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":

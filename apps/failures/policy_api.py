@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +16,8 @@ from apps.core.models import Project
 from apps.core.openapi import described
 from apps.core.openapi import page as page_schema
 from apps.core.query import number_of, whole_number
+from apps.core.routes import RUNS, api, shows
+from apps.core.scopes import MANAGED, READABLE
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule, SystemPrompt
@@ -137,6 +138,7 @@ EXAMPLE = {
 }
 
 
+@shows(RUNS)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_policy_rules_list",
@@ -163,7 +165,7 @@ EXAMPLE = {
     ),
     examples=[OpenApiExample("for all runs", value=EXAMPLE, request_only=True)],
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def rules(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
@@ -180,6 +182,7 @@ def rules(request: Request) -> Response:
     return Response({"results": [as_json(rule) for rule in found[:limit]], "next": following})
 
 
+@shows(RUNS)
 @extend_schema(
     methods=["POST"],
     operation_id="v1_policy_rules_decide",
@@ -212,7 +215,7 @@ def rules(request: Request) -> Response:
         " one is proposed again."
     ),
 )
-@api_view(["POST", "PUT", "DELETE"])
+@api(POST=MANAGED, PUT=MANAGED, DELETE=MANAGED)
 def rule(request: Request, pk: int) -> Response:
     project = request.auth.project
     rule = (

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described, page, results
 from apps.core.query import LARGEST_KEY, is_true, number_of, whole_number
+from apps.core.routes import api
+from apps.core.scopes import OWNED, RESULT
 from apps.evals.lookups import LIMIT, form_of
 from apps.promotion.actions import previous_of
 from apps.promotion.announcing import move_json
@@ -167,7 +168,7 @@ class NewChannel(Struct, forbid_unknown_fields=True, kw_only=True):
         " creator must be an owner."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=OWNED)
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "POST":
@@ -213,7 +214,7 @@ def channel_json(row: Channel) -> dict[str, Any]:
     ],
     description="Every promotion and rollback of a channel, newest first.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def history(request: Request, name: str) -> Response:
     limit = number_of(request, "limit")
     rows = find_channel(request, name).promotions.select_related(

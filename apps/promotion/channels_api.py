@@ -13,13 +13,14 @@ from typing import Annotated, Any
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described
 from apps.core.query import number_of, whole_number
+from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import MANAGED, OWNED, RESULT
 from apps.evals.lookups import find_set, form_of
 from apps.promotion import actions, policies
 from apps.promotion.announcing import move_json
@@ -240,7 +241,7 @@ MOST = 50  # versions returned
         " until a second person approves the `proposal`."
     ),
 )
-@api_view(["GET", "PUT"])
+@api(GET=RESULT, PUT=OWNED)
 def policy(request: Request, name: str) -> Response | HttpResponse:
     channel = find_channel(request, name)
     if request.method == "PUT":
@@ -268,7 +269,7 @@ def policy(request: Request, name: str) -> Response | HttpResponse:
         " promote and did not propose it. Needs a policy that allows API keys."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def approve_policy(request: Request, name: str) -> Response | HttpResponse:
     return _decided(request, name, policies.approve_policy)
 
@@ -283,7 +284,7 @@ def approve_policy(request: Request, name: str) -> Response | HttpResponse:
         " policy that allows API keys."
     ),
 )
-@api_view(["POST"])
+@api(POST=OWNED)
 def withdraw_policy(request: Request, name: str) -> Response | HttpResponse:
     return _decided(request, name, policies.withdraw_policy)
 
@@ -340,7 +341,7 @@ def _policy(request: Request, channel: Channel) -> Response | HttpResponse:
         " the page."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def promote(request: Request, name: str) -> Response:
     channel, asked = find_channel(request, name), form_of(request, Promote)
     report = find_report(request, asked.report)
@@ -372,13 +373,14 @@ def _moved(moved: Promotion | Deployment | Approval) -> Response:
         " only where the channel's policy allows it. 409 where nothing ran before."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def rollback(request: Request, name: str) -> Response:
     channel, asked = find_channel(request, name), form_of(request, RollBack)
     given = {"by": request.auth.created_by, "key": request.auth} | plain(asked)
     return _moved(actions.rollback(channel=channel, **given))
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_channels_plan",
     responses=described({200: PLAN}, 404),
@@ -393,7 +395,7 @@ def rollback(request: Request, name: str) -> Response:
         " the tasks are worn."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def plan(request: Request, name: str) -> Response:
     channel = find_channel(request, name)
     eval_set = find_set(request, request.query_params["eval_set"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import described
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api
+from apps.core.scopes import RESULT
 from apps.evals.lookups import find_version
 from apps.promotion.effects.graph import as_json as graph_json
 from apps.promotion.effects.graph import graph_of
@@ -127,7 +128,7 @@ EFFECT_EXAMPLE = OpenApiExample(
         " after the move). The time windows end at the channel’s previous and next moves."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def effect(request: Request, name: str, pk: int) -> Response:
     rows = Promotion.objects.filter(channel__project=request.auth.project, channel__name=name)
     move = (
@@ -169,7 +170,7 @@ GRAPH = {
         " `url` lists them."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def graph(request: Request) -> Response:
     version = find_version(request, request.query_params["version"])
     return Response(graph_json(graph_of(request.auth.project, version)))

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described
+from apps.core.routes import api
+from apps.core.scopes import RESULT, RUN
 from apps.evals.lookups import error_of, find_run, form_of
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.promotion import preparation
@@ -101,7 +102,7 @@ EXAMPLE = OpenApiExample(
     examples=[EXAMPLE],
     description="Queues missing and failed measurements, and lists what cannot be measured.",
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=RUN)
 def pair(request: Request) -> Response:
     if request.method == "GET":
         query = request.query_params

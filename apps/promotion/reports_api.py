@@ -11,13 +11,14 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.http import uuid_of
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import RESULT, RUN
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.lookups import (
     CURSOR,
@@ -170,6 +171,7 @@ ANSWER = OpenApiExample(
 )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_gate_reports_list",
@@ -196,7 +198,7 @@ ANSWER = OpenApiExample(
         " 409 with the reason if they cannot be compared."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=RUN)
 def collection(request: Request) -> Response:
     if request.method == "POST":
         return _make(request)
@@ -222,6 +224,7 @@ def _make(request: Request) -> Response:
     return Response(as_json(request, row), status=201)
 
 
+@shows("which held-out tasks moved, with the right")
 @extend_schema(
     operation_id="v1_gate_reports_read",
     responses=described({200: SIGNED}, 404),
@@ -231,7 +234,7 @@ def _make(request: Request) -> Response:
         " to hold-outs (otherwise both are null) and counts as a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def item(request: Request, pk: UUID) -> Response:
     row = find_report(request, pk)
     if not may_see(request, row.candidate.split):

@@ -9,11 +9,12 @@ from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described, sent, told
+from apps.core.routes import api, shows
+from apps.core.scopes import MANAGED, RESULT
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.lookups import form_of, needs_right
 from apps.promotion.conditions import MAX_REASON
@@ -90,6 +91,7 @@ REVIEW = {
 }
 
 
+@shows("outputs and scores on held-out tasks, with the right")
 @extend_schema(
     methods=["GET"],
     operation_id="v1_gate_reports_unsafe_outputs",
@@ -113,7 +115,7 @@ REVIEW = {
         " compare again."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=MANAGED)
 def outputs(request: Request, pk: UUID) -> Response:
     report = find_report(request, pk)
     needs_right(request, report.candidate.split)

@@ -16,6 +16,7 @@ from apps.core.charts import intervals
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import FLAG, PAGE_NUMBER
+from apps.core.routes import OUTPUTS, TOTALS, WHEN_EVALUATED, shows
 from apps.core.sorting import Sorting, choices
 from apps.core.templatetags.flywheel import number, percent
 from apps.environments.reward_models import measured_of, verifiers_with
@@ -56,6 +57,7 @@ VERSION_COLUMNS = {
 }
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"archived": FLAG, "sort": choices(VERSION_COLUMNS), "page": PAGE_NUMBER})
 def models(request: HttpRequest, project: Project) -> HttpResponse:
     finished = EvalRun.objects.filter(state="succeeded").order_by(*SHOWN_FIRST)
@@ -103,6 +105,7 @@ def models(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def model(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     version = get_object_or_404(
@@ -174,6 +177,7 @@ def make_report(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect("promotion:report", project.slug, report.pk)
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"baseline": UUID, "candidate": UUID})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Chooses two evaluations."""
@@ -216,6 +220,7 @@ def suggested_pair(
     return [str(run.pk) for run in next(iter(against_live or pairs), ())] or ["", chosen or ""]
 
 
+@shows(OUTPUTS)
 @project_view()
 def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(
@@ -273,6 +278,7 @@ def report(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
+@shows("which held-out tasks moved")
 @project_view()
 def report_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The signed report as JSON, for `manage.py reproduce_gate_report`."""

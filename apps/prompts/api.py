@@ -11,7 +11,6 @@ from uuid import UUID
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,7 +19,8 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
-from apps.core.scopes import Scope
+from apps.core.routes import SIDES, api, shows
+from apps.core.scopes import MANAGED, RESULT, RUN, Scope
 from apps.evals.holdout.view_log import record_membership, record_seen
 from apps.evals.lookups import (
     CURSOR,
@@ -222,6 +222,7 @@ SHOWN = (
 )
 
 
+@shows(SIDES)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_playgrounds_list",
@@ -240,7 +241,7 @@ SHOWN = (
         " request is, or is like, what is held out. A step of a run needs a key that may also read."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=RUN)
 def collection(request: Request) -> Response:
     if request.method == "GET":
         return listed(request, filtered(request, _rows(request), {"state": None}), as_json)
@@ -311,6 +312,7 @@ def _needs_reading(request: Request) -> None:
         raise PermissionDenied("A step of a run is read with a key that has the scope “read”.")
 
 
+@shows("the runs from which held-out tasks were made, and answers to them, with the right")
 @extend_schema(
     operation_id="v1_playgrounds_read",
     responses=described({200: WHOLE}, 403, 404),
@@ -320,7 +322,7 @@ def _needs_reading(request: Request) -> None:
         " this needs a key that may see hold-outs, and counts as a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def item(request: Request, pk: UUID) -> Response:
     run = _find(request, pk)
     _record_view(request, run)
@@ -364,7 +366,7 @@ def _record_view(request: Request, run: Playground) -> None:
     responses=described({200: PLAYGROUND}, 403, 404, 409),
     description="Stops a playground; the answers so far are kept.",
 )
-@api_view(["POST"])
+@api(POST=RUN)
 def cancel(request: Request, pk: UUID) -> Response:
     run, by = _find(request, pk), member_of(request).user
     if not jobs.cancel(run, by=by):
@@ -381,7 +383,7 @@ def cancel(request: Request, pk: UUID) -> Response:
         " this prompt."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def save_prompt(request: Request, pk: UUID) -> Response:
     run, by, asked = _find(request, pk), member_of(request).user, form_of(request, KeepPrompt)
     if asked.side >= len(run.spec["sides"]):
@@ -392,6 +394,7 @@ def save_prompt(request: Request, pk: UUID) -> Response:
     return Response(schema.version_json(version), status=201 if version.is_new else 200)
 
 
+@shows(SIDES)
 @extend_schema(
     operation_id="v1_playgrounds_save_task",
     request={JSON: json_schema(KeepTask)},
@@ -401,7 +404,7 @@ def save_prompt(request: Request, pk: UUID) -> Response:
         " asked."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def save_task(request: Request, pk: UUID) -> Response:
     run, by, asked = _find(request, pk), member_of(request).user, form_of(request, KeepTask)
     eval_set = find_set(request, asked.eval_set)

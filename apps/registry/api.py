@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,6 +14,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described, page
 from apps.core.query import KEY, number_of, whole_number
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, OPERATED, READABLE
 from apps.registry import managed, schema, servers
 from apps.registry.models import ModelKind, ModelVersion, Server
 from apps.registry.registering import register
@@ -58,7 +59,7 @@ def find_server(request: Request, name: str) -> Server:
         " worker of this installation starts it: poll it until `managed.state` is “up”."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=OPERATED)
 def server_list(request: Request) -> Response:
     if request.method == "GET":
         rows = Server.objects.filter(project=request.auth.project).select_related("base")
@@ -103,7 +104,7 @@ def server_list(request: Request) -> Response:
     responses=described({}, 403, 404, 409) | {204: None},
     description="Only where no model version uses it; else 409 says which do.",
 )
-@api_view(["GET", "PATCH", "DELETE"])
+@api(GET=READABLE, PATCH=OPERATED, DELETE=OPERATED)
 def server_item(request: Request, name: str) -> Response:
     server = find_server(request, name)
     if request.method == "GET":
@@ -133,7 +134,7 @@ def server_item(request: Request, name: str) -> Response:
         " is registered or listed. A probe that is under way is not started twice."
     ),
 )
-@api_view(["POST"])
+@api(POST=OPERATED)
 def server_probe(request: Request, name: str) -> Response:
     server = find_server(request, name)
     member_of(request)
@@ -148,7 +149,7 @@ def server_probe(request: Request, name: str) -> Response:
     responses=described({202: schema.SERVER}, 403, 404, 409),
     description="Starts a managed server; a running one is left unchanged.",
 )
-@api_view(["POST"])
+@api(POST=OPERATED)
 def server_start(request: Request, name: str) -> Response:
     server = find_server(request, name)
     member_of(request)
@@ -162,7 +163,7 @@ def server_start(request: Request, name: str) -> Response:
     responses=described({202: schema.SERVER}, 403, 404),
     description="Stops a managed server. Jobs that use it fail.",
 )
-@api_view(["POST"])
+@api(POST=OPERATED)
 def server_stop(request: Request, name: str) -> Response:
     server = find_server(request, name)
     member_of(request)
@@ -200,7 +201,7 @@ def server_stop(request: Request, name: str) -> Response:
         " response is 200 with the same id."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def version_list(request: Request) -> Response:
     if request.method == "GET":
         return Response(_versions(request))
@@ -232,7 +233,7 @@ def _versions(request: Request) -> dict[str, Any]:
 @extend_schema(
     operation_id="v1_model_versions_read", responses=described({200: schema.VERSION}, 404)
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def version_item(request: Request, pk: int) -> Response:
     rows = ModelVersion.objects.filter(project=request.auth.project).select_related(
         "parent", "server"

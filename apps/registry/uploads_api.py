@@ -7,7 +7,7 @@ from uuid import UUID
 
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view, parser_classes
+from rest_framework.decorators import parser_classes
 from rest_framework.exceptions import NotFound
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
@@ -16,6 +16,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described, results
 from apps.core.operations import Name
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, READABLE
 from apps.registry import schema, uploads
 from apps.registry.models import AdapterUpload, ModelVersion
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS
@@ -150,7 +152,7 @@ def find(request: Request, pk: UUID) -> AdapterUpload:
         " and returns the model version if the project already has that content."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def collection(request: Request) -> Response:
     project = request.auth.project
     if request.method == "GET":
@@ -185,7 +187,7 @@ def collection(request: Request) -> Response:
     responses=described({}, 403, 404) | {204: None},
     description="Cancels an upload. Uploads are cancelled automatically after two days.",
 )
-@api_view(["GET", "DELETE"])
+@api(GET=READABLE, DELETE=MANAGED)
 def item(request: Request, pk: UUID) -> Response:
     upload = find(request, pk)
     if request.method == "DELETE":
@@ -204,7 +206,7 @@ def item(request: Request, pk: UUID) -> Response:
         " is stored when this answers, and may be sent again. 400 for one that came short."
     ),
 )
-@api_view(["PUT"])
+@api(PUT=MANAGED)
 @parser_classes([PartBytes])
 def part(request: Request, pk: UUID, path: str, number: int) -> Response:
     upload = find(request, pk)
@@ -224,7 +226,7 @@ def part(request: Request, pk: UUID, path: str, number: int) -> Response:
         " `confirm_base`, the upload is kept: announce it again with `confirm_base`, and finish it."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def finish(request: Request, pk: UUID) -> Response:
     upload = find(request, pk)
     member_of(request)

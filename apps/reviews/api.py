@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +16,8 @@ from rest_framework.response import Response
 from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.openapi import NUMBER, described, page
+from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import READABLE, RESULT
 from apps.environments.api import PAGING, page_of
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, EvalSetState
@@ -105,13 +106,14 @@ LOCK = {
 }
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_reviews_list",
     responses=described({200: page(REVIEW, "integer")}, 400),
     parameters=PAGING,
     description="Reward reviews, newest first.",
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def reviews(request: Request) -> Response:
     rows, after = page_of(
         request,
@@ -121,6 +123,7 @@ def reviews(request: Request) -> Response:
     return Response({"results": [as_json(row, progress[row.pk]) for row in rows], "next": after})
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_reviews_read",
     responses=described({200: RESULTS}, 404),
@@ -129,7 +132,7 @@ def reviews(request: Request) -> Response:
         " included, since reviewers are blind."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def review(request: Request, pk: int) -> Response:
     row = (
         RewardReview.objects.filter(project=request.auth.project, pk=pk)
@@ -191,7 +194,7 @@ def _results(row: RewardReview) -> dict[str, Any]:
         " and what to do."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def locks(request: Request) -> Response:
     rows, after = page_of(request, _environments(request.auth.project))
     found = environment_locks(rows)
@@ -214,7 +217,7 @@ def locks(request: Request) -> Response:
         " than the verifier's author."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def lock(request: Request, slug: str, version: int) -> Response:
     environment = _environments(request.auth.project).filter(slug=slug, version=version).first()
     if environment is None:

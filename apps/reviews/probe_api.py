@@ -9,7 +9,6 @@ from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,6 +17,8 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import Role
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.routes import api
+from apps.core.scopes import OWNED, RESULT, RUN
 from apps.environments.api import PAGING, body_of, page_of
 from apps.evals.lookups import find_environment, find_set, form_of
 from apps.registry.models import Server
@@ -47,7 +48,7 @@ FINDING = {
         },
     },
 }
-RUN = {
+PROBE_RUN = {
     "type": "object",
     "required": [
         "id",
@@ -89,9 +90,9 @@ WAIVER = {
 }
 REPORT = {
     "type": "object",
-    "required": [*RUN["required"], "findings", "probes", "waivers"],
+    "required": [*PROBE_RUN["required"], "findings", "probes", "waivers"],
     "properties": (
-        RUN["properties"]
+        PROBE_RUN["properties"]
         | {
             "findings": {"type": "array", "items": FINDING},
             "probes": {
@@ -133,7 +134,7 @@ class StartProbes(Struct, forbid_unknown_fields=True, kw_only=True):
 @extend_schema(
     methods=["GET"],
     operation_id="v1_probes_list",
-    responses=described({200: page(RUN, "integer")}, 400),
+    responses=described({200: page(PROBE_RUN, "integer")}, 400),
     parameters=PAGING,
     description="Hack probe runs, newest first.",
 )
@@ -141,12 +142,12 @@ class StartProbes(Struct, forbid_unknown_fields=True, kw_only=True):
     methods=["POST"],
     operation_id="v1_probes_start",
     request={JSON: json_schema(StartProbes)},
-    responses=described({201: RUN}, 400, 404, 409, 413),
+    responses=described({201: PROBE_RUN}, 400, 404, 409, 413),
     description=(
         "Queues the probes of an environment's verifier. Poll the run until its state is final."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=RUN)
 def probes(request: Request) -> Response:
     if request.method == "POST":
         return _start(request)
@@ -180,7 +181,7 @@ def _cheat(request: Request, cheat: Cheat) -> rescoring.CheatingModel:
         "State and progress and, once finished, the findings, worst first, and which were accepted."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def probe(request: Request, pk: UUID) -> Response:
     return Response(_report(_find(request, pk)))
 
@@ -188,10 +189,10 @@ def probe(request: Request, pk: UUID) -> Response:
 @extend_schema(
     operation_id="v1_probes_cancel",
     request=None,
-    responses=described({200: RUN}, 404, 409),
+    responses=described({200: PROBE_RUN}, 404, 409),
     description="Stops probes that have not finished.",
 )
-@api_view(["POST"])
+@api(POST=RUN)
 def cancel(request: Request, pk: UUID) -> Response:
     run = _find(request, pk)
     if not jobs.cancel(run, by=request.auth.created_by):
@@ -209,7 +210,7 @@ def cancel(request: Request, pk: UUID) -> Response:
         " audit log."
     ),
 )
-@api_view(["POST"])
+@api(POST=OWNED)
 def accept(request: Request, pk: UUID) -> Response:
     run, body = _find(request, pk), body_of(request)
     for name in ("probe", "reason"):

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct, to_builtins
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.models import ApiKey
 from apps.core.openapi import JSON, described, sent
+from apps.core.routes import api
+from apps.core.scopes import OPERATED, READABLE
 from apps.serving import clients
 from apps.serving.actions import FIELDS, set_limits
 from apps.serving.models import KeyLimits
@@ -91,7 +92,7 @@ def _lane_json(lane: Lane) -> dict[str, Any]:
         "The endpoint's URL (OpenAI's API), and what answers for each channel with a live version."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def endpoint(request: Request) -> Response:
     channels = [route_json(route) for route in routes_of(request.auth.project)]
     return Response({"base_url": clients.base_url(request), "channels": channels})
@@ -111,7 +112,7 @@ def endpoint(request: Request) -> Response:
     examples=[sent("A small agent", {"requests_per_minute": 60, "at_once": 4})],
     description="Sets the limits of a key at the endpoint; omitted limits are removed.",
 )
-@api_view(["GET", "PUT"])
+@api(GET=OPERATED, PUT=OPERATED)
 def limits(request: Request, pk: int) -> Response:
     key = ApiKey.objects.live().filter(project=request.auth.project, pk=pk).first()
     if key is None:

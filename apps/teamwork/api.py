@@ -10,7 +10,6 @@ from uuid import UUID
 from django.contrib.auth import get_user_model
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +18,8 @@ from apps.core.api import member_of
 from apps.core.models import Role
 from apps.core.openapi import JSON, LINE, TEXT, described, page
 from apps.core.paging import keyset
+from apps.core.routes import api, shows
+from apps.core.scopes import MANAGED, READABLE
 from apps.teamwork import actions, assigning
 from apps.teamwork.models import LONGEST, Comment
 from apps.teamwork.targets import Kind, Unknown, kind_named, kind_of, kinds, role_of_key
@@ -145,6 +146,7 @@ def comment_json(row: Comment, kind: Kind, target: Any) -> dict[str, Any]:
     }
 
 
+@shows("comments on a hold-out, with the right")
 @extend_schema(
     methods=["GET"],
     operation_id="v1_comments_list",
@@ -159,7 +161,7 @@ def comment_json(row: Comment, kind: Kind, target: Any) -> dict[str, Any]:
     responses=described({201: COMMENT}, 400, 403, 404),
     description="Adds a comment on behalf of the key's creator.",
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def collection(request: Request) -> Response:
     if request.method == "POST":
         by = member_of(request, Role.REVIEWER).user
@@ -178,6 +180,7 @@ def collection(request: Request) -> Response:
     )
 
 
+@shows("comments on a hold-out, with the right")
 @extend_schema(
     methods=["GET"],
     operation_id="v1_comments_read",
@@ -199,7 +202,7 @@ def collection(request: Request) -> Response:
         "Deletes a comment of the key's creator. “Deleted by its author” is shown in its place."
     ),
 )
-@api_view(["GET", "PATCH", "DELETE"])
+@api(GET=READABLE, PATCH=MANAGED, DELETE=MANAGED)
 def item(request: Request, pk: UUID) -> Response:
     rows = Comment.objects.filter(project=request.auth.project).select_related("by", "project")
     row = rows.filter(pk=pk).first()
@@ -236,7 +239,7 @@ def item(request: Request, pk: UUID) -> Response:
         "Sets the assignees of an object. Each person needs the role required to work on it."
     ),
 )
-@api_view(["GET", "PUT"])
+@api(GET=READABLE, PUT=MANAGED)
 def assignments(request: Request) -> Response:
     given = convert(request.data, Assignees) if request.method == "PUT" else None
     on = given.on if given else request.query_params["on"]

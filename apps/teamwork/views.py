@@ -18,6 +18,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.http import go, uuid_of
 from apps.core.models import Project, Role
+from apps.core.routes import shows
 from apps.teamwork import actions, assigning
 from apps.teamwork.models import Comment
 from apps.teamwork.targets import Kind, Unknown, kind_named, kind_of
@@ -76,6 +77,7 @@ def _thread(request: HttpRequest, kind: Kind, target: Any, **more: Any) -> HttpR
     )
 
 
+@shows("comments on a hold-out, once the person has opened it")
 @project_view(query={"until": UUID})
 def thread(request: HttpRequest, project: Project, kind: str, target: str) -> HttpResponse:
     """A separate page, up to one comment (`until`); for htmx the fragment."""
@@ -119,6 +121,7 @@ def comment(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
+@shows("comments on a hold-out, once the person has opened it")
 @require_POST
 @project_view(Role.REVIEWER)
 def add(request: HttpRequest, project: Project, kind: str, target: str) -> HttpResponse:
@@ -140,6 +143,7 @@ def add(request: HttpRequest, project: Project, kind: str, target: str) -> HttpR
     )
 
 
+@shows("comments on a hold-out, once the person has opened it")
 @project_view(Role.REVIEWER)
 def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The form in place of the comment; a POST saves. Only its author's."""
@@ -174,6 +178,7 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
+@shows("comments on a hold-out, once the person has opened it")
 @require_POST
 @project_view(Role.REVIEWER)
 def delete(request: HttpRequest, project: Project, pk: str) -> HttpResponse:

@@ -6,13 +6,14 @@ from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import described, page
 from apps.core.query import number_of, whole_number
+from apps.core.routes import HOW_MANY, UNCOUNTED, api, shows
+from apps.core.scopes import READABLE
 from apps.evals.lookups import LIMIT, find_run, find_set
 from apps.training import judged
 from apps.training.models import SHAPES, SOURCES, Example, Shape, Source
@@ -53,6 +54,7 @@ FOUND = {
 }
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @extend_schema(
     operation_id="v1_training_examples",
     responses=described({200: FOUND}, 400, 404),
@@ -75,7 +77,7 @@ FOUND = {
         " others are left out."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def available(request: Request) -> Response:
     given = request.query_params
     method, wanted = given["method"], given.getlist("source")
@@ -109,7 +111,7 @@ def available(request: Request) -> Response:
     parameters=[OpenApiParameter("cursor", whole_number(0, 2**31 - 1, 0)), LIMIT],
     description="The examples a run learned from, in frozen order.",
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def of_run(request: Request, pk: UUID) -> Response:
     limit, start = number_of(request, "limit"), number_of(request, "cursor")
     rows = list(find(request, pk).dataset.examples.filter(position__gte=start)[: limit + 1])

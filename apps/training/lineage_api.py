@@ -9,13 +9,14 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.http import uuid_of
 from apps.core.openapi import described
+from apps.core.routes import api
+from apps.core.scopes import READABLE
 from apps.evals.lookups import find_version
 from apps.evals.models import Task
 from apps.training.lineage import (
@@ -98,7 +99,7 @@ LINEAGE = {
         " `/api/v1/trajectories/?trained=support-v4`."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def lineage(request: Request) -> Response:
     asked = {
         name: request.query_params[name]

@@ -7,13 +7,14 @@ from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, NUMBER, described
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, RESULT
 from apps.evals.lookups import LIMIT, form_of
 from apps.training import judged_outputs, outputs
 from apps.training.models import Rollout
@@ -102,7 +103,7 @@ OUTPUTS = {
         " reward changes first."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def compare(request: Request, pk: UUID) -> Response:
     run = find(request, pk)
     filters = outputs.Filters.of(request.query_params)
@@ -159,7 +160,7 @@ class SendOutputs(Struct, forbid_unknown_fields=True, kw_only=True):
         " not affect the training lock."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def send(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
     asked = form_of(request, SendOutputs)

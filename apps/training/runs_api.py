@@ -10,7 +10,6 @@ from uuid import UUID
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,6 +19,8 @@ from apps.core.differences import side_by_side
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.core.query import LARGEST_KEY, number_of, whole_number
+from apps.core.routes import SIDES, TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import MANAGED, RESULT
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.lookups import CURSOR, LIMIT, filtered, form_of, listed
 from apps.evals.runs_schema import ESTIMATE
@@ -338,7 +339,7 @@ class EstimateRun(StartRuns):
         " informative. Time and memory are null until the model has been measured."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def estimated(request: Request) -> Response:
     member_of(request)
     asked = form_of(request, EstimateRun)
@@ -372,7 +373,7 @@ def estimated(request: Request) -> Response:
         " again."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def config(request: Request, pk: UUID) -> Response:
     try:
         return Response({"yaml": write(config_of(find(request, pk)))})
@@ -380,6 +381,7 @@ def config(request: Request, pk: UUID) -> Response:
         return Response({"detail": str(error)}, status=409)
 
 
+@shows(SIDES)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_training_runs_list",
@@ -402,7 +404,7 @@ def config(request: Request, pk: UUID) -> Response:
         " invalid key, 409 says why the run cannot start."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=MANAGED)
 def collection(request: Request) -> Response:
     if request.method == "POST":
         return started(request)
@@ -419,7 +421,7 @@ def collection(request: Request) -> Response:
     responses=described({200: RUN}, 404),
     description="State, progress and settings.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def item(request: Request, pk: UUID) -> Response:
     run = find(request, pk)
     return Response(as_json(request, run) | {"checkpoints": [one.step for one in available(run)]})
@@ -445,7 +447,7 @@ def item(request: Request, pk: UUID) -> Response:
     ],
     description="The curves of a run.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def metrics(request: Request, pk: UUID) -> Response:
     run, by_time = find(request, pk), request.query_params.get("x") == "time"
     points = number_of(request, "points")
@@ -474,7 +476,7 @@ def metrics(request: Request, pk: UUID) -> Response:
     ],
     description="The rollouts of a run with their advantages, in the order they were stored.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def rollouts(request: Request, pk: UUID) -> Response:
     run = find(request, pk)
     limit, cursor = number_of(request, "limit"), number_of(request, "cursor")
@@ -500,7 +502,7 @@ def rollouts(request: Request, pk: UUID) -> Response:
     responses=described({200: WHOLE_ROLLOUT}, 404),
     description="A full rollout: prompt, expected answer, how it was used and why, and its group.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def rollout(request: Request, pk: UUID, number: int) -> Response:
     run = find(request, pk)
     row = run.rollouts.select_related("task").filter(pk=number).first()
@@ -525,6 +527,7 @@ def rollout(request: Request, pk: UUID, number: int) -> Response:
     )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_training_runs_compare",
     responses=described({200: COMPARISON}, 400, 404),
@@ -541,7 +544,7 @@ def rollout(request: Request, pk: UUID, number: int) -> Response:
         " settings."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def compare(request: Request) -> Response:
     given = request.query_params.getlist("run")
     runs = comparison.chosen_runs(request.auth.project, given)

@@ -7,13 +7,14 @@ from uuid import UUID
 
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described
+from apps.core.routes import api
+from apps.core.scopes import MANAGED
 from apps.evals.lookups import form_of
 from apps.training import actions, forking
 from apps.training.runs_api import RUN, as_json, find
@@ -47,7 +48,7 @@ EXAMPLE = OpenApiExample(
         " its state is final."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def cancel(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
     if not jobs.cancel(run, by=by):
@@ -64,7 +65,7 @@ def cancel(request: Request, pk: UUID) -> Response:
         " cannot continue."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def resume(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
     actions.resume(run=run, by=by)
@@ -82,7 +83,7 @@ def resume(request: Request, pk: UUID) -> Response:
         " ones (`checkpoints`)."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def fork(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), member_of(request).user
     asked = form_of(request, ForkRun)

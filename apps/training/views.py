@@ -20,6 +20,7 @@ from apps.core.http import progress
 from apps.core.models import JobLog, JobState, Project, Role
 from apps.core.paging import page_of
 from apps.core.query import FLAG, PAGE_NUMBER
+from apps.core.routes import SIDES, TOTALS, WHEN_EVALUATED, shows
 from apps.core.sorting import Sorting, choices
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun, Split
@@ -55,6 +56,7 @@ RUN_COLUMNS = {
 }
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"archived": FLAG, "sort": choices(RUN_COLUMNS), "page": PAGE_NUMBER})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     archived = "archived" in request.GET
@@ -102,6 +104,7 @@ def _last(metric: str) -> Subquery:
     return Subquery(rows.values("value")[:1])
 
 
+@shows(SIDES)
 @project_view(Role.ENGINEER, query=query_of(PickForm))
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     advice = advice_for(project)

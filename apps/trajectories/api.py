@@ -12,7 +12,6 @@ from typing import Any
 
 from django.http import HttpRequest
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,7 +19,8 @@ from rest_framework.response import Response
 from apps.core.api import TooLarge
 from apps.core.openapi import JSON, described, reference
 from apps.core.query import number_of, parameters, whole_number
-from apps.core.scopes import Scope
+from apps.core.routes import RUNS, api, shows
+from apps.core.scopes import OWNED, READABLE, SENT, Scope
 from apps.core.sorting import Sorting, choices
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import decoding, filters, names, schema
@@ -160,6 +160,7 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
         raise ValidationError({"detail": f"The body is not gzip: {error}"}) from error
 
 
+@shows(RUNS)
 @extend_schema(
     methods=["POST"],
     request={JSON: reference("Row")},
@@ -190,7 +191,7 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
         OpenApiParameter("cursor", description="`next` or `previous` of another page"),
     ],
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=SENT)
 def collection(request: Request) -> Response:
     return post_one(request) if request.method == "POST" else list_page(request)
 
@@ -222,7 +223,7 @@ def post_one(request: Request) -> Response:
         " are stored even if others are invalid."
     ),
 )
-@api_view(["POST"])
+@api(POST=SENT)
 def batch(request: Request) -> Response:
     with room_for(request):
         return Response(_store_batch(request).as_dict())
@@ -267,6 +268,7 @@ def list_page(request: Request) -> Response:
     )
 
 
+@shows(RUNS)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_trajectories_read",
@@ -281,7 +283,7 @@ def list_page(request: Request) -> Response:
         " arrives late for it (spans, copies, feedback) is not stored."
     ),
 )
-@api_view(["GET", "DELETE"])
+@api(GET=READABLE, DELETE=OWNED)
 def item(request: Request, external_id: str) -> Response:
     trajectory = _find(request, external_id)
     if request.method == "DELETE":
@@ -291,6 +293,7 @@ def item(request: Request, external_id: str) -> Response:
     return Response(as_json(trajectory))
 
 
+@shows(RUNS)
 @extend_schema(
     request={JSON: reference("Feedback")},
     responses=described(
@@ -310,7 +313,7 @@ def item(request: Request, external_id: str) -> Response:
         " trajectory back."
     ),
 )
-@api_view(["POST"])
+@api(POST=SENT)
 def feedback(request: Request, external_id: str) -> Response:
     project = request.auth.project
     said = decoding.loads(body_of(request))

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +16,8 @@ from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, sent, told
 from apps.core.query import is_true
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, READABLE
 from apps.core.storable import refuse_unstorable
 from apps.trajectories import uploads
 from apps.trajectories.actions.mappings import (
@@ -234,7 +235,7 @@ PARAMETERS = [
         " changes nothing."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def imports(request: Request) -> Response:
     project, by = request.auth.project, member_of(request).user
     given = request.query_params
@@ -277,7 +278,7 @@ def imports(request: Request) -> Response:
     examples=[told("It waits", RUNNING)],
     description="An import of this project. Its trajectories: GET /api/v1/trajectories/?import=ID.",
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def one_import(request: Request, pk: UUID) -> Response:
     found = Upload.objects.filter(project=request.auth.project, pk=pk).first()
     if found is None:
@@ -304,7 +305,7 @@ def job_json(job: Upload) -> dict[str, Any]:
     examples=[told("One mapping", [{"name": "helpdesk export", "mapping": PAIRS}])],
     description="The project's saved mappings.",
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def mappings(request: Request) -> Response:
     return Response(
         [
@@ -333,7 +334,7 @@ def mappings(request: Request) -> Response:
     responses=described({}, 403, 404) | {204: None},
     description="Deletes a mapping.",
 )
-@api_view(["GET", "PUT", "DELETE"])
+@api(GET=READABLE, PUT=MANAGED, DELETE=MANAGED)
 def mapping(request: Request, name: str) -> Response:
     if request.method == "PUT":
         return _put(request, name)

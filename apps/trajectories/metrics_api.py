@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import NUMBER, described
+from apps.core.routes import api
+from apps.core.scopes import READABLE
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.api import FILTERS, Unavailable
 from apps.trajectories.metrics import query
@@ -112,7 +113,7 @@ ANSWER = {
         *FILTERS,
     ],
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def metrics(request: Request) -> Response:
     given = request.query_params
     chosen = {name: given.get(name, "") for name in ("measure", "by", "bucket")}

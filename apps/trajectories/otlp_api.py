@@ -27,6 +27,7 @@ from apps.core import scopes
 from apps.core.api import HasProjectKey, key_of
 from apps.core.models import ApiKey, Project
 from apps.core.openapi import JSON
+from apps.core.routes import needing
 from apps.trajectories import otlp, traces
 from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
 from apps.trajectories.api import body_of, redaction_works, room_for
@@ -47,6 +48,7 @@ def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
     API does.
     """
 
+    @needing(POST=scopes.SENT)
     @csrf_exempt
     @require_POST
     def view(request: HttpRequest) -> HttpResponse:

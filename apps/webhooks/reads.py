@@ -6,7 +6,8 @@ from django.db.models import QuerySet
 from django.http import QueryDict
 
 from apps.core.models import Project, Role
-from apps.core.operations import SHOWS_TOTALS, Paged, Rest, operation
+from apps.core.operations import Paged, Rest, operation
+from apps.core.routes import SHOWS_TOTALS
 from apps.core.scopes import Scope
 from apps.webhooks import schema
 from apps.webhooks.models import Delivery, DeliveryState, Webhook

@@ -13,6 +13,7 @@ from apps.core.models import Project, Role
 from apps.core.operations import NOT_DONE, submitted
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.webhooks import actions
 from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Webhook
 from apps.webhooks.sending import request_headers
@@ -76,6 +77,7 @@ def _log(request: HttpRequest, hook: Webhook) -> dict[str, Any]:
     }
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(Role.OPERATOR)
 def delivery(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = _delivery(project, pk)

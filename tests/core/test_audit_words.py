@@ -103,7 +103,8 @@ def audited(path: Path) -> Iterator[str]:
 def test_every_audited_action_has_a_sentence() -> None:
     found = {action for path in sorted((ROOT / "apps").rglob("*.py")) for action in audited(path)}
     assert len(found) > 100 and not found - WORDS.keys(), (
-        f"Give these a sentence in apps/core/auditing/words.py: {sorted(found - WORDS.keys())}"
+        "Give these a sentence, in `says` of their operation or in audit_words.py:"
+        f" {sorted(found - WORDS.keys())}"
     )
     of_jobs = {f"{job}.{what}" for job in NOUNS for what in OF_JOBS}
     assert not (unused := WORDS.keys() - found - of_jobs), unused

@@ -15,7 +15,7 @@ from apps.core.models import Project, Stage
 from apps.core.operations import REGISTRY, Operation, Rest, operation
 from apps.core.operations.forms import form_of
 from apps.core.operations.rest import filled
-from apps.core.scopes import ROUTES
+from apps.core.routes import by_key
 from tests.factories import make_key, make_project
 
 ALL = [pytest.param(one, id=name) for name, one in REGISTRY.items()]
@@ -44,7 +44,7 @@ def test_it_is_closed_to_strangers_and_finds_only_what_is_the_projects(
     one: Operation, key: tuple[Project, dict[str, str]]
 ) -> None:
     assert send(one, {}).status_code == 401
-    assert ROUTES[one.route][one.rest.method] == one.needs
+    assert by_key()[one.route][one.rest.method] == one.needs
     if one.target:
         answer = send(one, key[1])
         assert answer.status_code == 404 and "with this" in answer.json()["detail"]

@@ -14,10 +14,9 @@ from rest_framework.parsers import BaseParser, JSONParser, MultiPartParser
 
 from apps.core.api import MAX_JSON, JsonParser, MultipartParser
 from apps.core.models import Project
-from apps.core.scopes import ROUTES
 from apps.core.storable import PROBLEM, refuse_unstorable
 from tests.factories import key_headers, make_eval_set
-from tests.test_access import key_args
+from tests.test_access import ROUTES, key_args
 from workers.lib.typed import FormError
 
 OPERATIONS = [

@@ -1,5 +1,6 @@
-"""The table of routes: complete, current, and true. Each route that shows a hold-out is asked, and
-the count of looks rises; each other one is asked, and no held-out request is in its answer."""
+"""What routes declare of a hold-out is current and true: each that is counted is asked, and the
+count of looks rises; each other one is asked, and no held-out request is in its answer.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +14,11 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
+from apps.core import routes
+from apps.core.management.commands.routes import TABLE
 from apps.core.models import Role
-from apps.core.operations import REGISTRY
 from apps.evals import actions, drafts
 from apps.evals.answers import open_run
-from apps.evals.holdout import routes as table
-from apps.evals.management.commands.holdout_routes import TABLE
 from apps.evals.models import HoldoutView, MeaningCheck, Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, JudgeVerdict, Reclassification, ReclassificationChange
@@ -32,29 +32,15 @@ from tests.test_access import PAGES, ROLES, WRITES, body_of, logged_in, url_of, 
 
 __all__ = ["world"]
 pytestmark = pytest.mark.django_db
+COUNTED = routes.counted()
 RUN = {"tool": "tickets.close", "args": {"id": 1234}}
-
-
-def test_every_route_is_in_the_table_once() -> None:
-    names = {route.name for route in table.routes()}
-    listed = [*table.COUNTED, *table.TOTALS, *table.MASKED]
-    listed += [
-        f"{space}:{name}".lstrip(":")
-        for space, some in table.NOTHING.items()
-        for name in some.split()
-    ]
-    listed += dict.fromkeys(name for one in REGISTRY.values() for name in one.routes)
-    missing, gone = names - set(listed), set(listed) - names
-    assert not missing, (
-        "Decide what these can show of a hold-out, in apps/evals/holdout/routes.py:"
-        f" {sorted(missing)}"
-    )
-    assert not gone and len(listed) == len(set(listed))
 
 
 def test_the_document_is_what_the_command_writes() -> None:
     written = (Path(django_settings.BASE_DIR) / TABLE).read_text()
-    assert written == table.document(), "Run `python manage.py holdout_routes`."
+    assert written == routes.document(), (
+        "Run `python manage.py routes`, and look at what a route now opens or shows."
+    )
 
 
 @pytest.fixture
@@ -248,7 +234,7 @@ ELSEWHERE = {
         "long runs only; counts as trajectories:detail does",
     ),
 }
-SHOWING = [name for name in table.counted() if name in PAGES and name not in ELSEWHERE]
+SHOWING = [name for name in COUNTED if name in PAGES and name not in ELSEWHERE]
 STATES = {"reviews:detail": judged, "reviews:adjudicate": judged, "reviews:export": judged}
 
 
@@ -414,7 +400,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         # test_importing.py, test_variants.py: what is left out is a look of the key
         "evals_api:variants",
     }
-    assert set(asked) == {name for name in table.counted() if name not in PAGES} - elsewhere_tested
+    assert set(asked) == {name for name in COUNTED if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():
         before = HoldoutView.objects.filter(project=project).count()
         headers = key_headers(project, may_see_holdout=True)
@@ -440,9 +426,7 @@ def test_no_other_page_says_what_is_held_out(scene: dict[str, Any]) -> None:
     quiet = [
         name
         for name in PAGES
-        if name not in table.counted()
-        and ROLES[name] != Role.OWNER
-        and not name.startswith("webhooks:")
+        if name not in COUNTED and ROLES[name] != Role.OWNER and not name.startswith("webhooks:")
     ]
     for name in quiet:
         response = send(client, name, scene)
@@ -455,7 +439,7 @@ def test_no_other_page_says_what_is_held_out(scene: dict[str, Any]) -> None:
 
 
 def test_every_way_to_a_hold_out_is_asked_by_a_test() -> None:
-    assert not set(ELSEWHERE) - set(table.counted())
-    assert set(SHOWING) | set(ELSEWHERE) | {
-        name for name in table.counted() if name not in PAGES
-    } == set(table.counted())
+    assert not set(ELSEWHERE) - set(COUNTED)
+    assert set(SHOWING) | set(ELSEWHERE) | {name for name in COUNTED if name not in PAGES} == set(
+        COUNTED
+    )

@@ -12,7 +12,6 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from apps.core.models import AuditEvent
-from apps.core.scopes import ROUTES
 from apps.environments.actions import save_verifier
 from apps.reviews import actions
 from apps.reviews.evidence import lock_states
@@ -22,6 +21,7 @@ from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
 from tests.factories import admin_of, make_environment, make_member, make_project
 from tests.reviews.made import Made, judge_all, pass_probes
+from tests.test_access import ROUTES
 
 pytestmark = pytest.mark.django_db
 

@@ -5,7 +5,6 @@ may read.
 from __future__ import annotations
 
 from drf_spectacular.utils import extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -15,6 +14,8 @@ from apps.core.models import Role
 from apps.core.openapi import described, page, told
 from apps.core.paging import keyset
 from apps.core.query import number_of, parameters, whole_number
+from apps.core.routes import HOW_MANY, UNCOUNTED, api, shows
+from apps.core.scopes import READABLE
 
 PAGE, MAX_PAGE = 50, 500
 EVENT = {
@@ -58,6 +59,7 @@ EXAMPLE = {
 }
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @extend_schema(
     operation_id="v1_audit_list",
     responses=described({200: page(EVENT)}, 400, 403),
@@ -74,7 +76,7 @@ EXAMPLE = {
     description="Who changed what in the project, newest first. People, keys and webhooks only for "
     "keys whose creator manages them.",
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def audit(request: Request) -> Response:
     query = request.query_params.dict()
     asked = Filters.read(query)

@@ -24,6 +24,7 @@ from apps.core.auditing.filters import KINDS, QUERY, TABS, Filters
 from apps.core.auditing.words import Piece, page_of, pieces, sentence
 from apps.core.models import AuditEvent, Project
 from apps.core.paging import keyset
+from apps.core.routes import HOW_MANY, UNCOUNTED, shows
 
 PAGE = 50
 AT_ONCE = 500
@@ -36,6 +37,7 @@ class Line:
     pieces: list[Piece]
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(archived=True, deleted=True, query=QUERY | {"cursor": None})
 def audit(request: HttpRequest, project: Project) -> HttpResponse:
     """What a viewer may read: the events that are for others' eyes are left out
@@ -75,6 +77,7 @@ def _about(name: str, project: Project) -> Piece | None:
     return Piece(str(row), page_of(kind, pk, project.slug))
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(archived=True, deleted=True, query=QUERY)
 def export(request: HttpRequest, project: Project, format: str) -> HttpResponseBase:
     """All that the filters find, as a file, the newest first; 400 for a filter that makes no

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 from drf_spectacular.utils import extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.managed import objects as managed
 from apps.core.openapi import JSON, LINE, described, sent
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, OWNED, READABLE
 from workers.lib.typed import convert, json_schema
 
 
@@ -99,7 +100,7 @@ def object_json(how: managed.Managed, row: Any) -> dict[str, Any]:
     responses=described({}, 403, 404, 409) | {204: None},
     description="Deletes an object that nothing needs; 409 says what is in the way.",
 )
-@api_view(["GET", "PATCH", "DELETE"])
+@api(GET=READABLE, PATCH=MANAGED, DELETE=OWNED)
 def item(request: Request, kind: str, pk: str) -> Response:
     how, row = managed.find(request.auth.project, kind, pk)
     given: dict[str, Any] = {

@@ -8,8 +8,6 @@ hold-out and audit words follow from it. What none of this fits stays a plain vi
 
 from apps.core.operations.declared import (
     REGISTRY,
-    SHOWS_TOTALS,
-    Disclosure,
     Operation,
     Page,
     Paged,
@@ -24,8 +22,6 @@ from apps.core.operations.types import Moment, Name, choice_of
 __all__ = [
     "NOT_DONE",
     "REGISTRY",
-    "SHOWS_TOTALS",
-    "Disclosure",
     "Moment",
     "Name",
     "Operation",

@@ -15,10 +15,10 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from msgspec import UNSET, Struct, UnsetType
 
-from apps.core import scopes
 from apps.core.auditing import words
 from apps.core.models import ApiKey, Project
 from apps.core.query import Query
+from apps.core.routes import SHOWS_NOTHING, Disclosure
 from apps.core.scopes import ROLE_FOR, Needs, Role, Scope
 
 T = TypeVar("T")
@@ -68,17 +68,6 @@ class Page:
     done: str | Callable[[Any, Any], str] = ""
     after: Callable[[HttpRequest, Any], None] | None = None
     refused: Callable[[HttpRequest, Any, Exception], HttpResponse | None] | None = None
-
-
-class Disclosure(NamedTuple):
-    """What a route can show of a hold-out, and whether that counts as a view of it."""
-
-    what: str
-    counted: str
-
-
-SHOWS_NOTHING = Disclosure("", "–")
-SHOWS_TOTALS = Disclosure("aggregates of evaluations", "when evaluated")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -231,8 +220,6 @@ def operation(
             raise ValueError(f"There is an operation {name} already.")
         REGISTRY[name] = one
         body.operation = one  # type: ignore[attr-defined]
-        if rest:
-            scopes.declare(one.route, rest.method, one.needs)
         if one.says:
             words.declare(apps.get_app_config(one.app).audit_section, one.says)
         return body

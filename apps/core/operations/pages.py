@@ -53,6 +53,7 @@ def _button(one: Operation) -> Any:
         return _done(one, request, project, target, returned)
 
     view.__name__ = one.page_route
+    view.shows = one.shows  # type: ignore[attr-defined]
     return view
 
 
@@ -73,6 +74,7 @@ def _form_page(one: Operation) -> Any:
         )
 
     view.__name__ = one.page_route
+    view.shows = one.shows  # type: ignore[attr-defined]
     return view
 
 

@@ -13,7 +13,6 @@ from django.db.models.manager import BaseManager
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Struct, inspect
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -23,6 +22,7 @@ from apps.core.openapi import JSON, described, page, results
 from apps.core.operations.declared import REGISTRY, Operation, Paged, Written
 from apps.core.paging import keyset
 from apps.core.query import Query, number_of, parameters, whole_number
+from apps.core.routes import api
 from workers.lib.typed import convert, json_schema
 
 PAGE, MAX_PAGE = 50, 200
@@ -30,11 +30,15 @@ PAGING: Query = {"cursor": None, "limit": whole_number(1, MAX_PAGE, PAGE)}
 
 
 def rest_urls(app: str) -> list[URLPattern]:
-    """The routes of an app's operations. Its modules that declare them are imported before."""
+    """The routes of an app's operations. Its modules that declare them are imported before.
+    Raises ValueError for a route and method that two of them declare.
+    """
     routes: dict[str, dict[str, Operation]] = {}
     for one in REGISTRY.values():
         if one.app == app and one.rest:
-            routes.setdefault(one.rest.route, {})[one.rest.method] = one
+            methods = routes.setdefault(one.rest.route, {})
+            if methods.setdefault(one.rest.method, one) is not one:
+                raise ValueError(f"{one.rest.method} of {one.route} is declared already.")
     return [
         path(next(iter(methods.values())).rest.path, _view(route, methods), name=route)
         for route, methods in routes.items()
@@ -47,7 +51,8 @@ def _view(route: str, methods: Mapping[str, Operation]) -> Any:
         return _answer(methods[method], request, address)
 
     view.__name__ = route
-    decorated = api_view(list(methods))(view)
+    decorated = api(**{method: one.needs for method, one in methods.items()})(view)
+    decorated.shows = max(one.shows for one in methods.values())
     for one in methods.values():
         decorated = extend_schema(
             methods=[one.rest.method],

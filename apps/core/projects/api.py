@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from drf_spectacular.utils import extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.models import Project, Stage
 from apps.core.openapi import JSON, LINE, TEXT, described, sent
 from apps.core.projects import lifecycle
+from apps.core.routes import api
+from apps.core.scopes import OWNED, READABLE
 from workers.lib.typed import convert, json_schema
 
 
@@ -42,6 +43,7 @@ PROJECT = {
         "created_at": {"type": "string", "format": "date-time"},
     },
 }
+ALSO_ARCHIVED = OWNED._replace(archived=True)
 
 
 def project_json(project: Project) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def project_json(project: Project) -> dict[str, Any]:
         " when it is done."
     ),
 )
-@api_view(["GET", "PATCH", "DELETE"])
+@api(GET=READABLE, PATCH=ALSO_ARCHIVED, DELETE=ALSO_ARCHIVED)
 def project(request: Request) -> Response:
     row, by = Project.objects.get(pk=request.auth.project_id), request.auth.created_by
     label = {"actor_label": f"API key “{request.auth.name}”"}

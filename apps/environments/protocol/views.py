@@ -15,6 +15,8 @@ from rest_framework.exceptions import AuthenticationFailed
 
 from apps.core import scopes
 from apps.core.api import TooManyRefused, key_of
+from apps.core.routes import needing, shows
+from apps.core.scopes import RUN
 from apps.environments.clients import load_for
 from apps.environments.models import Environment
 from apps.environments.protocol import guards, sessions
@@ -56,6 +58,7 @@ def served(method: str) -> Callable:
     """
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @needing(**{method: RUN})
         @csrf_exempt
         @wraps(view)
         def wrapper(request: HttpRequest, slug: str, version: int, **kwargs: Any) -> HttpResponse:
@@ -125,6 +128,7 @@ def describe(request: HttpRequest, environment: Environment) -> HttpResponse:
     )
 
 
+@shows("that a task is held out; with the right it is opened")
 @served("POST")
 def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse:
     row = object_of(read(request, MAX_ROW), "The task's row")
@@ -182,6 +186,7 @@ def tool(request: HttpRequest, environment: Environment, tool: str) -> HttpRespo
     return answer({"output": done.observation})
 
 
+@shows("scores of answers to held-out tasks, with the right, up to a daily limit")
 @served("POST")
 def verify(request: HttpRequest, environment: Environment) -> HttpResponse:
     """The two echoed fields are given back byte for byte."""

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +16,8 @@ from rest_framework.response import Response
 from apps.core import jobs
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, page
+from apps.core.routes import api, shows
+from apps.core.scopes import RESULT, RUN
 from apps.evals.holdout import leaks
 from apps.evals.lookups import CURSOR, LIMIT, find_set, find_version, form_of, listed, needs_right
 from apps.evals.meaning import check, verdicts
@@ -78,6 +79,7 @@ WITH_PAIRS = {
 }
 
 
+@shows("the part of the hold-out that is sent to a server, with the right")
 @extend_schema(
     methods=["GET"],
     operation_id="v1_meaning_checks_list",
@@ -96,7 +98,7 @@ WITH_PAIRS = {
         " a view."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=RUN)
 def checks(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "GET":
@@ -113,6 +115,7 @@ def checks(request: Request, pk: UUID) -> Response:
     return Response(as_json(job), status=202)
 
 
+@shows("held-out requests next to similar ones, with the right")
 @extend_schema(
     operation_id="v1_meaning_checks_read",
     responses=described({200: WITH_PAIRS}, 403, 404),
@@ -121,7 +124,7 @@ def checks(request: Request, pk: UUID) -> Response:
         " access to hold-outs and counts as a view."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def item(request: Request, pk: UUID, job: UUID) -> Response:
     eval_set = find_set(request, pk)
     needs_right(request, Split.HOLDOUT)
@@ -137,7 +140,7 @@ def item(request: Request, pk: UUID, job: UUID) -> Response:
     responses=described({200: CHECK}, 403, 404, 409),
     description="Stops a check. 409 if it has already finished.",
 )
-@api_view(["POST"])
+@api(POST=RUN)
 def cancel(request: Request, pk: UUID, job: UUID) -> Response:
     row = _check(find_set(request, pk), job)
     needs_right(request, Split.HOLDOUT)

@@ -22,6 +22,7 @@ from apps.core.differences import left_out, side_by_side
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.query import Query, many
+from apps.core.routes import OUTPUTS, shows
 from apps.evals.comparison import files
 from apps.evals.comparison.report import Comparison
 from apps.evals.comparison.report import compare as compared
@@ -37,6 +38,7 @@ MOST, OFFERED, SIZE, EXTREMES = 20, 100, 50, 6
 OF_COMPARISON: Query = QUERY | {"run": many(UUID)}
 
 
+@shows("which held-out tasks passed, once the person has opened them")
 @project_view(query=OF_COMPARISON | {"after": None, "before": None})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """For htmx (other filters) only the tasks."""
@@ -86,6 +88,7 @@ def compare(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
+@shows("groups of held-out tasks, once the person has opened them")
 @project_view(query={"run": many(UUID)})
 def breakdown(request: HttpRequest, project: Project) -> HttpResponse:
     """A fragment: components of the reward; failure modes and groups of tasks, if the tasks may be
@@ -172,6 +175,7 @@ def filters_of(query: Mapping[str, str], runs: Sequence[EvalRun]) -> Filters:
     return Filters.from_query(query, len(runs))
 
 
+@shows(OUTPUTS)
 @require_POST
 @project_view(Role.ENGINEER)
 def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
@@ -191,6 +195,7 @@ def open_compared(request: HttpRequest, project: Project) -> HttpResponse:
     return redirect(f"{page}?{query}")
 
 
+@shows("which held-out tasks passed, as a file, once the person has opened them")
 @project_view(query=OF_COMPARISON | {"format": list(files.FORMATS)})
 def export(request: HttpRequest, project: Project) -> HttpResponseBase:
     """A file of the comparison, with its filtered tasks. If it contains a hold-out, a POST is

@@ -16,6 +16,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project
 from apps.core.query import KEY, whole_number
+from apps.core.routes import shows
 from apps.evals.comparison.tables import read
 from apps.evals.comparison.tasks import REGRESSED, TaskRow, TaskTable
 from apps.evals.holdout.view_log import view_count
@@ -39,6 +40,7 @@ class Side:
     whole: dict[str, Any]
 
 
+@shows("a held-out task and outputs on it, once the person has opened them")
 @project_view(query=OF_COMPARISON | {"with": whole_number(1), "a": KEY, "b": KEY})
 def compared_task(request: HttpRequest, project: Project, task: str) -> HttpResponse:
     """The page; for htmx (j and k) only this task's part. A held-out task first has to be

@@ -12,11 +12,13 @@ from django.shortcuts import get_object_or_404, render
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.query import many
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.evals.pages.compare import chosen_of
 from apps.evals.pages.runs import OF_SAMPLES, chosen_filters, may_see, runs_of
 from apps.evals.samples.distributions import compared, figures, measured
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query=OF_SAMPLES)
 def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Of the filtered samples. If a hold-out is not opened: of all, which reveals nothing about
@@ -30,6 +32,7 @@ def of_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"run": many(UUID)})
 def of_several(request: HttpRequest, project: Project) -> HttpResponse:
     runs = chosen_of(project, request.GET.getlist("run"))

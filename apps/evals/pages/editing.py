@@ -16,6 +16,7 @@ from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, json_of
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
+from apps.core.routes import SIDES, shows
 from apps.evals import editing
 from apps.evals.editing_api import Edit
 from apps.evals.formats.rows import Bad, check_storable, checked_expected, checked_messages
@@ -97,6 +98,7 @@ class TaskEditForm(PlainForm):
         return [part for part in self.cleaned_data["tags"].split(",") if part.strip()]
 
 
+@shows("a held-out task, once the person has opened it")
 @project_view(Role.ENGINEER)
 def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Held-out tasks only for people who have opened them. A task of a frozen set is edited in the
@@ -133,6 +135,7 @@ def edit(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def change_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:

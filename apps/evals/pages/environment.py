@@ -10,6 +10,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.routes import SIDES, shows
 from apps.environments.forms import EnvironmentForm, builtins
 from apps.environments.views import made_by
 from apps.evals.actions import EvalSetError
@@ -48,6 +49,7 @@ def for_set(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return render(request, "environments/new.html", context)
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def package_tasks(request: HttpRequest, project: Project, pk: int) -> HttpResponse:

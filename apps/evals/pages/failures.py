@@ -18,6 +18,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.query import whole_number
+from apps.core.routes import RUNS, SIDES, shows
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import demonstration_of
@@ -36,6 +37,7 @@ SEEN = 12
 LAST = "evals.last_task"
 
 
+@shows(f"{RUNS}; {SIDES}")
 @project_view(Role.ENGINEER, query={"cut": whole_number(0), "suggestion": whole_number(0)})
 def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """One task from one failure. Suggestions name their source; a person confirms or changes
@@ -84,6 +86,7 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     )
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
@@ -182,6 +185,7 @@ def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
     return Leak(task.key, request_of(task), "", "", 1.0)  # deleted in the meantime
 
 
+@shows(RUNS)
 @project_view(Role.ENGINEER, query=OF_LISTS)
 def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Turns filtered successes into tasks that guard what already works."""

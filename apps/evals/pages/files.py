@@ -24,6 +24,7 @@ from django.views.decorators.http import require_POST
 from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.routes import HOW_MANY, SIDES, UNCOUNTED, shows
 from apps.evals import actions, exporting, importing
 from apps.evals.forms import ImportChoiceForm, ImportForm
 from apps.evals.holdout.view_log import record_refusal, view_count
@@ -34,6 +35,7 @@ SALT = "evals.import"
 TOKEN_S = 24 * 3600
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(Role.ENGINEER)
 def import_file(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The form; after a POST the preview of the file. Nothing is stored yet."""
@@ -86,6 +88,7 @@ def _preview(
     )
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def import_start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -139,6 +142,7 @@ def _token(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
     return token if (token["set"], token["by"]) == (str(eval_set.pk), request.user.pk) else {}
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(Role.ENGINEER)
 def import_status(request: HttpRequest, project: Project, pk: str, identity: str) -> HttpResponse:
     """The import by a worker, or the fragment of it that the page polls."""
@@ -172,6 +176,7 @@ def _page(
 # To files
 
 
+@shows(SIDES)
 @project_view(query={"split": Split.values, "format": list(exporting.FORMATS)})
 def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     """A file of one split; without one, the page to choose it. The hold-out's requires a POST."""
@@ -192,6 +197,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     return render(request, "evals/export.html", context)
 
 
+@shows("the held-out tasks, as a file")
 @require_POST
 @project_view(Role.ENGINEER)
 def export_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:

@@ -22,6 +22,7 @@ from apps.core.intervals import student, wilson
 from apps.core.models import Project
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER, whole_number
+from apps.core.routes import OUTPUTS, shows
 from apps.core.sorting import choices
 from apps.evals.holdout.view_log import record_output_view
 from apps.evals.learnability.run import RunLearnability
@@ -56,6 +57,7 @@ class Options:
         )
 
 
+@shows(OUTPUTS)
 @project_view(
     query={
         "g": whole_number(2, 64),

@@ -14,6 +14,7 @@ from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
+from apps.core.routes import shows
 from apps.evals.actions import EvalSetError
 from apps.evals.forms import MeaningForm
 from apps.evals.meaning import check, verdicts
@@ -26,6 +27,7 @@ PAGE = 20
 FILTERS = {"open": "Undecided", "same": "Same task", "different": "Different", "all": "All"}
 
 
+@shows("held-out requests next to similar ones")
 @project_view(Role.ENGINEER, query={"show": list(FILTERS), "page": PAGE_NUMBER})
 def page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The pairs, most similar first. They show held-out requests, which is a view."""
@@ -69,6 +71,10 @@ def _job(eval_set: EvalSet) -> dict[str, Any]:
     return {"run": job, "logs": JobLog.objects.filter(job=job.pk).order_by("-pk")[:10]}
 
 
+@shows(
+    "the part of the hold-out that is sent to a server; the pairs of the last check, if the form is"
+    " invalid"
+)
 @require_POST
 @project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -110,6 +116,7 @@ def stop(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
+@shows("held-out requests next to similar ones")
 @require_POST
 @project_view(Role.ENGINEER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
@@ -123,6 +130,7 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     )
 
 
+@shows("held-out requests next to similar ones")
 @require_POST
 @project_view(Role.ENGINEER)
 def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:

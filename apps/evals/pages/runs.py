@@ -21,6 +21,7 @@ from apps.core.forms import whole
 from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.query import Query
+from apps.core.routes import OUTPUTS, TOTALS, WHEN_EVALUATED, shows
 from apps.core.timeouts import TooLong, patience
 from apps.evals import traces
 from apps.evals.announcing import run_notes
@@ -55,6 +56,7 @@ MAY_QUOTE = (
 OF_SAMPLES: Query = QUERY | {"after": None, "before": None}
 
 
+@shows("outputs and scores on held-out tasks, once the person has opened them")
 @project_view(query=OF_SAMPLES)
 def run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = get_object_or_404(runs_of(project), pk=pk)
@@ -73,6 +75,7 @@ def compared_with(row: EvalRun) -> EvalRun | None:
     )
 
 
+@shows("outputs and scores on held-out tasks, once the person has opened them")
 @project_view(query=OF_SAMPLES)
 def samples(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment with the samples by other filters; its URL is that of the page with them."""
@@ -144,6 +147,7 @@ def others_of(row: EvalRun) -> QuerySet[EvalRun]:
     return rows.exclude(pk=row.pk).select_related("model_version", "eval_set", "environment")
 
 
+@shows("held-out tasks and outputs on them, as a file, once the person has opened them")
 @project_view(query=OF_SAMPLES | {"format": list(exporting.FORMATS)})
 def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     """A file of the filtered samples. A hold-out's requires a POST, and each export is a view."""
@@ -163,6 +167,7 @@ def export(request: HttpRequest, project: Project, pk: str) -> HttpResponseBase:
     return exporting.file_of(row, chosen_filters(request, row, given).apply(row), format)
 
 
+@shows(OUTPUTS)
 @require_POST
 @project_view(Role.ENGINEER)
 def open_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -178,6 +183,7 @@ def row_url(row: EvalRun) -> str:
     return reverse("evals:run", args=[row.project.slug, row.pk])
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def run_status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """The fragment that a running evaluation's page polls; once the run has ended, the whole page

@@ -11,6 +11,7 @@ from apps.core.access import project_view
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.query import KEY
+from apps.core.routes import SIDES, shows
 from apps.evals.actions import EvalSetError
 from apps.evals.forms import drafts_of
 from apps.evals.from_failures import DRAFT, open_draft
@@ -42,6 +43,7 @@ class SampleTasksForm(PlainForm):
             del self.fields["eval_set"]
 
 
+@shows(SIDES)
 @project_view(Role.ENGINEER, query=OF_SAMPLES | {"sample": KEY})
 def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     run = get_object_or_404(runs_of(project), pk=pk)

@@ -13,6 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 
 from apps.core.access import project_view
 from apps.core.models import Project
+from apps.core.routes import shows
 from apps.evals.comparison.modes import UNMATCHED
 from apps.evals.costs import cost, price_of
 from apps.evals.holdout.view_log import view_count
@@ -28,6 +29,7 @@ from workers.lib.messages import functions_of
 PARTS = ("output", "conversation")
 
 
+@shows("a held-out task and an output on it, once the person has opened them")
 @project_view(query=OF_SAMPLES | {"part": PARTS})
 def sample(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:
     """The page; for htmx (j and k) only this sample's part. Of a hold-out, it first has to be

@@ -17,6 +17,7 @@ from apps.core.models import Project, Role
 from apps.core.operations.forms import OperationForm, form_of
 from apps.core.paging import page_of
 from apps.core.query import FLAG, KEY, PAGE_NUMBER, Query
+from apps.core.routes import HOW_MANY, SIDES, TOTALS, UNCOUNTED, WHEN_EVALUATED, shows
 from apps.core.sorting import Sorting, choices
 from apps.evals import actions, drafts, editing
 from apps.evals.baseline import baseline_of, like
@@ -63,6 +64,7 @@ RUN_COLUMNS = {
 }
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(
     query={
         "archived": FLAG,
@@ -125,6 +127,7 @@ def create(request: HttpRequest, project: Project) -> HttpResponse:
 OF_SET: Query = {"split": Split.values, "task": UUID, "tag": None, "q": None, "page": PAGE_NUMBER}
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(query=OF_SET)
 def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return show(request, project, pk, looked=False)
@@ -184,6 +187,7 @@ def show(request: HttpRequest, project: Project, pk: str, looked: bool) -> HttpR
     )
 
 
+@shows("the held-out tasks")
 @require_POST
 @project_view(Role.ENGINEER, query=OF_SET)
 def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -196,6 +200,7 @@ def show_holdout(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     return show(request, project, pk, looked=True)
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -211,6 +216,7 @@ def add_trajectories(request: HttpRequest, project: Project, pk: str) -> HttpRes
     return attempt(request, eval_set, add)
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def add_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -239,6 +245,7 @@ def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse
     return attempt(request, task.eval_set, lambda: actions.remove_task(task=task, by=request.user))
 
 
+@shows("scores of a model on the hold-out, once it has run")
 @project_view(
     Role.ENGINEER,
     query={

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.routes import OUTPUTS, shows
 from apps.evals.editing import TAGS, tags_of
 from apps.evals.holdout.view_log import has_opened_task, record_task_view, view_count
 from apps.evals.models import EvalRun, Sample, Task
@@ -23,6 +24,7 @@ from workers.lib.messages import functions_of
 EVALUATIONS, VARIANTS = 50, 20
 
 
+@shows("a held-out task, once the person has opened it")
 @project_view()
 def task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """A held-out task first has to be opened."""
@@ -46,6 +48,7 @@ def may_see_task(request: HttpRequest, row: Task) -> bool:
     )
 
 
+@shows(OUTPUTS)
 @require_POST
 @project_view(Role.ENGINEER)
 def open_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:

@@ -13,6 +13,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER
+from apps.core.routes import HOW_MANY, SIDES, UNCOUNTED, shows
 from apps.evals.capability.add import add_general
 from apps.evals.diffing import diff
 from apps.evals.forms import VariantsForm
@@ -24,11 +25,13 @@ from apps.evals.pages.variant_job import OF_JOB, estimate, form_for, shown
 from apps.evals.variants import batches, model_job
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(query={"against": KEY, "page": PAGE_NUMBER})
 def versions(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return _diff(request, project, pk, looked=False)
 
 
+@shows("the held-out tasks that differ")
 @require_POST
 @project_view(Role.ENGINEER, query={"against": KEY, "page": PAGE_NUMBER})
 def with_holdout(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -76,6 +79,7 @@ def _diff(request: HttpRequest, project: Project, pk: str, looked: bool) -> Http
     return render(request, "evals/versions.html", context)
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def general(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
@@ -96,6 +100,7 @@ def confirm_task(request: HttpRequest, project: Project, pk: str) -> HttpRespons
     return attempt(request, task.eval_set, lambda: batches.confirm(task=task, by=request.user))
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(query=OF_JOB)
 def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Makes a batch, or reviews the waiting one."""
@@ -124,6 +129,7 @@ def variants_page(request: HttpRequest, project: Project, pk: str) -> HttpRespon
     )
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def make_variants(request: HttpRequest, project: Project, pk: str) -> HttpResponse:

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct, field
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +18,8 @@ from apps.core.api import member_of
 from apps.core.http import uuid_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, LINE, described, sent, told
+from apps.core.routes import SIDES, api, shows
+from apps.core.scopes import MANAGED, READABLE
 from apps.evals.lookups import find_set, form_of
 from apps.evals.models import EvalSet, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job, templates
@@ -183,6 +184,7 @@ JOB_VALUE = {
 }
 
 
+@shows(SIDES)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_variants_read",
@@ -211,7 +213,7 @@ JOB_VALUE = {
         " enough of them have been reviewed."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def variants(request: Request, pk: UUID) -> Response:
     eval_set = find_set(request, pk)
     if request.method == "GET":
@@ -232,7 +234,7 @@ def variants(request: Request, pk: UUID) -> Response:
     ],
     description="Accepts or rejects one variant of the waiting batch.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def judge(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Judge)
     task = _task(eval_set, {"pk": uuid_of(asked.task)})
@@ -250,7 +252,7 @@ def judge(request: Request, pk: UUID) -> Response:
         " or discards it. 409 if too few were reviewed or accepted."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def end(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, End)
     if asked.do == "use":
@@ -270,7 +272,7 @@ def end(request: Request, pk: UUID) -> Response:
         "Has a model write variants, on a worker; poll the set's variants until `job` has finished."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def write(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Write)
     server = {"base_url": asked.base_url, "model": asked.model, "key_variable": asked.key_variable}
@@ -295,7 +297,7 @@ def write(request: Request, pk: UUID) -> Response:
     examples=[told("Stopped", ALL | {"job": JOB_VALUE | {"state": "cancelled"}})],
     description="Stops variant generation; nothing is stored.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def cancel(request: Request, pk: UUID) -> Response:
     eval_set, by = find_set(request, pk), member_of(request).user
     model_job.stop(eval_set=eval_set, by=by)
@@ -315,7 +317,7 @@ def cancel(request: Request, pk: UUID) -> Response:
         " confirmed tasks."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def confirm(request: Request, pk: UUID) -> Response:
     eval_set, by, asked = find_set(request, pk), member_of(request).user, form_of(request, Confirm)
     batches.confirm(task=_task(eval_set, {"key": asked.key}), by=by)

@@ -21,6 +21,7 @@ from apps.core.forms import whole
 from apps.core.http import go, uuid_of
 from apps.core.models import Project, Role
 from apps.core.query import FLAG, KEY, Query
+from apps.core.routes import RUNS, shows
 from apps.failures.actions import bulk, decisions
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.prompts import undecided
@@ -71,11 +72,13 @@ def triage(request: HttpRequest, project: Project) -> HttpResponse:
     return finished(request, queue)
 
 
+@shows(RUNS)
 @project_view(query=OF_QUEUE)
 def case(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, queue_of(request, project), find(project, pk))
 
 
+@shows(RUNS)
 @project_view(query=OF_QUEUE | {"back": FLAG, "ahead": FLAG})
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The next case, or with `?back=1` the previous one. With `?ahead=1` it is only prefetched: the
@@ -98,6 +101,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, queue, find(project, other or pk), note="" if other else "No other cases.")
 
 
+@shows(RUNS)
 @project_view(query=OF_QUEUE)
 def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The failures most similar to a case. The browser loads them after the case is shown, so the
@@ -130,6 +134,7 @@ def is_free(failure: Failure, user: Any) -> bool:
     return is_mine and failure.state == FailureState.OPEN
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.REVIEWER, query=OF_QUEUE)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
@@ -155,6 +160,7 @@ def also(given: QueryDict) -> list[int]:
     return [pk for text in given.getlist("also")[:SHOWN] if (pk := whole(text)) is not None]
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.REVIEWER, query=OF_QUEUE)
 def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
@@ -164,6 +170,7 @@ def split(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return after(request, failure, act, stay=True)
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.REVIEWER, query=OF_QUEUE)
 def blame(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
@@ -178,6 +185,7 @@ def blame(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return after(request, failure, act, stay=True)
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.REVIEWER, query=OF_QUEUE)
 def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
@@ -194,6 +202,7 @@ def assign(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return after(request, failure, act, stay=to in (None, request.user))
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.REVIEWER, query=OF_QUEUE)
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
@@ -374,6 +383,7 @@ def may_blame(request: HttpRequest, failure: Failure) -> bool:
     )
 
 
+@shows(RUNS)
 @project_view()
 def part(request: HttpRequest, project: Project, pk: int, first: int) -> HttpResponse:
     """The messages of one part of a long run, with buttons to blame a step."""

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
+from apps.core.routes import RUNS, shows
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, OutcomeCheck, OutcomeEstimate
 from apps.failures.outcomes import checks, train_job
@@ -37,6 +38,7 @@ class ShareForm(PlainForm):
     percent = forms.FloatField(min_value=0, max_value=100, label="Runs to check, %")
 
 
+@shows(RUNS)
 @project_view(query={"run": None})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """The next run, or `?run=`."""
@@ -110,6 +112,7 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
     }
 
 
+@shows(RUNS)
 @project_view()
 def part(request: HttpRequest, project: Project, trajectory: UUID, first: int) -> HttpResponse:
     """The messages of one part of a long run, without the blamed step: people judge the run before

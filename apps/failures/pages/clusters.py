@@ -23,6 +23,7 @@ from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import FLAG, PAGE_NUMBER
+from apps.core.routes import RUNS, shows
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused
 from apps.failures.clusters import purity, store
@@ -208,6 +209,7 @@ def recluster(request: HttpRequest, project: Project) -> HttpResponse:
 # One cluster
 
 
+@shows(RUNS)
 @project_view(query={"state": FailureState.values, "page": PAGE_NUMBER})
 def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     cluster = get_object_or_404(

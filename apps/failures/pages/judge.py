@@ -22,6 +22,7 @@ from apps.core.models import Project, Role
 from apps.core.outgoing_keys import key_hosts
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER
+from apps.core.routes import RUNS, shows
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import judging, rubrics
@@ -97,6 +98,7 @@ class Version:
     before: int | None
 
 
+@shows(RUNS)
 @project_view(query={"version": KEY})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     last = project.rubrics.first()
@@ -188,6 +190,7 @@ def _samples(project: Project) -> list[Failure]:
     )
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.OPERATOR)
 def save(request: HttpRequest, project: Project) -> HttpResponse:
@@ -245,6 +248,7 @@ def diff(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
+@shows(RUNS)
 @project_view(query={"only": ("failures", "fine", "errors"), "page": PAGE_NUMBER})
 def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     """The judge's verdicts, run by run."""
@@ -272,6 +276,7 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
 # Trying a rubric
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.ENGINEER)
 def try_it(request: HttpRequest, project: Project) -> HttpResponse:
@@ -288,6 +293,7 @@ def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.ENGINEER)
 def try_one(request: HttpRequest, project: Project) -> HttpResponse:

@@ -18,6 +18,7 @@ from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER, Query, selection_of
+from apps.core.routes import RUNS, shows
 from apps.core.timeouts import TooLong, patience
 from apps.failures import classify_job, rates
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
@@ -45,6 +46,7 @@ SPANS = list(rates.SINCE)
 OF_LIST: Query = FILTERS | {"state": FailureState.values, "since": SPANS, "page": PAGE_NUMBER}
 
 
+@shows(RUNS)
 @project_view(query=OF_LIST)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given, may = request.GET, request.membership.may(Role.REVIEWER)

@@ -13,6 +13,7 @@ from apps.core.access import project_view
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.query import whole_number
+from apps.core.routes import RUNS, shows
 from apps.failures.actions.decisions import Refused, mark_failure
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.models import Failure, FailureMode
@@ -36,6 +37,7 @@ class MarkForm(PlainForm):
         self.fields["mode"].queryset = project.failure_modes.all()
 
 
+@shows(RUNS)
 @project_view(Role.REVIEWER, query={"step": whole_number(0, 10**9)})
 def mark(request: HttpRequest, project: Project, trajectory: UUID) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=trajectory)

@@ -20,6 +20,7 @@ from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER
+from apps.core.routes import RUNS, shows
 from apps.failures.actions import policy
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule, SystemPrompt
@@ -120,6 +121,7 @@ class RuleForm(PlainForm):
             self.add_error(name if name in self.fields else None, error)
 
 
+@shows(RUNS)
 @project_view(query={"state": list(PolicyRule.DECISIONS), "page": PAGE_NUMBER})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """All rules, or `?state=` those in one state."""

@@ -15,6 +15,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER, Query
+from apps.core.routes import RUNS, shows
 from apps.failures import reclassify
 from apps.failures.models import Failure, Reclassification, ReclassificationChange
 from apps.trajectories.shown import runs_shown
@@ -25,11 +26,13 @@ SHOWN = 20
 OF_CHANGES: Query = {"before": None, "after": None, "show": ("people",), "page": PAGE_NUMBER}
 
 
+@shows(RUNS)
 @project_view(query=OF_CHANGES)
 def index(request: HttpRequest, project: Project) -> HttpResponse:
     return _page(request, project, project.reclassifications.select_related("created_by").first())
 
 
+@shows(RUNS)
 @project_view(query=OF_CHANGES)
 def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpResponse:
     return _page(request, project, _get(project, pk))

@@ -10,13 +10,14 @@ from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, LINE, described, page, results, sent, told
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, OPERATED, OWNED, RESULT
 from apps.evals.lookups import LIMIT, form_of
 from apps.promotion import freezing
 from apps.promotion.actions import set_segment
@@ -272,7 +273,7 @@ def _managing(request: Request, name: str) -> tuple[Channel, dict[str, Any]]:
         " Requires an operator's key and a policy that allows API keys."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=OPERATED)
 def targets(request: Request, name: str) -> Response:
     if request.method == "GET":
         rows = targets_of(find_channel(request, name))
@@ -306,7 +307,7 @@ def _uuid(text: str) -> UUID | None:
         "Removes a target and unloads the channel's versions there. Returns the remaining targets."
     ),
 )
-@api_view(["DELETE"])
+@api(DELETE=OPERATED)
 def target(request: Request, name: str, pk: int) -> Response:
     channel, acting = _managing(request, name)
     found = channel.targets.current().filter(pk=pk).first()
@@ -330,7 +331,7 @@ def target(request: Request, name: str, pk: int) -> Response:
     examples=[told("One that runs", {"results": [EXAMPLE], "next": None})],
     description="Every deployment of a channel, newest first, including failed ones.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def deployments(request: Request, name: str) -> Response:
     limit, offset = number_of(request, "limit"), number_of(request, "offset")
     rows = find_channel(request, name).deployments.select_related(
@@ -359,7 +360,7 @@ def find_deployment(channel: Channel, pk: UUID) -> Deployment:
     examples=[told("One that runs", EXAMPLE)],
     description="Progress of a deployment on each target.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def deployment(request: Request, name: str, pk: UUID) -> Response:
     return Response(deployment_json(find_deployment(find_channel(request, name), pk)))
 
@@ -374,7 +375,7 @@ def deployment(request: Request, name: str, pk: UUID) -> Response:
         " live."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def stop(request: Request, name: str, pk: UUID) -> Response:
     channel, acting = _managing(request, name)
     found = find_deployment(channel, pk)
@@ -397,7 +398,7 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
         " nothing to verify, and it does so at once (200)."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def restore(request: Request, name: str) -> Response:
     channel, acting = _managing(request, name)
     row = actions.restore(channel=channel, reason=f"Requested by {acting['actor_label']}", **acting)
@@ -445,7 +446,7 @@ def freeze_json(channel: Channel) -> dict[str, Any]:
     examples=[told("No longer", UNFROZEN)],
     description="Lifts a freeze.",
 )
-@api_view(["GET", "PUT", "DELETE"])
+@api(GET=RESULT, PUT=OPERATED, DELETE=OPERATED)
 def freeze(request: Request, name: str) -> Response:
     channel = find_channel(request, name)
     if request.method == "PUT":
@@ -493,7 +494,7 @@ class Segment(Struct, forbid_unknown_fields=True, kw_only=True):
         "Labels a channel with the environment or users it serves. Requires an owner's key."
     ),
 )
-@api_view(["PUT"])
+@api(PUT=OWNED)
 def segment(request: Request, name: str) -> Response:
     channel, acting = _managing(request, name)
     text = form_of(request, Segment).segment.strip()

@@ -12,6 +12,7 @@ from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project, Role
 from apps.core.query import FLAG
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.promotion.pulling.archive import answer_with
 from apps.promotion.pulling.card import card_of
 from apps.promotion.pulling.links import files_of
@@ -20,6 +21,7 @@ from apps.registry.artifacts import ArtifactError
 from apps.registry.models import ModelVersion
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"merged": FLAG})
 def download(request: HttpRequest, project: Project, pk: int) -> HttpResponseBase:
     """The version's files, with `?merged=1` its merged model's."""
@@ -44,6 +46,7 @@ def download(request: HttpRequest, project: Project, pk: int) -> HttpResponseBas
     return answer
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def card(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     version = get_object_or_404(

@@ -15,6 +15,7 @@ from apps.core.access import project_view
 from apps.core.form_bounds import bounds_from
 from apps.core.http import progress
 from apps.core.models import Project, Role
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.evals.models import EvalRun, LatencyMeasurement, Split
 from apps.promotion import preparation
 from apps.promotion.models import GateReport
@@ -38,6 +39,7 @@ def pair_of(project: Project, *keys: object) -> list[EvalRun]:
         raise Http404 from error
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def pair(request: HttpRequest, project: Project, baseline: str, candidate: str) -> HttpResponse:
     before, after = pair_of(project, baseline, candidate)
@@ -53,6 +55,7 @@ def pair(request: HttpRequest, project: Project, baseline: str, candidate: str) 
     return render(request, "promotion/pair.html", context)
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def pair_parts(
     request: HttpRequest, project: Project, baseline: str, candidate: str

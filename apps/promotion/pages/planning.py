@@ -11,12 +11,14 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project
 from apps.core.query import whole_number
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.evals.models import EvalSet, Split
 from apps.promotion.gate.planning import EFFECTS
 from apps.promotion.policies import PRODUCTION, find_channel, policy_of
 from apps.promotion.wear import plan_for, wear_of
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(
     query={"split": Split.values, "samples_per_task": whole_number(1, 64), "channel": None}
 )
@@ -34,6 +36,7 @@ def plan(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view()
 def wear(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     eval_set = get_object_or_404(EvalSet, project=project, pk=pk)

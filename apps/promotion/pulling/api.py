@@ -11,7 +11,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.utils.cache import get_conditional_response
 from django.views.decorators.http import require_GET
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -21,7 +20,8 @@ from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import key_digest
 from apps.core.openapi import described
-from apps.core.scopes import Scope
+from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
+from apps.core.scopes import MANAGED, READABLE, RESULT, Scope
 from apps.promotion.announcing import move_json
 from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
 from apps.promotion.deployment.models import Fingerprint
@@ -210,6 +210,7 @@ LIVE_EXAMPLE = OpenApiExample(
 )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_channels_retrieve",
     responses=described({200: LIVE}, 404) | {304: None},
@@ -224,7 +225,7 @@ LIVE_EXAMPLE = OpenApiExample(
         " until its version is restored."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def channel(request: Request, name: str) -> Response:
     row = find_channel(request, name)
     if row.not_served:
@@ -305,6 +306,7 @@ def find(request: Request, pk: int) -> ModelVersion:
     return found
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @extend_schema(
     operation_id="v1_model_versions_card",
     responses=described({200: CARD}, 404),
@@ -314,7 +316,7 @@ def find(request: Request, pk: int) -> ModelVersion:
         " names and numbers, never tasks."
     ),
 )
-@api_view(["GET"])
+@api(GET=READABLE)
 def card(request: Request, pk: int) -> Response:
     version = find(request, pk)
     return Response({"model": str(version), "markdown": card_of(version).markdown()})
@@ -336,7 +338,7 @@ def card(request: Request, pk: int) -> Response:
         "A URL to download the files of a version as a tar archive, once, within ten minutes."
     ),
 )
-@api_view(["POST"])
+@api(POST=READABLE)
 def download_link(request: Request, pk: int) -> Response:
     version = find(request, pk).model
     if version.artifact is None:
@@ -378,7 +380,7 @@ def download_link(request: Request, pk: int) -> Response:
         " started or is running."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=READABLE, POST=MANAGED)
 def merge(request: Request, pk: int) -> Response:
     version, begun = find(request, pk).model, None
     if request.method == "POST":
@@ -406,6 +408,7 @@ def merge(request: Request, pk: int) -> Response:
     )
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @require_GET
 def download(request: HttpRequest, token: str) -> HttpResponseBase:
     """Authorised by the address alone. Wrong addresses are counted like wrong API keys."""

@@ -8,13 +8,14 @@ from uuid import UUID
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import JSON, described, page, sent, told
 from apps.core.query import number_of, whole_number
+from apps.core.routes import api
+from apps.core.scopes import MANAGED, RESULT
 from apps.evals.lookups import LIMIT, find_version, form_of
 from apps.promotion.api import find_channel
 from apps.promotion.conditions import MAX_REASON
@@ -278,7 +279,7 @@ HARM_EXAMPLE = {
         " simulation. Starts nothing."
     ),
 )
-@api_view(["POST"])
+@api(POST=RESULT)
 def harm(request: Request, name: str) -> Response:
     asked = form_of(request, Wanted)
     found = forecast_of(find_channel(request, name), asked.plan or Plan())
@@ -315,7 +316,7 @@ class Why(Struct, forbid_unknown_fields=True, kw_only=True):
         " it, and a report whose verdict is “promote”."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=MANAGED)
 def trials(request: Request, name: str) -> Response:
     channel = find_channel(request, name)
     if request.method == "POST":
@@ -359,7 +360,7 @@ def find_trial(request: Request, name: str, pk: UUID) -> Trial:
         " bounds, latency, tokens and cost, and the decisions so far."
     ),
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def trial(request: Request, name: str, pk: UUID) -> Response:
     return Response(trial_json(find_trial(request, name, pk)))
 
@@ -376,7 +377,7 @@ def trial(request: Request, name: str, pk: UUID) -> Response:
         "Ends a trial: all users get the current version again. Also works during a freeze."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def stop(request: Request, name: str, pk: UUID) -> Response:
     return _changed(request, name, pk, actions.stop)
 
@@ -391,7 +392,7 @@ def stop(request: Request, name: str, pk: UUID) -> Response:
     ],
     description="Advances to the next share before the current step has passed.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def advance(request: Request, name: str, pk: UUID) -> Response:
     return _changed(request, name, pk, actions.advance)
 

@@ -24,6 +24,7 @@ from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER, Query, whole_number
+from apps.core.routes import RUNS, SIDES, shows
 from apps.evals.actions import EvalSetError
 from apps.evals.from_failures import suggestions
 from apps.evals.holdout.view_log import record_refusal, record_seen
@@ -50,6 +51,7 @@ OF_FORM: Query = {
 }
 
 
+@shows(SIDES)
 @project_view(Role.ENGINEER, query=OF_FORM)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     """`?trajectory=&step=`: a step of a run; else `?set=`: tasks of a set. `?on=` is the first
@@ -170,6 +172,7 @@ def _start(
 # What came of it
 
 
+@shows(RUNS)
 @project_view(query={"answer": KEY})
 def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     run = _run(request, project, pk)
@@ -178,6 +181,7 @@ def show(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     )
 
 
+@shows(RUNS)
 @project_view(query={"seen": None})
 def status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """What is new on the page of a running playground since `?seen=`, each part by its id; the rest
@@ -337,6 +341,7 @@ def save_prompt(request: HttpRequest, project: Project, pk: UUID, side: int) -> 
     return redirect("promotion:model", project.slug, version.pk)
 
 
+@shows(f"{RUNS}; {SIDES}")
 @require_POST
 @project_view(Role.ENGINEER)
 def save_task(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:

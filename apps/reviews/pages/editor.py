@@ -14,6 +14,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.query import KEY
+from apps.core.routes import OUTPUTS, shows
 from apps.environments import reward_models
 from apps.environments.actions import check_verifier
 from apps.environments.models import Environment, Verifier
@@ -172,6 +173,7 @@ def _any_environment(verifier: Verifier) -> Environment | None:
     )
 
 
+@shows(OUTPUTS)
 @project_view(query={"then": ("refresh",)})
 def rescore(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """What the scoring has found so far; the page asks until it has ended."""

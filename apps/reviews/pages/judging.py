@@ -18,6 +18,7 @@ from apps.core.access import project_view
 from apps.core.http import go
 from apps.core.models import Project, Role
 from apps.core.query import FLAG
+from apps.core.routes import OUTPUTS, shows
 from apps.evals.holdout.view_log import record_sample_views
 from apps.reviews import actions
 from apps.reviews.case import case_of, shown_of
@@ -55,11 +56,13 @@ def queue(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return finished(request, review)
 
 
+@shows(OUTPUTS)
 @project_view(Role.REVIEWER)
 def item(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return show(request, find(project, pk))
 
 
+@shows(OUTPUTS)
 @project_view(Role.REVIEWER, query={"back": FLAG, "ahead": FLAG})
 def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The next sample, or with `?back=1` the previously judged one. With `?ahead=1` it is only
@@ -78,6 +81,7 @@ def step(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     )
 
 
+@shows(OUTPUTS)
 @require_POST
 @project_view(Role.REVIEWER)
 def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
@@ -94,6 +98,7 @@ def judge(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     )
 
 
+@shows(OUTPUTS)
 @require_POST
 @project_view(Role.REVIEWER)
 def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
@@ -109,6 +114,7 @@ def answer(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     )
 
 
+@shows(OUTPUTS)
 @require_POST
 @project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project, pk: int) -> HttpResponse:

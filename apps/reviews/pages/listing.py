@@ -14,6 +14,7 @@ from apps.core.forms import query_of
 from apps.core.models import ACTIVE_STATES, Project, Role
 from apps.core.paging import page_of
 from apps.core.query import FLAG, PAGE_NUMBER, many
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.environments.models import Verifier
 from apps.reviews import actions, rescoring
 from apps.reviews.drawing import draw
@@ -26,6 +27,7 @@ from apps.teamwork.assigning import assigned_to
 RECENT = 20
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"mine": FLAG, "page": PAGE_NUMBER})
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     page = page_of(request, project.verifiers.order_by("-created_at", "-pk"), 20)
@@ -46,6 +48,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "reviews/list.html", context)
 
 
+@shows("outputs on held-out tasks, drawn for a review")
 @project_view(Role.ENGINEER, query=query_of(OpenForm) | {"run": many(UUID)})
 def open_review(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Which evaluations of a verifier version to review, and how many of their samples."""

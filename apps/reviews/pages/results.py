@@ -20,6 +20,7 @@ from apps.core.actions import audit
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
+from apps.core.routes import OUTPUTS, shows
 from apps.evals.holdout.view_log import record_sample_views
 from apps.evals.models import Sample
 from apps.reviews import actions, results
@@ -67,6 +68,7 @@ def open_items(request: HttpRequest, review: RewardReview, labels: list[Label]) 
     return {label.item for label in labels if results.open_to(label, request.user, needed, judges)}
 
 
+@shows(OUTPUTS)
 @project_view(query={"page": PAGE_NUMBER})
 def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     review = find_review(project, pk)
@@ -123,6 +125,7 @@ def with_words(items: QuerySet[ReviewItem]) -> QuerySet[ReviewItem]:
     return rows.prefetch_related("judgements__by")
 
 
+@shows(OUTPUTS)
 @project_view(Role.REVIEWER, query={"page": PAGE_NUMBER})
 def adjudicate(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Disagreements side by side: first what waits for a ruling, then second thoughts, then what
@@ -199,6 +202,7 @@ def rule(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return redirect("reviews:adjudicate", project.slug, item.review_id)
 
 
+@shows(OUTPUTS)
 @project_view(query={"held_out": ("1",), "format": ("csv", "jsonl")})
 def export(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The labels, one row per judgement: those of samples that this person may see. With

@@ -8,6 +8,7 @@ from django.shortcuts import get_object_or_404, render
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.query import KEY
+from apps.core.routes import shows
 from apps.environments.models import Verifier
 from apps.evals.holdout.view_log import record_sample_views
 from apps.evals.models import Sample
@@ -19,6 +20,7 @@ def named(changes: dict[str, Change]) -> list[tuple[str, Change]]:
     return [("agreement", changes["agreement"]), ("κ", changes["kappa"])]
 
 
+@shows("scores on labelled held-out tasks")
 @project_view(query={"before": KEY})
 def effect(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Of the version at this address against an earlier one: `?before=` its pk, or the version just

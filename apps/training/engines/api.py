@@ -9,13 +9,15 @@ from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from msgspec import Struct
-from rest_framework.decorators import api_view, parser_classes
+from rest_framework.decorators import parser_classes
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import MultipartParser, member_of
 from apps.core.openapi import JSON, described
+from apps.core.routes import api
+from apps.core.scopes import MANAGED
 from apps.evals.holdout.view_log import record_refusal
 from apps.training.engines import exporting, returned
 from apps.training.engines.folder import ENGINES
@@ -45,7 +47,7 @@ class ExportRun(Struct, forbid_unknown_fields=True, kw_only=True):
         " 409 if the reward is locked or the engine cannot train this run."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def export(request: Request, pk: UUID) -> HttpResponse:
     run = find(request, pk)
     member_of(request)
@@ -68,7 +70,7 @@ def export(request: Request, pk: UUID) -> HttpResponse:
         " result twice creates one run: the second response is 200."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 @parser_classes([MultipartParser])
 def import_result(request: Request) -> Response:
     member_of(request)

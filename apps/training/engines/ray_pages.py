@@ -16,7 +16,6 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta, Struct
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,6 +25,8 @@ from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import Project, Role, key_digest
 from apps.core.openapi import JSON, described
+from apps.core.routes import api
+from apps.core.scopes import MANAGED
 from apps.evals.holdout.view_log import record_refusal
 from apps.registry.models import RayCluster
 from apps.training.comparison import runs_of
@@ -74,7 +75,7 @@ class SubmitRun(Struct, forbid_unknown_fields=True, kw_only=True):
         " or the engine cannot train this run."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def submit_by_api(request: Request, pk: UUID) -> Response:
     run, by = find(request, pk), request.auth.created_by
     member_of(request)

@@ -17,6 +17,7 @@ from apps.core.access import project_view
 from apps.core.differences import left_out, side_by_side
 from apps.core.models import Project
 from apps.core.query import FLAG, Query, many
+from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
 from apps.training.charts import FIGURES, colour_of, overlaid
 from apps.training.comparison import (
     MOST,
@@ -111,6 +112,7 @@ class View:
         return [("x", self.x), ("smooth", self.smooth), *([("log", "1")] if self.log else [])]
 
 
+@shows(TOTALS, WHEN_EVALUATED)
 @project_view(query={"run": many(UUID), "metric": many(None), **OF_VIEW})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     """Without two runs in the URL, it offers a choice."""

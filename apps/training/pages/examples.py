@@ -17,6 +17,7 @@ from apps.core.forms import query_of
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
+from apps.core.routes import HOW_MANY, UNCOUNTED, shows
 from apps.evals.models import Task
 from apps.training import judged
 from apps.training.comparison import runs_of
@@ -35,6 +36,7 @@ ABOUT = (
 )  # the fields that select examples
 
 
+@shows(HOW_MANY, UNCOUNTED)
 @project_view(
     Role.ENGINEER, query={name: kind for name, kind in query_of(PickForm).items() if name in ABOUT}
 )

@@ -10,7 +10,6 @@ from uuid import UUID
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample, extend_schema
 from msgspec import UNSET, Meta, Struct, UnsetType
-from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +18,8 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.routes import SIDES, api, shows
+from apps.core.scopes import MANAGED, RESULT
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.lookups import (
@@ -167,6 +168,7 @@ EXAMPLE = OpenApiExample(
 )
 
 
+@shows(SIDES)
 @extend_schema(
     methods=["GET"],
     operation_id="v1_prompt_searches_list",
@@ -185,7 +187,7 @@ EXAMPLE = OpenApiExample(
         " reward: a 409 response says what is missing."
     ),
 )
-@api_view(["GET", "POST"])
+@api(GET=RESULT, POST=MANAGED)
 def collection(request: Request) -> Response:
     if request.method == "GET":
         return listed(request, _searches(request), as_json)
@@ -216,7 +218,7 @@ def collection(request: Request) -> Response:
     responses=described({200: SEARCH}, 404),
     description="State, progress, usage, and the candidates with their scores.",
 )
-@api_view(["GET"])
+@api(GET=RESULT)
 def item(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
     rows = [candidate_json(row) for row in search.candidates.all()[:SHOWN_CANDIDATES]]
@@ -229,7 +231,7 @@ def item(request: Request, pk: UUID) -> Response:
     responses=described({200: SEARCH}, 403, 404, 409),
     description="Stops a search; its candidates so far are kept.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def cancel(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
     member_of(request)
@@ -244,7 +246,7 @@ def cancel(request: Request, pk: UUID) -> Response:
     responses=described({200: SEARCH}, 403, 404, 409),
     description="Queues a failed or cancelled search again. Completed calls are not repeated.",
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def resume(request: Request, pk: UUID) -> Response:
     search = _search(request, pk)
     member_of(request)
@@ -256,6 +258,7 @@ class SaveCandidate(Struct, forbid_unknown_fields=True, kw_only=True):
     candidate: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Its number")]
 
 
+@shows(SIDES)
 @extend_schema(
     operation_id="v1_prompt_searches_save",
     request={JSON: json_schema(SaveCandidate)},
@@ -266,7 +269,7 @@ class SaveCandidate(Struct, forbid_unknown_fields=True, kw_only=True):
         " counts as a view."
     ),
 )
-@api_view(["POST"])
+@api(POST=MANAGED)
 def save(request: Request, pk: UUID) -> Response:
     search, by = _search(request, pk), member_of(request).user
     candidate = search.candidates.filter(number=form_of(request, SaveCandidate).candidate).first()

@@ -20,6 +20,7 @@ from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER
+from apps.core.routes import SIDES, shows
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
 from apps.registry.actions import ModelError
@@ -64,6 +65,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
+@shows(SIDES)
 @project_view(Role.ENGINEER, query={"version": KEY, "eval_set": UUID, "environment": KEY})
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = SearchForm(project, request.POST or None, initial=_initial(request))
@@ -201,6 +203,7 @@ def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     return redirect("training:search", project.slug, pk)
 
 
+@shows(SIDES)
 @require_POST
 @project_view(Role.ENGINEER)
 def save(request: HttpRequest, project: Project, pk: str, number: int) -> HttpResponse:

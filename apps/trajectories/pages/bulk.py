@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.routes import RUNS, shows
 from apps.trajectories.actions import bulk
 from apps.trajectories.actions.bulk import BulkError
 from apps.trajectories.filters import without
@@ -19,6 +20,7 @@ from apps.trajectories.pages.listing import UNDO, selection, undo_of
 from apps.trajectories.shown import runs_shown
 
 
+@shows(RUNS)
 @require_POST
 @project_view(Role.REVIEWER)
 def change_many(request: HttpRequest, project: Project) -> HttpResponse:

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
+from apps.core.routes import RUNS, shows
 from apps.trajectories import held
 from apps.trajectories.actions import redaction
 from apps.trajectories.api import as_json
@@ -297,6 +298,7 @@ def delete(request: HttpRequest, project: Project, pk: int) -> str:
     return f"Rule “{rule}” deleted."
 
 
+@shows(RUNS)
 @project_view()
 def test(request: HttpRequest, project: Project) -> HttpResponse:
     """What would be replaced in a text or in a stored trajectory. Nothing of it is kept."""

@@ -17,6 +17,7 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.query import whole_number
+from apps.core.routes import RUNS, shows
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import schema
 from apps.trajectories.actions import feedback as feedback_actions
@@ -49,6 +50,7 @@ def blamed_of(row: Trajectory) -> int | None:
     return failure.blamed_message if failure else None
 
 
+@shows(RUNS)
 @project_view(query=OF_LISTS)
 def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     row = find(project, pk)
@@ -100,6 +102,7 @@ def neighbours(rows: QuerySet[Trajectory], row: Trajectory) -> tuple[UUID | None
         return None, None
 
 
+@shows(RUNS)
 @project_view()
 def part(request: HttpRequest, project: Project, pk: UUID, first: int) -> HttpResponse:
     row = find(project, pk)
@@ -130,6 +133,7 @@ def show_part(
     return render(request, "trajectories/_part.html", context)
 
 
+@shows(RUNS)
 @project_view(query={"message": whole_number(0)})
 def raw(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The trajectory as JSON, as it can be sent again; with `?message=` one message."""
@@ -145,6 +149,7 @@ def raw(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     return StreamingHttpResponse(reader.as_json(as_json(row)), content_type="application/json")
 
 
+@shows(RUNS)
 @project_view()
 def revision(request: HttpRequest, project: Project, pk: UUID, number: int) -> HttpResponse:
     row = get_object_or_404(Trajectory, project=project, pk=pk)

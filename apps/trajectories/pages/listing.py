@@ -15,6 +15,7 @@ from django.urls import reverse
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.query import selection_of
+from apps.core.routes import RUNS, shows
 from apps.core.sorting import Sorting
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import exports
@@ -60,6 +61,7 @@ MEDIA = {
 }
 
 
+@shows(RUNS)
 @project_view(query=OF_LISTS)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
@@ -248,6 +250,7 @@ def trend(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/_trend.html", context)
 
 
+@shows(RUNS)
 @project_view(query=OF_LISTS | {"format": list(MEDIA)})
 def export(request: HttpRequest, project: Project) -> HttpResponse:
     """The filtered trajectories, or with POST the selected ones, as a file; held-out runs are not

@@ -22,6 +22,7 @@ from django.utils import timezone
 from apps.core.access import project_view
 from apps.core.models import Project
 from apps.core.query import FLAG
+from apps.core.routes import RUNS, shows
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.filters import (
     EXPOSED,
@@ -130,6 +131,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/live.html", context)
 
 
+@shows(RUNS)
 @project_view(query=OF_LISTS | {"after": None, "paused": FLAG})
 def rows(request: HttpRequest, project: Project) -> HttpResponse:
     """What arrived since the last look, and the element that looks again, unless it is paused."""

@@ -17,6 +17,7 @@ from django.shortcuts import redirect, render
 from apps.core.access import project_view
 from apps.core.http import uuid_of
 from apps.core.models import Project
+from apps.core.routes import RUNS, shows
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.actions.store import find
 from apps.trajectories.filters import OF_LISTS, apply_filters, without
@@ -28,7 +29,7 @@ from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
 WINDOW, PAGE = 5_000, 50  # runs that are looked at for a page, and sessions of it
-RUNS = 200  # of a session's page
+MOST_RUNS = 200  # of a session's page
 NARROW = (
     "pk",
     "session_id",
@@ -70,6 +71,7 @@ class Session:
         return self.outcomes.most_common()
 
 
+@shows(RUNS)
 @project_view(query=OF_LISTS | {"before": UUID})
 def sessions(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.GET
@@ -118,6 +120,7 @@ def group(rows: list[tuple]) -> tuple[list[Session], UUID | None]:
     return list(found.values()), last
 
 
+@shows(RUNS)
 @project_view(query={"id": None})
 def session(request: HttpRequest, project: Project) -> HttpResponse:
     name = request.GET.get("id", "")
@@ -128,8 +131,8 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
         .order_by("pk")
         .prefetch_related("failure__mode")
     )
-    found = list(rows[: RUNS + 1])
-    runs = found[:RUNS]
+    found = list(rows[: MOST_RUNS + 1])
+    runs = found[:MOST_RUNS]
     runs_shown(project, [run.pk for run in runs], to=request.user, where="session", previews=True)
     for before, run in pairwise(runs):
         run.before = before.pk
@@ -139,7 +142,7 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
         {
             "name": name,
             "runs": runs,
-            "more": len(found) > RUNS,
+            "more": len(found) > MOST_RUNS,
             "outcomes": Counter(run.outcome_status for run in runs).items(),
             "cost": sum(run.cost_usd or 0 for run in runs),
             "tokens": sum((run.input_tokens or 0) + (run.output_tokens or 0) for run in runs),
@@ -148,6 +151,7 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
+@shows(RUNS)
 @project_view(query={"a": None, "b": None})
 def compare(request: HttpRequest, project: Project) -> HttpResponse:
     a, b = (_run(request, project, side) for side in "ab")

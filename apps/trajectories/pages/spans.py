@@ -15,6 +15,7 @@ from django.shortcuts import render
 
 from apps.core.access import project_view
 from apps.core.models import Project
+from apps.core.routes import RUNS, shows
 from apps.trajectories.pages.detail import find
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.transcript import pretty, turns_of
@@ -33,6 +34,7 @@ LONGEST, BRIEF = (
 SHOWN_ATTRIBUTES, SHOWN_MESSAGES, SHOWN_EVENTS = 100, 8, 20
 
 
+@shows(RUNS)
 @project_view(query={"span": None})
 def spans(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The page; for htmx (j and k) only the tree and the span of `?span=`, else the first that
@@ -167,6 +169,7 @@ def short(value: Any, longest: int = LONGEST) -> tuple[str, int]:
     return text[:longest], max(0, len(text) - longest)
 
 
+@shows(RUNS)
 @project_view(query={"span": None, "attribute": None, "part": PARTS})
 def span_text(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     """The whole of a span as text, or with `part` its input or output, or with `attribute` one of

@@ -1,4 +1,4 @@
-"""`manage.py holdout_routes`: writes the table of what every route can show of a hold-out."""
+"""`manage.py routes`: writes what every route declares into docs/routes.md."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from typing import Any
 from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 
-from apps.evals.holdout.routes import document
+from apps.core.routes import document
 
-TABLE = Path("docs/holdout-routes.md")
+TABLE = Path("docs/routes.md")
 
 
 class Command(BaseCommand):
-    help = (
-        f"Writes {TABLE}: each route, what of a hold-out it can show, who may see it, whether a"
-        " view is counted."
-    )
+    help = f"Writes {TABLE}: who may use each route, and what of a hold-out it can show."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--print", action="store_true", help="print the table instead")
+        parser.add_argument("--print", action="store_true", help="print the page instead")
 
     def handle(self, **options: Any) -> None:
         if options["print"]:

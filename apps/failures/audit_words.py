@@ -1,0 +1,66 @@
+"""The sentences of the audit log for what this app records (`core.auditing.words`), besides those
+of its operations.
+"""
+
+from apps.core.auditing.words import declare
+
+declare(
+    "failures",
+    {
+        "failure.decided": "triaged {=a failure@}[ as {after.mode}]",
+        "failure.split": "added a second mode to {=a failure@}",
+        "failure.assigned": "assigned {=a failure@}",
+        "failure.marked": "marked {=a run@} as a failure[: {after.mode}]",
+        "failure.undone": (
+            "undid the triage of {n|failure|failures}[; {kept} changed in the meantime and stayed"
+            " as {kept||it is|they are}]"
+        ),
+        "failures.decided": "triaged several failures: {did}",
+        "failures.assigned": "assigned several failures: {did}",
+        "failures.classified": "classified {looked|run|runs} and found {found|failure|failures}",
+        "outcome_model.made": (
+            "trained the failure estimate (version {number}) on {decisions|reviewed run|reviewed"
+            " runs}"
+        ),
+        "outcome.checked": "reviewed {=a run@} drawn for a check: {answer}",
+        "outcome.unchecked": "undid the review of {=a run@} drawn for a check",
+        "policy_rule.confirmed": "confirmed the policy rule “{sentence}”",
+        "policy_rule.dismissed": "dismissed the policy rule “{sentence}”",
+        "policy_rule.proposed": "undid the decision on the policy rule “{sentence}”",
+        "policy_rule.written": "wrote the policy rule “{sentence}”",
+        "policy_rule.edited": "edited a policy rule: version {version} is “{sentence}”",
+        "policy_rule.removed": "removed the policy rule “{sentence}”",
+        "outcome.share_set": "set the share of runs drawn for a check to {percent}%",
+        "failure_mode.added": (
+            "added the failure mode “{name}”[, relevant to safety{?safety_relevant}]"
+        ),
+        "failure_mode.changed": "changed the failure mode “{name}”",
+        "failure_mode.deleted": "deleted the failure mode “{name}”",
+        "cluster.renamed": "renamed the cluster “{before}” to {after@}",
+        "cluster.moved": (
+            "moved {=a cluster@} from {before} to {after}[, fixed in {version}][: {why}]"
+        ),
+        "cluster.reopened": (
+            "reopened the cluster {name@}: it was fixed in {fixed_in} and failed again at"
+            " {failed_at}"
+        ),
+        "reclassification.discarded": "discarded {=a reclassification@}",
+        "rubric.saved": "saved version {version} of the judge's rubric",
+        "rubric.switched": (
+            "switched the judge [on, with version {version} of the rubric{?on}][off{!on}]"
+        ),
+        "rubric.tried": "started a trial of the judge's rubric on a trajectory",
+        "rubric.try_ended": "finished a trial of the judge's rubric, which cost {paid_usd} USD",
+        "failures.unassigned": "unassigned {n|case|cases} from {user}, who can no longer triage",
+    },
+    jobs={
+        "classification": "",
+        "reclassification": "",
+        "outcometraining": "",
+    },
+    pages={
+        "failures.failure": "failures:case",
+        "failures.failurecluster": "failures:cluster",
+        "failures.reclassification": "failures:reclassification",
+    },
+)

@@ -1,0 +1,15 @@
+"""The sentences of the audit log for what this app records (`core.auditing.words`), besides those
+of its operations.
+"""
+
+from apps.core.auditing.words import declare
+
+declare(
+    "models",
+    jobs={
+        "playground": "the playground",
+    },
+    pages={
+        "prompts.playground": "prompts:playground",
+    },
+)

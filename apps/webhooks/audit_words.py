@@ -1,0 +1,12 @@
+"""The sentences of the audit log for what this app records (`core.auditing.words`), besides those
+of its operations.
+"""
+
+from apps.core.auditing.words import declare
+
+declare(
+    "automation",
+    pages={
+        "webhooks.webhook": "webhooks:detail",
+    },
+)
