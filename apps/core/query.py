@@ -105,10 +105,17 @@ def schema_of(kind: Kind) -> Schema:
 
 def parameters(query: Query, **descriptions: str) -> list[OpenApiParameter]:
     """The query as the API declares it."""
-    return [
-        OpenApiParameter(name, dict(schema_of(kind)), description=descriptions.get(name, ""))
-        for name, kind in query.items()
-    ]
+    return [_parameter(name, dict(schema_of(kind)), descriptions) for name, kind in query.items()]
+
+
+def _parameter(
+    name: str, schema: dict[str, Any], descriptions: Mapping[str, str]
+) -> OpenApiParameter:
+    schema.pop("title", "")
+    about, required = schema.pop("description", ""), schema.pop("required", False)
+    return OpenApiParameter(
+        name, schema, required=required, description=descriptions.get(name, about)
+    )
 
 
 def refuse_invalid(query: QueryDict, known: Query, *, by_form: bool = False) -> None:

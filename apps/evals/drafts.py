@@ -57,7 +57,8 @@ WithoutHoldout = Annotated[
         )
     ),
 ]
-SET_WRITTEN = Written(SET, as_json)
+SET_WRITTEN = Written(SET, lambda request, eval_set: as_json(eval_set))
+SIDES = Disclosure("that a row is a held-out task, or similar to one", "yes")
 NO_HOLDOUT = (
     "{} has no held-out tasks: no model could be tested on it fairly, and its tasks could not be"
     " held out later. Split it first, or choose to freeze it without a hold-out (`without_holdout`"
@@ -65,9 +66,9 @@ NO_HOLDOUT = (
 )
 
 
-def _sizes_in_words(eval_set: EvalSet, sizes: dict[str, int]) -> str:
-    told = ", ".join(f"{sizes[part]:,} {part.label.lower()}" for part in DIVIDED)
-    return f"Split by group: {told}."
+def _sizes_in_words(target: EvalSet, returned: dict[str, int]) -> str:
+    sizes = ", ".join(f"{returned[part]:,} {part.label.lower()}" for part in DIVIDED)
+    return f"Split by group: {sizes}."
 
 
 @operation(

@@ -169,7 +169,7 @@ def _audit(what: str, hook: Webhook, by: Any, **detail: Any) -> None:
         "<uuid:pk>/edit/",
         "edit",
         template="webhooks/edit.html",
-        only=("url", "format", "description", "events"),
+        without=("enabled",),
     ),
     gives=schema.WebhookOut,
     role=Role.OPERATOR,

@@ -207,6 +207,10 @@ class Delivery(models.Model):
         return f"msg_{self.pk.hex}"
 
     @property
+    def log(self) -> list[Attempt]:
+        return list(self.attempts.all())
+
+    @property
     def is_due(self) -> bool:
         return self.due_at <= timezone.now()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from django.db.models import QuerySet
-from django.http import QueryDict
 
 from apps.core.models import Project, Role
 from apps.core.operations import Paged, Rest, operation
@@ -11,6 +12,8 @@ from apps.core.routes import SHOWS_TOTALS
 from apps.core.scopes import Scope
 from apps.webhooks import schema
 from apps.webhooks.models import Delivery, DeliveryState, Webhook
+
+StateName = Literal[tuple(DeliveryState.values)]  # type: ignore[valid-type]
 
 
 @operation(
@@ -40,15 +43,14 @@ def webhook(*, hook: Webhook) -> Webhook:
 @operation(
     "webhooks_deliveries",
     rest=Rest("GET", "webhooks/<uuid:pk>/deliveries/", "deliveries"),
-    gives=Paged[schema.DeliveryOut],
+    gives=Paged(schema.DeliveryOut),
     role=Role.OPERATOR,
     scope=Scope.MANAGE,
-    query={"state": DeliveryState.values},
 )
-def deliveries(*, hook: Webhook, query: QueryDict) -> QuerySet[Delivery]:
+def deliveries(*, hook: Webhook, state: StateName | None = None) -> QuerySet[Delivery]:
     """Deliveries, newest first; kept for 30 days."""
     rows = hook.deliveries.defer("body")
-    return rows.filter(state=query["state"]) if "state" in query else rows
+    return rows.filter(state=state) if state else rows
 
 
 @operation(

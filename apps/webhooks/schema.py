@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from uuid import UUID
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from apps.core.openapi import LINE, sent, told
 from apps.core.operations import Moment, choice_of
@@ -62,13 +62,13 @@ class RotatedOut(Struct):
 
 class DeliveryOut(Struct, kw_only=True):
     id: UUID
-    webhook_id: Annotated[
-        str, Meta(description="The header `webhook-id`", extra={"of": "message_id"})
-    ]
+    message_id: Annotated[str, Meta(description="The header `webhook-id`")] = field(
+        name="webhook_id"
+    )
     event: choice_of(Event, [TEST])  # type: ignore[valid-type]
     subject: str
     state: Literal[tuple(DeliveryState.values)]  # type: ignore[valid-type]
-    attempts: Annotated[int, Meta(extra={"of": "attempt"})]
+    attempt: int = field(name="attempts")
     last_status: int | None
     due_at: Moment
     created_at: Moment
@@ -88,7 +88,7 @@ class AttemptOut(Struct):
 
 class WholeDeliveryOut(DeliveryOut, kw_only=True):
     body: str
-    log: Annotated[list[AttemptOut], Meta(extra={"of": "attempts"})]
+    log: list[AttemptOut]
 
 
 NEW_EXAMPLE = sent(

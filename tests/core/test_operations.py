@@ -7,16 +7,20 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from django.core.exceptions import ObjectDoesNotExist
+from django.http import QueryDict
 from django.test import Client
 from django.urls import reverse
 from msgspec import Meta, Struct
 
 from apps.core.models import Project, Stage
-from apps.core.operations import REGISTRY, Operation, Rest, operation
+from apps.core.operations import REGISTRY, Operation, Reference, Rest, operation
 from apps.core.operations.forms import form_of
+from apps.core.operations.inputs import Inputs
 from apps.core.operations.rest import filled
 from apps.core.routes import by_key
 from tests.factories import make_key, make_project
+from workers.lib.typed import convert, json_schema
 
 ALL = [pytest.param(one, id=name) for name, one in REGISTRY.items()]
 REST = [pytest.param(one, id=name) for name, one in REGISTRY.items() if one.rest]
@@ -63,7 +67,9 @@ def test_an_archived_project_takes_nothing(
 @pytest.mark.parametrize("one", [item for item in ALL if item.values[0].takes])
 def test_its_form_has_the_fields_and_bounds_of_what_it_takes(one: Operation) -> None:
     fields = form_of(one).base_fields
-    assert list(fields) == [field.name for field in msgspec.structs.fields(one.takes)]
+    without = {*one.page.without, *one.inputs.in_path(one.page.path)} if one.page else set()
+    taken = one.takes.__struct_fields__
+    assert list(fields) == [name for name in taken if name not in without]
     schema = msgspec.json.schema_components([one.takes])[1][one.takes.__name__]["properties"]
     for name, field in fields.items():
         wanted = schema[name]
@@ -84,18 +90,58 @@ class Inner(Struct):
 
 
 class Out(Struct):
-    name: Annotated[str, Meta(extra={"of": "label"})]
-    parts: list[Inner]
+    label: str = msgspec.field(name="name")
+    parts: list[Inner] = []
 
 
 class Row:
-    label, parts = "a", [type("Part", (), {"n": 1})()]
+    label, parts = "a", (type("Part", (), {"n": 1})(),)
 
 
 def test_an_answer_is_filled_from_attributes_and_is_what_openapi_says() -> None:
-    assert filled(Out, Row) == {"name": "a", "parts": [{"n": 1}]}
+    assert filled(Out, Row()) == {"name": "a", "parts": [{"n": 1}]}
     with pytest.raises(msgspec.ValidationError):
-        filled(Out, type("Row", (), {"label": 3, "parts": []}))
+        filled(Out, type("Row", (), {"label": 3, "parts": []})())
+
+
+def find_stage(project: Any, name: str) -> Any:
+    if name not in Stage.values:
+        raise ObjectDoesNotExist(f"No stage “{name}”.")
+    return Stage(name)
+
+
+StageNamed = Annotated[Project, Reference(find_stage), Meta(description="By name")]
+
+
+class Filters(Struct):
+    stage: StageNamed
+    before: StageNamed | None = None
+    archived: bool = False
+    limit: Annotated[int, Meta(ge=1)] | None = None
+
+
+def read(*, project: Project, filters: Filters) -> None: ...
+
+
+def test_a_field_that_names_a_row_is_sent_as_text_and_is_the_row_for_the_function() -> None:
+    inputs = Inputs.of(read, ("project",), partial=False)
+    schema = json_schema(inputs.takes)["properties"]
+    assert schema["stage"] == {"type": "string", "minLength": 1, "description": "By name"}
+    assert list(inputs.references) == ["stage", "before"]
+    assert inputs.typed.__struct_fields__ == ("archived", "limit")
+    sent = convert({"stage": "active", "limit": 3}, inputs.takes)
+    (filters,) = inputs.arguments(inputs.values_of(sent, None), None).values()
+    assert filters == Filters(Stage.ACTIVE, None, False, 3)
+    with pytest.raises(ObjectDoesNotExist, match="No stage “none”"):
+        inputs.values_of(convert({"stage": "none"}, inputs.takes), None)
+
+
+def test_a_read_takes_its_parameters_from_the_query() -> None:
+    inputs = Inputs.of(read, ("project",), partial=False)
+    assert inputs.query["stage"]["required"] and "required" not in inputs.query["before"]
+    assert inputs.query["limit"] == {"type": "integer", "minimum": 1}
+    values = inputs.from_query(QueryDict("stage=active&archived&limit=3&before="), None)
+    assert values == {"stage": Stage.ACTIVE, "before": None, "archived": True, "limit": 3}
 
 
 def test_a_name_or_a_route_is_declared_once() -> None:

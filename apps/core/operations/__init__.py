@@ -15,6 +15,7 @@ from apps.core.operations.declared import (
     Written,
     operation,
 )
+from apps.core.operations.inputs import Reference
 from apps.core.operations.pages import NOT_DONE, page_urls, submitted
 from apps.core.operations.rest import rest_urls
 from apps.core.operations.types import Moment, Name, choice_of
@@ -27,6 +28,7 @@ __all__ = [
     "Operation",
     "Page",
     "Paged",
+    "Reference",
     "Rest",
     "Written",
     "choice_of",

@@ -4,137 +4,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from django import forms
-from msgspec import UNSET, inspect
+from django.core.exceptions import ObjectDoesNotExist
+from msgspec import UNSET, Struct, inspect
 
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
+from apps.core.models import Project
 from apps.core.operations.declared import Operation
+from apps.core.operations.inputs import Reference
 from workers.lib.typed import FormError, convert
+
+EMPTY = (None, "")
+SIMPLE: Mapping[type, tuple[Any, Any, dict[str, str]]] = {
+    inspect.IntType: (forms.IntegerField, forms.NumberInput, {}),
+    inspect.FloatType: (forms.FloatField, forms.NumberInput, {}),
+    inspect.StrType: (forms.CharField, forms.TextInput, {}),
+    inspect.DateTimeType: (forms.DateTimeField, forms.DateTimeInput, {"type": "datetime-local"}),
+}
 
 
 class OperationForm(PlainForm):
-    """Valid if the operation takes its values; `given` is then the Struct."""
+    """Valid if the operation takes what it holds: `values` of its inputs. `rows` are the references
+    that the address of the page names.
+    """
 
     operation: Operation
     empty: Mapping[str, Any]  # what an empty field means, where that is not the default
-    given: Any = None
+
+    def __init__(
+        self,
+        *args: Any,
+        project: Project | None = None,
+        rows: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.project, self.rows, self.values = project, dict(rows or {}), dict[str, Any]()
+        self.references = self.operation.inputs.references
+        for name, field in self.fields.items():
+            if isinstance(field, forms.ModelChoiceField):
+                field.queryset = self.references[name].rows(project)
 
     def clean(self) -> dict[str, Any]:
-        empty = self.empty
         values = {
-            name: empty.get(name) if value in (None, "") else value
+            name: self.empty[name] if value in EMPTY else value
             for name, value in self.cleaned_data.items()
-            if value not in (None, "") or name in empty
+            if value not in EMPTY or name in self.empty
         }
-        if not self.errors and self.operation.takes:
+        rows = {
+            name: self._row(name, values.pop(name))
+            for name in self.references.keys() & values.keys()
+        }
+        if not self.errors:
             try:
-                self.given = convert(values, self.operation.takes)
+                sent = convert(values, self.operation.inputs.typed or Struct)
+                own = {name: getattr(sent, name) for name in sent.__struct_fields__}
+                self.values = own | rows | self.rows
             except FormError as error:
-                name = error.path.partition("[")[0]
-                problem = f"{error.problem[:1].upper()}{error.problem[1:]}."
-                self.add_error(name if name in self.fields else None, problem)
-        return values
+                self.add_refusal(error)
+        return self.cleaned_data
 
-    def add_refusal(self, error: Any) -> None:
+    def _row(self, name: str, value: Any) -> Any:
+        """Of a reference, which is a text where the form offers no rows."""
+        text = isinstance(value, str)
+        try:
+            return self.references[name].find(self.project, value) if text else value
+        except ObjectDoesNotExist as error:
+            self.add_error(name, str(error))
+
+    def add_refusal(self, error: Exception) -> None:
         """What the operation has raised, beside the field that it names."""
-        self.add_error(error.field if error.field in self.fields else None, str(error))
+        name, text = getattr(error, "field", None), str(error)
+        if isinstance(error, FormError):
+            name = error.path.partition("[")[0]
+            text = f"{error.problem[:1].upper()}{error.problem[1:]}."
+        self.add_error(name if name in self.fields else None, text)
 
 
 @cache
-def form_of(one: Operation, only: Collection[str] | None = None) -> type[OperationForm]:
-    """The form of an operation; `only` some of its fields."""
-    assert one.takes is not None
-    info = inspect.type_info(one.takes)
+def form_of(operation: Operation) -> type[OperationForm]:
+    """The form of an operation, with the fields that its page does not leave out or name in its
+    path."""
+    page, inputs = operation.page, operation.inputs
+    info = inspect.type_info(operation.takes or Struct)
     assert isinstance(info, inspect.StructType)
-    shown = [field for field in info.fields if only is None or field.name in only]
-    empty = {field.name: _empty(field.type) for field in shown if _may_be_empty(field.type)}
-    form = type(
-        f"{one.takes.__name__}Form",
-        (OperationForm,),
-        {field.name: _field(field) for field in shown} | {"operation": one, "empty": empty},
-    )
-    return bounds_from(one.takes)(form)
+    without = {*page.without, *inputs.in_path(page.path)} if page else set()
+    shown = [_Input.of(field) for field in info.fields if field.name not in without]
+    fields = {field.name: field.on_form(inputs.references.get(field.name)) for field in shown}
+    empty = {field.name: None if field.nullable else "" for field in shown if field.may_be_empty}
+    base = (page and page.form) or OperationForm
+    attributes = fields | {"operation": operation, "empty": empty}
+    return bounds_from(info.cls)(type(f"{info.cls.__name__}Form", (base,), attributes))
 
 
-def _may_be_empty(kind: inspect.Type) -> bool:
-    inner = _unwrapped(kind)[0]
-    return _is_nullable(kind) or (isinstance(inner, inspect.StrType) and not inner.min_length)
+class _Input(NamedTuple):
+    """A field of a Struct: its type without null, and what Meta says of it."""
+
+    name: str
+    default: Any
+    kind: inspect.Type
+    nullable: bool
+    about: Mapping[str, Any]  # title, description, examples
+    extra: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, field: inspect.Field) -> _Input:
+        default = None if field.default in (msgspec.NODEFAULT, UNSET) else field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        if isinstance(default, float) and default.is_integer():
+            default = int(default)  # 1, not 1.0
+        return cls(field.name, default, *_unwrapped(field.type))
+
+    @property
+    def may_be_empty(self) -> bool:
+        text = isinstance(self.kind, inspect.StrType) and not self.kind.min_length
+        return self.nullable or text
+
+    def on_form(self, reference: Reference | None) -> forms.Field:
+        kind, description = self.kind, self.about.get("description", "")
+        if self.may_be_empty and not self.default:
+            description = f"Optional. {description}".strip()
+        common: dict[str, Any] = {
+            "label": self.about.get("title"),
+            "help_text": description,
+            "initial": self.default,
+            # What a change leaves out keeps its value in the API; its form shows the value.
+            "required": self.default is None and not self.may_be_empty,
+        }
+        if reference and reference.rows:
+            empty = self.extra.get("empty", "–") if self.may_be_empty else None
+            return forms.ModelChoiceField(None, empty_label=empty, **common)
+        if isinstance(kind, inspect.ListType):
+            item = _unwrapped(kind.item_type)
+            return forms.MultipleChoiceField(
+                choices=_choices(item[0], item[-1]),
+                widget=forms.CheckboxSelectMultiple,
+                error_messages={"required": "Choose at least one."},
+                **common | {"required": bool(kind.min_length)},
+            )
+        if isinstance(kind, inspect.LiteralType):
+            return forms.ChoiceField(choices=_choices(kind, self.extra), **common)
+        if isinstance(kind, inspect.BoolType):
+            return forms.BooleanField(**common | {"required": False})
+        if type(kind) not in SIMPLE:
+            raise TypeError(f"{self.name}: no form field for {type(kind).__name__}.")
+        field_class, widget, attrs = SIMPLE[type(kind)]
+        if example := next(iter(self.about.get("examples", ())), ""):
+            attrs = attrs | {"placeholder": str(example)}
+        if "suggest" in self.extra:
+            attrs = attrs | {"list": f"{self.name}-suggestions"}
+        field = field_class(widget=widget(attrs), **common)
+        field.suggestions = self.extra.get("suggest")  # type: ignore[attr-defined]
+        return field
 
 
-def _empty(kind: inspect.Type) -> str | None:
-    return None if _is_nullable(kind) else ""
-
-
-def _is_nullable(kind: inspect.Type) -> bool:
-    while isinstance(kind, inspect.Metadata):
-        kind = kind.type
-    return isinstance(kind, inspect.UnionType) and any(
-        isinstance(one, inspect.NoneType) for one in kind.types
-    )
-
-
-def _field(field: inspect.Field) -> forms.Field:
-    kind, said, extra = _unwrapped(field.type)
-    default = None if field.default in (msgspec.NODEFAULT, UNSET) else field.default
-    if field.default_factory is not msgspec.NODEFAULT:
-        default = field.default_factory()
-    if isinstance(default, float) and default.is_integer():
-        default = int(default)  # 1, not 1.0
-    description = said.get("description", "")
-    if _may_be_empty(field.type) and not default:
-        description = f"Optional. {description}".strip()
-    common: dict[str, Any] = {
-        "label": said.get("title"),
-        "help_text": description,
-        "initial": default,
-        # What a change leaves out keeps its value in the API; its form shows the value.
-        "required": default is None and not _may_be_empty(field.type),
-    }
-    example = next(iter(said.get("examples", ())), "")
-    attrs = {"placeholder": str(example)} if example else {}
-    if "suggest" in extra:
-        attrs["list"] = f"{field.name}-suggestions"
-    if isinstance(kind, inspect.ListType):
-        item, _, of_item = _unwrapped(kind.item_type)
-        return forms.MultipleChoiceField(
-            choices=_choices(item, of_item),
-            widget=forms.CheckboxSelectMultiple,
-            error_messages={"required": "Choose at least one."},
-            **common | {"required": bool(kind.min_length)},
-        )
-    if isinstance(kind, inspect.LiteralType):
-        return forms.ChoiceField(choices=_choices(kind, extra), **common)
-    if isinstance(kind, inspect.BoolType):
-        return forms.BooleanField(**common | {"required": False})
-    if isinstance(kind, inspect.IntType):
-        return forms.IntegerField(widget=forms.NumberInput(attrs), **common)
-    if isinstance(kind, inspect.FloatType):
-        return forms.FloatField(widget=forms.NumberInput(attrs), **common)
-    if isinstance(kind, inspect.StrType):
-        text = forms.CharField(widget=forms.TextInput(attrs), **common)
-        text.suggestions = extra.get("suggest")  # type: ignore[attr-defined]
-        return text
-    raise TypeError(f"{field.name}: no form field for {type(kind).__name__}.")
-
-
-def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any], Mapping[str, Any]]:
-    """The type without null and what is said of it; its title, description and examples."""
-    said: dict[str, Any] = {}
-    extra: dict[str, Any] = {}
+def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, bool, dict[str, Any], dict[str, Any]]:
+    """The type without null, whether it may be null, and what Meta says of it."""
+    nullable, about, extra = False, dict[str, Any](), dict[str, Any]()
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
-            said |= kind.extra_json_schema or {}
+            about |= kind.extra_json_schema or {}
             extra |= kind.extra or {}
             kind = kind.type
         else:
-            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
-    return kind, said, extra
+            options = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+            nullable, kind = len(options) < len(kind.types) or nullable, options[0]
+    return kind, nullable, about, extra
 
 
 def _choices(kind: inspect.Type, extra: Mapping[str, Any]) -> list[tuple[Any, str]]:

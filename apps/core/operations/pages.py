@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import ObjectDoesNotExist
+from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
@@ -14,100 +14,77 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.errors import Rejected, note_refusal
+from apps.core.forms import query_of
 from apps.core.models import Project
-from apps.core.operations.declared import REGISTRY, Operation
+from apps.core.operations.declared import REGISTRY, Operation, Page
 from apps.core.operations.forms import OperationForm, form_of
+from workers.lib.typed import FormError
 
 NOT_DONE = object()
+REFUSALS = (Rejected, FormError, PermissionDenied)  # whose sentences are for the page
 
 
 def page_urls(app: str) -> list[URLPattern]:
     """The addresses that forms of an app's operations are posted to."""
     return [
-        path(one.page.path, _form_page(one) if one.page.template else _button(one), name=route)
-        for one in REGISTRY.values()
-        if one.app == app and one.page and (route := one.page.route)
+        path(each.page.path, _view(each, each.page), name=each.page.route)
+        for each in REGISTRY.values()
+        if each.app == app and each.page
     ]
 
 
-def _button(one: Operation) -> Any:
-    @require_POST
-    @project_view(one.role)
+def _view(operation: Operation, page: Page) -> Any:
+    prefills = page.template and operation.target is None
+
+    @project_view(operation.role, query=query_of(form_of(operation)) if prefills else {})
     def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
-        target = _target(one, project, address)
-        form = form_of(one)(request.POST) if one.takes else None
-        if form is not None and not form.is_valid():
+        target, rows = _named(operation, project, address)
+        form, returned = submitted(
+            request, operation.body, project=project, target=target, rows=rows
+        )
+        if isinstance(returned, HttpResponse):
+            return returned
+        if returned is NOT_DONE and page.template:
+            shown = {operation.target_name: target} if target else {}
+            return render(request, page.template, {"form": form} | shown | rows)
+        if returned is NOT_DONE:
             problems = [problem for field in form.errors.values() for problem in field]
             messages.error(request, " ".join(problems))
-            return _back(one, project, target)
-        try:
-            given = form.given if form else None
-            returned = one.run(project=project, by=request.user, target=target, given=given)
-        except Rejected as error:
-            page = one.page
-            if page and page.refused and (answer := page.refused(request, target, error)):
-                return answer
-            note_refusal(project, error, by=request.user)
-            messages.error(request, str(error))
-            return _back(one, project, target)
-        return _done(one, request, project, target, returned)
+            return _back(page, project, target, rows)
+        if operation.outcome:
+            _, returned = operation.outcome(returned)
+        if page.after:
+            page.after(request, returned)
+        sentence = page.done if callable(page.done) else page.done.format
+        if text := sentence(target=target, returned=returned):
+            messages.success(request, text)
+        if callable(page.then):
+            return redirect(page.then(target, returned))
+        if page.then:
+            return redirect(page.then, project.slug)
+        made = target is None or isinstance(returned, type(target))
+        return redirect(returned) if made else _back(page, project, target, rows)
 
-    view.__name__ = one.page_route
-    view.shows = one.shows  # type: ignore[attr-defined]
-    return view
-
-
-def _form_page(one: Operation) -> Any:
-    page = one.page
-    assert page is not None
-
-    @project_view(one.role)
-    def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
-        target = _target(one, project, address)
-        form, returned = submitted(
-            request, one.body, project=project, target=target, only=page.only or None
-        )
-        if returned is not NOT_DONE:
-            return _done(one, request, project, target, returned)
-        return render(
-            request, page.template, {"form": form} | ({one.target_name: target} if target else {})
-        )
-
-    view.__name__ = one.page_route
-    view.shows = one.shows  # type: ignore[attr-defined]
-    return view
+    view.__name__ = operation.page_route
+    return view if page.template else require_POST(view)
 
 
-def _done(
-    one: Operation, request: HttpRequest, project: Project, target: Any, returned: Any
-) -> HttpResponse:
-    page = one.page
-    assert page is not None
-    if page.after:
-        page.after(request, returned)
-    if page.done:
-        text = (
-            page.done.format(target=target, returned=returned)
-            if isinstance(page.done, str)
-            else page.done(target, returned)
-        )
-        messages.success(request, text)
-    if page.then:
-        return redirect(page.then, project.slug)
-    same = target is None or isinstance(returned, type(target))
-    return _back(one, project, returned if same else target)
+def _back(page: Page, project: Project, target: Any, rows: Mapping[str, Any]) -> HttpResponse:
+    """To the page of what the address names last, or else to the route that follows."""
+    named = [row for row in (target, *rows.values()) if hasattr(row, "get_absolute_url")]
+    return redirect(named[-1]) if named else redirect(page.then, project.slug)
 
 
-def _back(one: Operation, project: Project, target: Any) -> HttpResponse:
-    own = getattr(target, "get_absolute_url", None)
-    return redirect(own()) if own else redirect(one.page.then, project.slug)
-
-
-def _target(one: Operation, project: Project, address: Mapping[str, Any]) -> Any:
-    if one.target is None:
-        return None
+def _named(
+    operation: Operation, project: Project, address: Mapping[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """The object and the references of a page's address. Raises Http404."""
+    references = operation.inputs.references
+    names = {name: value for name, value in address.items() if name in references}
+    lookup = {name: value for name, value in address.items() if name not in references}
     try:
-        return one.object_of(project, **address)
+        rows = {name: references[name].find(project, value) for name, value in names.items()}
+        return operation.object_of(project, lookup), rows
     except ObjectDoesNotExist as error:
         raise Http404(str(error)) from error
 
@@ -118,25 +95,31 @@ def submitted(
     *,
     project: Project,
     target: Any = None,
-    only: Collection[str] | None = None,
+    rows: Mapping[str, Any] | None = None,
 ) -> tuple[OperationForm, Any]:
-    """The form of an operation on a page of its own, and what the operation has returned:
-    `NOT_DONE` unless it was posted, valid and not refused. The initial values are the object's.
+    """The form of an operation, and what the operation has returned: `NOT_DONE` unless it was
+    posted, valid and not refused. The initial values are the object's, or without one those of the
+    address (`?seed=3`).
     """
-    one: Operation = body.operation
-    form_class = form_of(one, only)
-    initial = (
-        {name: getattr(target, name) for name in form_class.base_fields}
-        if target is not None
-        else None
-    )
-    form = form_class(request.POST or None, initial=initial)
-    if request.method != "POST" or not form.is_valid():
+    operation: Operation = body.operation
+    form_class = form_of(operation)
+    initial = {
+        name: request.GET.get(name) if target is None else getattr(target, name, None)
+        for name in form_class.base_fields
+        if target is not None or name in request.GET
+    }
+    data = request.POST if request.method == "POST" else None
+    form = form_class(data, initial=initial, project=project, rows=rows)
+    if not form.is_valid():
         return form, NOT_DONE
     try:
-        returned = one.run(project=project, by=request.user, target=target, given=form.given)
-    except Rejected as error:
+        return form, operation.run(
+            project=project, by=request.user, target=target, values=form.values
+        )
+    except REFUSALS as error:
+        page = operation.page
+        if page and page.refused and (answer := page.refused(request, target, error)):
+            return form, answer
         note_refusal(project, error, by=request.user)
         form.add_refusal(error)
         return form, NOT_DONE
-    return form, returned

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
-from django.db.models.manager import BaseManager
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from msgspec import Struct, inspect
+from msgspec import Struct
+from rest_framework.decorators import api_view
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -21,12 +20,10 @@ from apps.core.api import member_of
 from apps.core.openapi import JSON, described, page, results
 from apps.core.operations.declared import REGISTRY, Operation, Paged, Written
 from apps.core.paging import keyset
-from apps.core.query import Query, number_of, parameters, whole_number
-from apps.core.routes import api
+from apps.core.query import number_of, parameters, whole_number
 from workers.lib.typed import convert, json_schema
 
-PAGE, MAX_PAGE = 50, 200
-PAGING: Query = {"cursor": None, "limit": whole_number(1, MAX_PAGE, PAGE)}
+PAGE = 50
 
 
 def rest_urls(app: str) -> list[URLPattern]:
@@ -34,11 +31,9 @@ def rest_urls(app: str) -> list[URLPattern]:
     Raises ValueError for a route and method that two of them declare.
     """
     routes: dict[str, dict[str, Operation]] = {}
-    for one in REGISTRY.values():
-        if one.app == app and one.rest:
-            methods = routes.setdefault(one.rest.route, {})
-            if methods.setdefault(one.rest.method, one) is not one:
-                raise ValueError(f"{one.rest.method} of {one.route} is declared already.")
+    for each in REGISTRY.values():
+        if each.app == app and each.rest:
+            routes.setdefault(each.rest.route, {})[each.rest.method] = each
     return [
         path(next(iter(methods.values())).rest.path, _view(route, methods), name=route)
         for route, methods in routes.items()
@@ -51,117 +46,85 @@ def _view(route: str, methods: Mapping[str, Operation]) -> Any:
         return _answer(methods[method], request, address)
 
     view.__name__ = route
-    decorated = api(**{method: one.needs for method, one in methods.items()})(view)
-    decorated.shows = max(one.shows for one in methods.values())
-    for one in methods.values():
+    decorated = api_view(list(methods))(view)
+    for each in methods.values():
+        takes_body = each.takes and not each.reads
         decorated = extend_schema(
-            methods=[one.rest.method],
-            operation_id=f"v1_{one.name}",
-            request={JSON: json_schema(one.takes)} if one.takes else None,
-            responses=_responses(one),
-            parameters=_parameters(one),
-            examples=list(one.examples),
-            description=one.about,
+            methods=[each.rest.method],
+            operation_id=f"v1_{each.name}",
+            request={JSON: json_schema(each.takes)} if takes_body else None,
+            responses=_responses(each),
+            parameters=_parameters(each),
+            examples=list(each.examples),
+            description=each.about,
         )(decorated)
     return decorated
 
 
-def _answer(one: Operation, request: Request, address: dict[str, Any]) -> Response:
-    key = request.auth
-    target = None
-    if one.target:
-        try:
-            target = one.object_of(key.project, **address)
-        except ObjectDoesNotExist as error:
-            raise NotFound(str(error)) from error
-    by = key.created_by
-    if one.rest.method != "GET":  # a key is trusted for some seconds, its creator's role is not
-        by = member_of(request, one.role).user
-    given = convert(request.data, one.takes) if one.takes else None
-    returned = one.run(
-        project=key.project,
-        by=by,
-        target=target,
-        given=given,
-        key=key,
-        query=request.query_params,
-    )
-    if one.gives is None:
+def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> Response:
+    key, values = request.auth, dict[str, Any]()
+    project, inputs = key.project, operation.inputs
+    try:
+        target = operation.object_of(project, address)
+        by = key.created_by
+        if not operation.reads:  # a key is trusted for some seconds, its creator's role is not
+            by = member_of(request, operation.role).user
+        if inputs.takes and operation.reads:
+            values = inputs.from_query(request.query_params, project)
+        elif inputs.takes:
+            values = inputs.values_of(convert(request.data, inputs.takes), project)
+    except ObjectDoesNotExist as error:
+        raise NotFound(str(error)) from error
+    returned = operation.run(project=project, by=by, target=target, values=values, key=key)
+    status, gives = operation.rest.status, operation.gives
+    if operation.outcome:
+        status, returned = operation.outcome(returned)
+        gives = gives[status]
+    if gives is None:
         return Response(status=204)
-    return Response(_content(one, request, returned, target), status=one.rest.status)
+    if isinstance(gives, Paged):
+        cursor, limit = request.query_params.get("cursor", ""), number_of(request, "limit")
+        rows, following = keyset(returned, cursor, limit)
+        results = [_content(gives.item, request, row) for row in rows]
+        return Response({"results": results, "next": following})
+    if get_origin(gives) is list:
+        (item,) = get_args(gives)
+        return Response({"results": [_content(item, request, row) for row in returned]})
+    if target is not None and not isinstance(returned, Model) and not operation.outcome:
+        returned = target
+        if not operation.reads:
+            target.refresh_from_db()  # the database sets some values
+    return Response(_content(gives, request, returned), status=status)
 
 
-def _content(one: Operation, request: Request, returned: Any, target: Any) -> Any:
-    item, many = _item(one.gives)
-    if many is Paged:
-        rows, following = keyset(
-            returned, request.query_params.get("cursor", ""), number_of(request, "limit")
-        )
-        return {"results": [filled(item, row) for row in rows], "next": following}
-    if many is list:
-        return {"results": [filled(item, row) for row in returned]}
-    row = target if target is not None and not isinstance(returned, Model) else returned
-    if row is target and one.rest.method != "GET":
-        target.refresh_from_db()  # the database sets some values
-    return one.gives.content(row) if isinstance(one.gives, Written) else filled(item, row)
+def _content(item: Any, request: Request, row: Any) -> Any:
+    return item.content(request, row) if isinstance(item, Written) else filled(item, row)
 
 
 def filled(item: type[Struct], row: Any) -> Any:
-    """The Struct of an object's attributes, as JSON types. `Meta(extra={"of": …})` of a field names
-    the attribute, if it is another; a related manager is a list. Raises ValidationError of msgspec
-    for a value that the Struct does not declare: the answer would not be what OpenAPI says.
+    """The Struct of an object's attributes, as JSON types. A field that is named otherwise in the
+    answer says so: `attempt: int = field(name="attempts")`. Raises ValidationError of msgspec for a
+    value that the Struct does not declare: the answer would not be what OpenAPI says.
     """
-    return msgspec.to_builtins(msgspec.convert(_values(item, row), item))
+    return msgspec.to_builtins(msgspec.convert(row, item, from_attributes=True))
 
 
-def _values(item: type[Struct], row: Any) -> dict[str, Any]:
-    return {
-        field.encode_name: _value(field.type, getattr(row, _attribute(field)))
-        for field in _fields(item)
-    }
-
-
-@cache
-def _fields(item: type[Struct]) -> tuple[inspect.Field, ...]:
-    info = inspect.type_info(item)
-    assert isinstance(info, inspect.StructType)
-    return info.fields
-
-
-def _attribute(field: inspect.Field) -> str:
-    extra = field.type.extra if isinstance(field.type, inspect.Metadata) else None
-    return (extra or {}).get("of", field.name)
-
-
-def _value(kind: inspect.Type, value: Any) -> Any:
-    while isinstance(kind, inspect.Metadata):
-        kind = kind.type
-    if isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType):
-        rows = value.all() if isinstance(value, BaseManager) else value
-        return [_values(kind.item_type.cls, row) for row in rows]
-    if isinstance(kind, inspect.StructType):
-        return _values(kind.cls, value)
-    return value
-
-
-def _item(gives: Any) -> tuple[type[Struct], Any]:
-    many = get_origin(gives)
-    return (get_args(gives)[0], many) if many in (list, Paged) else (gives, None)
-
-
-def _responses(one: Operation) -> dict[Any, Any]:
-    bad = [400] * bool(one.takes or one.query) + [403] + [404] * bool(one.target)
-    if one.rest.method != "GET":
-        bad.append(409)  # what is in the way
-    if one.gives is None:
+def _responses(operation: Operation) -> dict[Any, Any]:
+    invalid = operation.takes or isinstance(operation.gives, Paged)
+    named = operation.target or operation.inputs.references
+    bad = [400] * bool(invalid) + [403] + [404] * bool(named) + [409] * (not operation.reads)
+    if operation.gives is None:
         return described({}, *bad) | {204: None}
-    item, many = _item(one.gives)
-    written = isinstance(item, Written)
-    schema = item.schema if written else _always_whole(json_schema(item))
-    return described(
-        {one.rest.status: {list: results, Paged: page}[many](schema) if many else schema},
-        *sorted(bad),
-    )
+    outcomes = operation.gives if operation.outcome else {operation.rest.status: operation.gives}
+    return described({status: _schema(gives) for status, gives in outcomes.items()}, *bad)
+
+
+def _schema(gives: Any) -> dict[str, Any]:
+    if isinstance(gives, Paged):
+        return page(_schema(gives.item))
+    if get_origin(gives) is list:
+        return results(_schema(get_args(gives)[0]))
+    return gives.schema if isinstance(gives, Written) else _always_whole(json_schema(gives))
 
 
 # Of what is sent, not of what is answered.
@@ -194,8 +157,9 @@ def _always_whole(schema: Any) -> Any:
     return whole
 
 
-def _parameters(one: Operation) -> list[OpenApiParameter]:
-    paged = get_origin(one.gives) is Paged
-    return parameters(
-        {**one.query, **(PAGING if paged else {})}, cursor="`next` of the page before"
-    )
+def _parameters(operation: Operation) -> list[OpenApiParameter]:
+    query = dict(operation.inputs.query) if operation.reads else {}
+    if isinstance(operation.gives, Paged):
+        query["cursor"] = {"type": "string", "description": "`next` of the page before"}
+        query["limit"] = whole_number(1, operation.gives.most, PAGE)
+    return parameters(query)
