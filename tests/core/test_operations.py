@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from django.core.exceptions import ObjectDoesNotExist
-from django.http import QueryDict
+from django.http import Http404, QueryDict
 from django.test import Client
 from django.urls import reverse
 from msgspec import Meta, Struct
@@ -106,7 +105,7 @@ def test_an_answer_is_filled_from_attributes_and_is_what_openapi_says() -> None:
 
 def find_stage(project: Any, name: str) -> Any:
     if name not in Stage.values:
-        raise ObjectDoesNotExist(f"No stage “{name}”.")
+        raise Http404(f"No stage “{name}”.")
     return Stage(name)
 
 
@@ -132,7 +131,7 @@ def test_a_field_that_names_a_row_is_sent_as_text_and_is_the_row_for_the_functio
     sent = convert({"stage": "active", "limit": 3}, inputs.takes)
     (filters,) = inputs.arguments(inputs.values_of(sent, None), None).values()
     assert filters == Filters(Stage.ACTIVE, None, False, 3)
-    with pytest.raises(ObjectDoesNotExist, match="No stage “none”"):
+    with pytest.raises(Http404, match="No stage “none”"):
         inputs.values_of(convert({"stage": "none"}, inputs.takes), None)
 
 

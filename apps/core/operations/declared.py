@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from django.apps import apps
-from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from msgspec import Struct
 
 from apps.core.auditing import words
@@ -102,9 +101,9 @@ class Operation:
     `gives` is a Struct, `Written`, a list of one, or `Paged`, filled from what the function
     returns, or from the object if that is no row; None: no content. With several outcomes it is
     `{status: …}`, and `outcome` makes the status, and the row that is answered, of what the
-    function returns. `scope` is `read` for a GET and else `manage`; `role` the one that the scope
-    needs, unless it is higher. `says` gives the actions that it audits their sentences
-    (`auditing.words`); `shows` is what it can show of a hold-out.
+    function returns. `scope` (any of several) is `read` for a GET and else `manage`; `role`
+    the one that the scope needs, unless it is higher. `says` gives the actions that it audits
+    their sentences (`auditing.words`); `shows` is what it can show of a hold-out.
     """
 
     name: str
@@ -114,7 +113,7 @@ class Operation:
     gives: Any = None
     outcome: Callable[[Any], tuple[int, Any]] | None = None
     role: Role | None = None
-    scope: Scope | None = None
+    scope: Scope | Sequence[Scope] = ()
     within: str = "project"
     partial: bool = False
     examples: tuple[Any, ...] = ()
@@ -132,9 +131,11 @@ class Operation:
         if self.name in REGISTRY:
             raise ValueError(f"There is an operation {self.name} already.")
         self.app, self.body = body.__module__.split(".")[1], body
-        scope = self.scope or (Scope.READ if self.reads else Scope.MANAGE)
-        higher = self.role if self.role != ROLE_FOR.get(scope) else None
-        self.needs, self.role = Needs((scope,), higher), self.role or ROLE_FOR[scope]
+        own = (self.scope,) if isinstance(self.scope, str) else tuple(self.scope)
+        accepted = own or (Scope.READ if self.reads else Scope.MANAGE,)
+        enough = ROLE_FOR.get(accepted[0])
+        self.needs = Needs(accepted, self.role if self.role != enough else None)
+        self.role = self.role or enough
         hints = get_type_hints(body, include_extras=True)
         for parameter in inspect.signature(body).parameters:
             if parameter not in CALLER and is_a(Model, hints[parameter]):
@@ -172,8 +173,8 @@ class Operation:
         return [name for name in (self.route, self.page_route) if name]
 
     def object_of(self, project: Project, address: Mapping[str, Any]) -> Any:
-        """What the address names; None if the operation has no object. Raises ObjectDoesNotExist,
-        for what is another project's, too."""
+        """What the address names; None if the operation has no object. Raises Http404, for what
+        is another project's, too."""
         if self.target is None:
             return None
         rows = self.target._default_manager.select_related(self.within)
@@ -181,7 +182,7 @@ class Operation:
         if row is None:
             noun, (name,) = self.target._meta.verbose_name, address
             named = "id" if name == "pk" else name
-            raise ObjectDoesNotExist(f"This project has no {noun} with this {named}.")
+            raise Http404(f"This project has no {noun} with this {named}.")
         return row
 
     def run(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from django import forms
-from django.core.exceptions import ObjectDoesNotExist
+from django.http import Http404
 from msgspec import UNSET, Struct, inspect
 
 from apps.core.form_bounds import bounds_from
@@ -75,7 +75,7 @@ class OperationForm(PlainForm):
         text = isinstance(value, str)
         try:
             return self.references[name].find(self.project, value) if text else value
-        except ObjectDoesNotExist as error:
+        except Http404 as error:
             self.add_error(name, str(error))
 
     def add_refusal(self, error: Exception) -> None:

@@ -24,7 +24,7 @@ class Reference:
     """Of a field that names a row of the project: `Annotated[EvalSet, Reference(find_set)]`.
 
     `find(project, name)` gets the row by what is sent to the API, of the type `sent`; it raises
-    ObjectDoesNotExist with a sentence. A form offers `rows(project)` to choose from; without them
+    Http404 with a sentence. A form offers `rows(project)` to choose from; without them
     it takes the name as text.
     """
 
@@ -87,8 +87,7 @@ class Inputs:
         }
 
     def from_query(self, query: QueryDict, project: Project) -> dict[str, Any]:
-        """The values of parameters that were checked against `query`. Raises
-        ObjectDoesNotExist."""
+        """The values of parameters that were checked against `query`. Raises Http404."""
         texts: dict[str, Any] = {}
         for name, schema in self.query.items():
             if name in query and schema.get("type") == "boolean":
@@ -98,8 +97,7 @@ class Inputs:
         return self.values_of(msgspec.convert(texts, self.takes or Struct, strict=False), project)
 
     def values_of(self, sent: Struct, project: Project) -> dict[str, Any]:
-        """What the function takes, with rows in place of their names. Raises
-        ObjectDoesNotExist."""
+        """What the function takes, with rows in place of their names. Raises Http404."""
         values = {name: getattr(sent, name) for name in sent.__struct_fields__}
         rows = {
             name: reference.find(project, values[name])
@@ -150,4 +148,4 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A parameter of an address is left out instead of being null."""
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     known = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
-    return known | options[0] if len(options) == 1 else known
+    return known | options[0] if options else known

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import ObjectDoesNotExist, PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST
@@ -82,11 +82,8 @@ def _named(
     references = operation.inputs.references
     names = {name: value for name, value in address.items() if name in references}
     lookup = {name: value for name, value in address.items() if name not in references}
-    try:
-        rows = {name: references[name].find(project, value) for name, value in names.items()}
-        return operation.object_of(project, lookup), rows
-    except ObjectDoesNotExist as error:
-        raise Http404(str(error)) from error
+    rows = {name: references[name].find(project, value) for name, value in names.items()}
+    return operation.object_of(project, lookup), rows
 
 
 def submitted(

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
 import msgspec
-from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Struct
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -64,17 +62,13 @@ def _view(route: str, methods: Mapping[str, Operation]) -> Any:
 def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> Response:
     key, values = request.auth, dict[str, Any]()
     project, inputs = key.project, operation.inputs
-    try:
-        target = operation.object_of(project, address)
-        by = key.created_by
-        if not operation.reads:  # a key is trusted for some seconds, its creator's role is not
-            by = member_of(request, operation.role).user
-        if inputs.takes and operation.reads:
-            values = inputs.from_query(request.query_params, project)
-        elif inputs.takes:
-            values = inputs.values_of(convert(request.data, inputs.takes), project)
-    except ObjectDoesNotExist as error:
-        raise NotFound(str(error)) from error
+    target, by = operation.object_of(project, address), key.created_by
+    if not operation.reads:  # a key is trusted for some seconds, its creator's role is not
+        by = member_of(request, operation.role).user
+    if inputs.takes and operation.reads:
+        values = inputs.from_query(request.query_params, project)
+    elif inputs.takes:
+        values = inputs.values_of(convert(request.data, inputs.takes), project)
     returned = operation.run(project=project, by=by, target=target, values=values, key=key)
     status, gives = operation.rest.status, operation.gives
     if operation.outcome:
