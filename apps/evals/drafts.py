@@ -58,7 +58,6 @@ WithoutHoldout = Annotated[
     ),
 ]
 SET_WRITTEN = Written(SET, lambda request, eval_set: as_json(eval_set))
-SIDES = Disclosure("that a row is a held-out task, or similar to one", "yes")
 NO_HOLDOUT = (
     "{} has no held-out tasks: no model could be tested on it fairly, and its tasks could not be"
     " held out later. Split it first, or choose to freeze it without a hold-out (`without_holdout`"

@@ -15,6 +15,7 @@ from msgspec import Struct
 from apps.core.auditing import words
 from apps.core.models import ApiKey, Project
 from apps.core.operations.inputs import Inputs, is_a
+from apps.core.routes import SHOWS_NOTHING, Disclosure
 from apps.core.scopes import ROLE_FOR, Needs, Role, Scope
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,17 +75,6 @@ class Page:
     refused: Callable[[HttpRequest, Any, Exception], HttpResponse | None] | None = None
 
 
-class Disclosure(NamedTuple):
-    """What a route can show of a hold-out, and whether that counts as a view of it."""
-
-    what: str
-    counted: str
-
-
-SHOWS_NOTHING = Disclosure("", "–")
-SHOWS_TOTALS = Disclosure("aggregates of evaluations", "when evaluated")
-
-
 REGISTRY: dict[str, Operation] = {}
 
 
@@ -127,7 +117,7 @@ class Operation:
     target_name: str = ""
 
     def __call__(self, body: F) -> F:
-        """Raises ValueError for a name, or a route and method, that is declared already."""
+        """Raises ValueError for a name that is declared already."""
         if self.name in REGISTRY:
             raise ValueError(f"There is an operation {self.name} already.")
         self.app, self.body = body.__module__.split(".")[1], body
@@ -142,8 +132,6 @@ class Operation:
                 self.target, self.target_name = hints[parameter], parameter
         self.inputs = Inputs.of(body, (*CALLER, self.target_name), partial=self.partial)
         REGISTRY[self.name] = body.operation = self  # type: ignore[attr-defined]
-        if self.rest:
-            scopes.declare(self.route, self.rest.method, self.needs)
         if self.says:
             words.declare(apps.get_app_config(self.app).audit_section, self.says)
         return body
@@ -167,10 +155,6 @@ class Operation:
     @property
     def page_route(self) -> str:
         return f"{self.app}:{self.page.route}" if self.page else ""
-
-    @property
-    def routes(self) -> list[str]:
-        return [name for name in (self.route, self.page_route) if name]
 
     def object_of(self, project: Project, address: Mapping[str, Any]) -> Any:
         """What the address names; None if the operation has no object. Raises Http404, for what

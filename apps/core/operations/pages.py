@@ -66,6 +66,7 @@ def _view(operation: Operation, page: Page) -> Any:
         return redirect(returned) if made else _back(page, project, target, rows)
 
     view.__name__ = operation.page_route
+    view.shows = operation.shows  # type: ignore[attr-defined]
     return view if page.template else require_POST(view)
 
 

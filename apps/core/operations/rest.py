@@ -10,7 +10,6 @@ from django.db.models import Model
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from msgspec import Struct
-from rest_framework.decorators import api_view
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -19,6 +18,7 @@ from apps.core.openapi import JSON, described, page, results
 from apps.core.operations.declared import REGISTRY, Operation, Paged, Written
 from apps.core.paging import keyset
 from apps.core.query import number_of, parameters, whole_number
+from apps.core.routes import api
 from workers.lib.typed import convert, json_schema
 
 PAGE = 50
@@ -31,7 +31,9 @@ def rest_urls(app: str) -> list[URLPattern]:
     routes: dict[str, dict[str, Operation]] = {}
     for each in REGISTRY.values():
         if each.app == app and each.rest:
-            routes.setdefault(each.rest.route, {})[each.rest.method] = each
+            methods = routes.setdefault(each.rest.route, {})
+            if methods.setdefault(each.rest.method, each) is not each:
+                raise ValueError(f"{each.rest.method} of {each.route} is declared already.")
     return [
         path(next(iter(methods.values())).rest.path, _view(route, methods), name=route)
         for route, methods in routes.items()
@@ -44,7 +46,8 @@ def _view(route: str, methods: Mapping[str, Operation]) -> Any:
         return _answer(methods[method], request, address)
 
     view.__name__ = route
-    decorated = api_view(list(methods))(view)
+    decorated = api(**{method: each.needs for method, each in methods.items()})(view)
+    decorated.shows = max(each.shows for each in methods.values())
     for each in methods.values():
         takes_body = each.takes and not each.reads
         decorated = extend_schema(
