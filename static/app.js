@@ -5,7 +5,9 @@ const root = document.documentElement;
 const stored = localStorage.getItem("theme");
 if (stored) root.dataset.theme = stored;
 
-const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const isDark = () =>
+  (root.dataset.theme ||
+    (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 
 function drawCharts(scope, drawn = "") {
   if (!window.Plotly) return;
@@ -16,8 +18,14 @@ function drawCharts(scope, drawn = "") {
     const colour = getComputedStyle(root).getPropertyValue("--text").trim();
     const line = getComputedStyle(root).getPropertyValue("--line").trim();
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickfont: { size: 11 } };
-    const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour, size: 11.5 } };
-    for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, ...(figure.layout[name] || {}) };
+    const layout = {
+      ...figure.layout,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: colour, size: 11.5 },
+    };
+    for (const name of ["xaxis", "yaxis"])
+      layout[name] = { ...axis, ...(figure.layout[name] || {}) };
     thinTicks(layout.xaxis, box.clientWidth);
     Plotly.react(box, figure.data, layout, { displayModeBar: false, responsive: true });
   }
@@ -26,7 +34,8 @@ function drawCharts(scope, drawn = "") {
 // Ticks stand apart on a phone too: each needs some 52 pixels, and names beside the chart leave less room for them.
 function thinTicks(axis, width) {
   if (typeof axis.dtick !== "number" || typeof axis.range?.[0] !== "string") {
-    if (axis.nticks) axis.nticks = Math.max(2, Math.min(axis.nticks, Math.floor((width - 130) / 52)));
+    if (axis.nticks)
+      axis.nticks = Math.max(2, Math.min(axis.nticks, Math.floor((width - 130) / 52)));
     return;
   }
   const ticks = (new Date(axis.range[1]) - new Date(axis.range[0])) / axis.dtick;
@@ -34,17 +43,24 @@ function thinTicks(axis, width) {
 }
 
 function fillBars(scope) {
-  for (const bar of scope.querySelectorAll(".progress i[data-w]")) bar.style.width = bar.dataset.w + "%";
+  for (const bar of scope.querySelectorAll(".progress i[data-w]"))
+    bar.style.width = bar.dataset.w + "%";
 }
 
 // Long arguments and replies scroll in themselves: the keyboard must reach them in every browser.
 function reachScrolling() {
-  for (const pre of document.querySelectorAll(".turn pre:not([tabindex])")) if (pre.scrollHeight > pre.clientHeight + 1 || pre.scrollWidth > pre.clientWidth + 1) pre.tabIndex = 0;
+  for (const pre of document.querySelectorAll(".turn pre:not([tabindex])"))
+    if (pre.scrollHeight > pre.clientHeight + 1 || pre.scrollWidth > pre.clientWidth + 1)
+      pre.tabIndex = 0;
 }
 
-function showInTree() { document.querySelector(".tree [aria-current]")?.scrollIntoView({ block: "nearest" }); }
+function showInTree() {
+  document.querySelector(".tree [aria-current]")?.scrollIntoView({ block: "nearest" });
+}
 
-function rows() { return [...document.querySelectorAll("[data-row], [data-stop], #conversation .turn")]; }
+function rows() {
+  return [...document.querySelectorAll("[data-row], [data-stop], #conversation .turn")];
+}
 
 function move(by) {
   const all = rows();
@@ -60,43 +76,64 @@ function move(by) {
 }
 
 // Keys of one letter can be switched off (WCAG 2.1.4); the choice is this browser's, as the theme is.
-function singleKeys() { return localStorage.getItem("single-keys") !== "off"; }
+function singleKeys() {
+  return localStorage.getItem("single-keys") !== "off";
+}
 document.addEventListener("change", (event) => {
-  if (event.target.id === "single-keys") localStorage.setItem("single-keys", event.target.checked ? "on" : "off");
+  if (event.target.id === "single-keys")
+    localStorage.setItem("single-keys", event.target.checked ? "on" : "off");
 });
 
 // The keys of this page: what it has, in the words of its own buttons.
 function labelOf(element) {
   const copy = element.cloneNode(true);
   for (const kbd of copy.querySelectorAll("kbd")) kbd.remove();
-  return (element.getAttribute("aria-label") || element.title || copy.textContent).trim().replace(/\s+/g, " ").replace(/ \(\w+\)$/, "");
+  return (element.getAttribute("aria-label") || element.title || copy.textContent)
+    .trim()
+    .replace(/\s+/g, " ")
+    .replace(/ \(\w+\)$/, "");
 }
 function keysHere() {
-  const list = document.querySelector(".side"), here = [];
+  const list = document.querySelector(".side"),
+    here = [];
   if (rows().length) here.push(["j k", "Next, previous row"], ["Enter", "Open the row"]);
   if (document.querySelector("[data-pick]")) here.push(["x", "Select the row"]);
   if (document.querySelector("main input[type=search]")) here.push(["/", "Search this page"]);
   for (const element of document.querySelectorAll("main [data-key]")) {
     const known = here.find(([key]) => key === element.dataset.key);
-    if (!known && element.getClientRects().length) here.push([element.dataset.key, labelOf(element).slice(0, 80)]);
+    if (!known && element.getClientRects().length)
+      here.push([element.dataset.key, labelOf(element).slice(0, 80)]);
   }
-  const everywhere = document.getElementById("palette") ? [["Ctrl K", "Search pages, objects and commands"]] : [];
-  for (const link of list.querySelectorAll("[data-go]")) everywhere.push([`g ${link.dataset.go}`, labelOf(link)]);
+  const everywhere = document.getElementById("palette")
+    ? [["Ctrl K", "Search pages, objects and commands"]]
+    : [];
+  for (const link of list.querySelectorAll("[data-go]"))
+    everywhere.push([`g ${link.dataset.go}`, labelOf(link)]);
   everywhere.push(["Esc", "Close; from a sample back to its list"], ["?", "Show this list"]);
-  return [["On this page", here], ["Everywhere", everywhere]];
+  return [
+    ["On this page", here],
+    ["Everywhere", everywhere],
+  ];
 }
 function showHelp() {
-  const help = document.getElementById("help"), box = help?.querySelector(".keys");
+  const help = document.getElementById("help"),
+    box = help?.querySelector(".keys");
   if (!box || help.open) return;
   box.replaceChildren();
   for (const [title, keys] of keysHere()) {
     if (!keys.length) continue;
-    const heading = document.createElement("h3"), table = document.createElement("dl");
+    const heading = document.createElement("h3"),
+      table = document.createElement("dl");
     heading.textContent = title;
     table.className = "kv";
     for (const [key, what] of keys) {
-      const dt = document.createElement("dt"), dd = document.createElement("dd");
-      for (const part of key.split(" ")) { const kbd = document.createElement("kbd"); kbd.textContent = part; dt.append(kbd, " "); }
+      const dt = document.createElement("dt"),
+        dd = document.createElement("dd");
+      for (const part of key.split(" ")) {
+        const kbd = document.createElement("kbd");
+        kbd.textContent = part;
+        dt.append(kbd, " ");
+      }
       dd.textContent = what;
       table.append(dt, dd);
     }
@@ -107,18 +144,29 @@ function showHelp() {
 }
 
 // The command palette. What is typed asks the server; an answer that is no longer wanted is cancelled.
-let asking = null, askTimer = 0;
+let asking = null,
+  askTimer = 0;
 const paletteBox = () => document.getElementById("palette");
 function recentPages() {
-  try { return JSON.parse(localStorage.getItem(`recent:${paletteBox().dataset.recent}`)) ?? []; } catch { return []; }
+  try {
+    return JSON.parse(localStorage.getItem(`recent:${paletteBox().dataset.recent}`)) ?? [];
+  } catch {
+    return [];
+  }
 }
 function rememberPage() {
   if (!paletteBox() || !document.querySelector("main h1")) return;
-  const here = { url: location.pathname + location.search, title: document.title.replace(/ · Flywheel$/, "") };
+  const here = {
+    url: location.pathname + location.search,
+    title: document.title.replace(/ · Flywheel$/, ""),
+  };
   const kept = [here, ...recentPages().filter((page) => page.url !== here.url)].slice(0, 20);
   localStorage.setItem(`recent:${paletteBox().dataset.recent}`, JSON.stringify(kept));
 }
-function forgetPages() { for (const key of Object.keys(localStorage)) if (key.startsWith("recent:")) localStorage.removeItem(key); }
+function forgetPages() {
+  for (const key of Object.keys(localStorage))
+    if (key.startsWith("recent:")) localStorage.removeItem(key);
+}
 function openPalette() {
   const box = paletteBox();
   if (!box || box.open) return;
@@ -131,28 +179,42 @@ function openPalette() {
   field.focus();
 }
 async function askPalette() {
-  const box = paletteBox(), text = box.querySelector("input").value.trim();
+  const box = paletteBox(),
+    text = box.querySelector("input").value.trim();
   asking?.abort();
-  const mine = asking = new AbortController();
-  const answer = await fetch(`${box.dataset.search}?q=${encodeURIComponent(text)}`, { signal: mine.signal }).catch(() => null);
+  const mine = (asking = new AbortController());
+  const answer = await fetch(`${box.dataset.search}?q=${encodeURIComponent(text)}`, {
+    signal: mine.signal,
+  }).catch(() => null);
   if (asking !== mine) return;
   const said = box.querySelector("[role=status]");
-  if (!answer?.ok) { if (!mine.signal.aborted) said.textContent = "No answer from the server. Type again to retry."; return; }
+  if (!answer?.ok) {
+    if (!mine.signal.aborted) said.textContent = "No answer from the server. Type again to retry.";
+    return;
+  }
   const html = await answer.text().catch(() => null);
   if (html === null || asking !== mine) return;
   const list = box.querySelector("[role=listbox]");
   list.innerHTML = html; // the server's, escaped there
   showRecent(list, text);
   const options = [...list.querySelectorAll("[role=option]")];
-  options.forEach((option, n) => { option.id = `option-${n}`; });
+  options.forEach((option, n) => {
+    option.id = `option-${n}`;
+  });
   said.textContent = `${options.length} result${options.length === 1 ? "" : "s"}`;
   chooseFound(options[0]);
 }
 function showRecent(list, text) {
-  const words = text.toLowerCase().split(/\s+/), here = location.pathname + location.search;
-  const pages = recentPages().filter((page) => page.url !== here && words.every((word) => page.title.toLowerCase().includes(word))).slice(0, text ? 3 : 6);
+  const words = text.toLowerCase().split(/\s+/),
+    here = location.pathname + location.search;
+  const pages = recentPages()
+    .filter(
+      (page) => page.url !== here && words.every((word) => page.title.toLowerCase().includes(word)),
+    )
+    .slice(0, text ? 3 : 6);
   if (!pages.length) return;
-  const group = document.createElement("div"), title = document.createElement("div");
+  const group = document.createElement("div"),
+    title = document.createElement("div");
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", "Recently visited");
   title.className = "group-title";
@@ -166,14 +228,16 @@ function showRecent(list, text) {
     option.innerHTML = '<span class="clip"></span>';
     option.firstChild.textContent = page.title;
     group.append(option);
-    for (const same of list.querySelectorAll("[role=option]")) if (same.getAttribute("href") === page.url) same.remove();
+    for (const same of list.querySelectorAll("[role=option]"))
+      if (same.getAttribute("href") === page.url) same.remove();
   }
   list.querySelector(".empty")?.remove();
   list.prepend(group);
 }
 function chooseFound(option) {
   const box = paletteBox();
-  for (const other of box.querySelectorAll("[role=option]")) other.setAttribute("aria-selected", String(other === option));
+  for (const other of box.querySelectorAll("[role=option]"))
+    other.setAttribute("aria-selected", String(other === option));
   box.querySelector("input").setAttribute("aria-activedescendant", option?.id ?? "");
   option?.scrollIntoView({ block: "nearest" });
 }
@@ -182,25 +246,53 @@ document.addEventListener("input", (event) => {
   clearTimeout(askTimer);
   askTimer = setTimeout(askPalette, 120);
 });
-document.addEventListener("keydown", (event) => {
-  if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k" && paletteBox()) {
-    event.preventDefault();
-    paletteBox().open ? paletteBox().close() : openPalette();
-    return;
-  }
-  if (!paletteBox()?.open) return;
-  const options = [...paletteBox().querySelectorAll("[role=option]")], at = options.findIndex((one) => one.getAttribute("aria-selected") === "true");
-  const to = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + 8, PageUp: at - 8 }[event.key];
-  if (to !== undefined && options.length) {
-    event.preventDefault();
-    chooseFound(options[event.key.startsWith("Page") ? Math.max(0, Math.min(options.length - 1, to)) : (to + options.length) % options.length]);
-  } else if (event.key === "Enter" && event.target.matches("#palette input")) {
-    event.preventDefault();
-    options[at]?.click();
-  }
-}, true);
-document.addEventListener("close", (event) => { if (event.target.id === "palette") { asking?.abort(); asking = null; } }, true);
-document.addEventListener("submit", (event) => { if (event.target.action?.endsWith("/logout/")) forgetPages(); });
+document.addEventListener(
+  "keydown",
+  (event) => {
+    if (
+      (event.ctrlKey || event.metaKey) &&
+      !event.altKey &&
+      !event.shiftKey &&
+      event.key.toLowerCase() === "k" &&
+      paletteBox()
+    ) {
+      event.preventDefault();
+      paletteBox().open ? paletteBox().close() : openPalette();
+      return;
+    }
+    if (!paletteBox()?.open) return;
+    const options = [...paletteBox().querySelectorAll("[role=option]")],
+      at = options.findIndex((one) => one.getAttribute("aria-selected") === "true");
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + 8, PageUp: at - 8 }[event.key];
+    if (to !== undefined && options.length) {
+      event.preventDefault();
+      chooseFound(
+        options[
+          event.key.startsWith("Page")
+            ? Math.max(0, Math.min(options.length - 1, to))
+            : (to + options.length) % options.length
+        ],
+      );
+    } else if (event.key === "Enter" && event.target.matches("#palette input")) {
+      event.preventDefault();
+      options[at]?.click();
+    }
+  },
+  true,
+);
+document.addEventListener(
+  "close",
+  (event) => {
+    if (event.target.id === "palette") {
+      asking?.abort();
+      asking = null;
+    }
+  },
+  true,
+);
+document.addEventListener("submit", (event) => {
+  if (event.target.action?.endsWith("/logout/")) forgetPages();
+});
 
 function open(selector) {
   const target = document.querySelector(selector);
@@ -210,7 +302,8 @@ function open(selector) {
 
 // After “g” a letter goes to a section. By the time of the keys themselves: a page that is busy drawing charts hears both late.
 const G_MS = 1200;
-let gAt = null, gTimer = 0;
+let gAt = null,
+  gTimer = 0;
 function listenForG(at) {
   gAt = at;
   clearTimeout(gTimer);
@@ -220,17 +313,23 @@ function listenForG(at) {
 
 // What is typed while the page is still read is kept, and done once its links and the scripts are there.
 let early = [];
-addEventListener("DOMContentLoaded", () => setTimeout(() => {
-  const kept = early;
-  early = null;
-  for (const event of kept) onKey(event, true);
-}));
-document.addEventListener("keydown", (event) => { if (early) early.push(event); else onKey(event, false); });
+addEventListener("DOMContentLoaded", () =>
+  setTimeout(() => {
+    const kept = early;
+    early = null;
+    for (const event of kept) onKey(event, true);
+  }),
+);
+document.addEventListener("keydown", (event) => {
+  if (early) early.push(event);
+  else onKey(event, false);
+});
 
 function onKey(event, wasEarly) {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
   if (document.querySelector("dialog[open]")) return; // it has its own keys
-  const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
+  const writing =
+    /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "checkbox";
   if (event.key === "Escape") {
     const busy = writing || document.querySelector("details.menu[open], #menu[aria-expanded=true]");
     if (!writing) pickNone();
@@ -244,15 +343,42 @@ function onKey(event, wasEarly) {
   const going = gAt !== null && event.timeStamp - gAt < G_MS;
   if (gAt !== null) listenForG(null);
   if (going && open(`[data-go="${CSS.escape(event.key)}"]`)) return;
-  if (event.key === "g") { listenForG(event.timeStamp); return; }
+  if (event.key === "g") {
+    listenForG(event.timeStamp);
+    return;
+  }
   if (going) return;
-  if (event.key === "?") { showHelp(); return; }
-  if (event.key === "/") { const search = document.querySelector("input[type=search]"); if (search) { event.preventDefault(); search.focus(); } return; }
-  if (event.key === "j" && rows().length) { move(1); return; }
-  if (event.key === "k" && rows().length) { move(-1); return; }
-  if (event.key === "x" && document.querySelector("[data-pick]")) { pickAt(); return; }
-  if (event.key === "Enter") { if (!event.target.closest("a, button, summary")) document.querySelector("[data-row].at a")?.click(); return; }
-  const named = `[data-key="${CSS.escape(event.key)}"]`, at = document.querySelector(".at");
+  if (event.key === "?") {
+    showHelp();
+    return;
+  }
+  if (event.key === "/") {
+    const search = document.querySelector("input[type=search]");
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
+    return;
+  }
+  if (event.key === "j" && rows().length) {
+    move(1);
+    return;
+  }
+  if (event.key === "k" && rows().length) {
+    move(-1);
+    return;
+  }
+  if (event.key === "x" && document.querySelector("[data-pick]")) {
+    pickAt();
+    return;
+  }
+  if (event.key === "Enter") {
+    if (!event.target.closest("a, button, summary"))
+      document.querySelector("[data-row].at a")?.click();
+    return;
+  }
+  const named = `[data-key="${CSS.escape(event.key)}"]`,
+    at = document.querySelector(".at");
   const key = at?.querySelector(named) ?? document.querySelector(named); // of the row that j and k have chosen, where it has one
   if (!key || (wasEarly && key.tagName === "BUTTON")) return; // nobody decides on what they have not seen
   event.preventDefault();
@@ -263,22 +389,31 @@ function onKey(event, wasEarly) {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
   if (!button) return;
-  const source = button.dataset.copy ? document.querySelector(button.dataset.copy) : button.parentElement.querySelector("pre");
+  const source = button.dataset.copy
+    ? document.querySelector(button.dataset.copy)
+    : button.parentElement.querySelector("pre");
   getSelection().selectAllChildren(source);
-  const label = button.dataset.label ??= button.textContent;
-  const copied = await navigator.clipboard?.writeText(source.textContent).then(() => true, () => false) ?? document.execCommand("copy");
+  const label = (button.dataset.label ??= button.textContent);
+  const copied =
+    (await navigator.clipboard?.writeText(source.textContent).then(
+      () => true,
+      () => false,
+    )) ?? document.execCommand("copy");
   button.textContent = copied ? "Copied" : "Press Ctrl-C";
-  setTimeout(() => { button.textContent = label; }, 2500);
+  setTimeout(() => {
+    button.textContent = label;
+  }, 2500);
 });
 function addCopyButtons(scope) {
   for (const pre of scope.querySelectorAll("pre.copyable")) {
     if (pre.parentElement.classList.contains("snippet")) continue;
-    const box = document.createElement("div"), button = document.createElement("button");
+    const box = document.createElement("div"),
+      button = document.createElement("button");
     box.className = "snippet";
     Object.assign(button, { type: "button", textContent: "Copy" });
     button.dataset.copy = "";
     button.setAttribute("aria-live", "polite");
-    pre.tabIndex = 0;  // it scrolls sideways: the keyboard must reach it
+    pre.tabIndex = 0; // it scrolls sideways: the keyboard must reach it
     pre.replaceWith(box);
     box.append(pre, button);
   }
@@ -286,61 +421,108 @@ function addCopyButtons(scope) {
 
 /* The browser refuses a form with an empty required field and says so: there is nothing to confirm before that. */
 function isComplete(button) {
-  return button.type !== "submit" || !button.form || button.form.noValidate || button.form.checkValidity();
+  return (
+    button.type !== "submit" ||
+    !button.form ||
+    button.form.noValidate ||
+    button.form.checkValidity()
+  );
 }
 
-document.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-confirm]");
-  if (button && isComplete(button) && !window.confirm(button.dataset.confirm.replace(/\s+/g, " ").trim())) { event.preventDefault(); event.stopPropagation(); }
-  if (event.target.closest("#theme")) {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    localStorage.setItem("theme", root.dataset.theme);
-    drawCharts(document);
-  }
-  if (!event.target.closest("details.menu")) closeMenus();
-  const cancel = event.target.closest("[data-cancel]"); // of a form that htmx put into the page
-  if (cancel) {
-    const box = cancel.closest("form").parentElement;
-    event.preventDefault();
-    box.replaceChildren();
-    document.querySelector(`[hx-target="#${box.id}"]`)?.focus();
-  }
-  if (event.target.closest("[data-pick-none]")) pickNone();
-  if (event.target.closest("[data-pick-matching]")) { document.getElementById("bulk").elements.all.value = "1"; showPicked(); }
-  if (event.target.matches("td.pick")) { const box = event.target.querySelector("[data-pick]"); box.checked = !box.checked; pickChanged(); }
-  const row = event.target.closest("[data-row]");
-  if (row && !event.target.closest("a, button, form, input, select, summary, label, td.pick") && !String(getSelection())) row.querySelector("a")?.click();
-  if (event.target.closest("#menu")) openMenu(event.target.closest("#menu").getAttribute("aria-expanded") !== "true");
-  else if (!event.target.closest(".side")) openMenu(false);
-  if (event.target.closest("#show-help")) showHelp();
-  if (event.target.closest("[data-palette]")) openPalette();
-  if (event.target.matches("dialog[open]")) event.target.close(); // beside it
-}, true);
+document.addEventListener(
+  "click",
+  (event) => {
+    const button = event.target.closest("[data-confirm]");
+    if (
+      button &&
+      isComplete(button) &&
+      !window.confirm(button.dataset.confirm.replace(/\s+/g, " ").trim())
+    ) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+    if (event.target.closest("#theme")) {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      localStorage.setItem("theme", root.dataset.theme);
+      drawCharts(document);
+    }
+    if (!event.target.closest("details.menu")) closeMenus();
+    const cancel = event.target.closest("[data-cancel]"); // of a form that htmx put into the page
+    if (cancel) {
+      const box = cancel.closest("form").parentElement;
+      event.preventDefault();
+      box.replaceChildren();
+      document.querySelector(`[hx-target="#${box.id}"]`)?.focus();
+    }
+    if (event.target.closest("[data-pick-none]")) pickNone();
+    if (event.target.closest("[data-pick-matching]")) {
+      document.getElementById("bulk").elements.all.value = "1";
+      showPicked();
+    }
+    if (event.target.matches("td.pick")) {
+      const box = event.target.querySelector("[data-pick]");
+      box.checked = !box.checked;
+      pickChanged();
+    }
+    const row = event.target.closest("[data-row]");
+    if (
+      row &&
+      !event.target.closest("a, button, form, input, select, summary, label, td.pick") &&
+      !String(getSelection())
+    )
+      row.querySelector("a")?.click();
+    if (event.target.closest("#menu"))
+      openMenu(event.target.closest("#menu").getAttribute("aria-expanded") !== "true");
+    else if (!event.target.closest(".side")) openMenu(false);
+    if (event.target.closest("#show-help")) showHelp();
+    if (event.target.closest("[data-palette]")) openPalette();
+    if (event.target.matches("dialog[open]")) event.target.close(); // beside it
+  },
+  true,
+);
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-pick-all]")) for (const box of document.querySelectorAll("[data-pick]")) box.checked = event.target.checked;
+  if (event.target.matches("[data-pick-all]"))
+    for (const box of document.querySelectorAll("[data-pick]")) box.checked = event.target.checked;
   if (event.target.matches("[data-pick], [data-pick-all]")) pickChanged();
   if (event.target.closest("[data-columns]")) return; // they have a button
   if (event.target.closest("form[data-auto]")) event.target.form.requestSubmit();
 });
 
 // Selection of rows: the form #bulk is shown with their ids.
-function picked() { return [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value); }
-function pickChanged() { const bulk = document.getElementById("bulk"); if (bulk?.elements.all) bulk.elements.all.value = ""; showPicked(); }
-function pickNone() { for (const box of document.querySelectorAll("[data-pick], [data-pick-all]")) box.checked = false; if (document.getElementById("bulk")) pickChanged(); }
+function picked() {
+  return [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value);
+}
+function pickChanged() {
+  const bulk = document.getElementById("bulk");
+  if (bulk?.elements.all) bulk.elements.all.value = "";
+  showPicked();
+}
+function pickNone() {
+  for (const box of document.querySelectorAll("[data-pick], [data-pick-all]")) box.checked = false;
+  if (document.getElementById("bulk")) pickChanged();
+}
 function pickAt() {
   if (!document.querySelector("[data-row].at")) move(1);
   const box = document.querySelector("[data-row].at [data-pick]");
-  if (box) { box.checked = !box.checked; pickChanged(); }
+  if (box) {
+    box.checked = !box.checked;
+    pickChanged();
+  }
 }
 function showPicked() {
   const bulk = document.getElementById("bulk");
   if (!bulk) return;
-  const ids = picked(), all = bulk.elements.all?.value, matching = bulk.querySelector("[data-pick-matching]"), compare = bulk.querySelector("[data-compare]");
+  const ids = picked(),
+    all = bulk.elements.all?.value,
+    matching = bulk.querySelector("[data-pick-matching]"),
+    compare = bulk.querySelector("[data-compare]");
   const runs = bulk.querySelector("[data-compare-runs]");
   bulk.hidden = !ids.length;
   if (bulk.elements.ids) bulk.elements.ids.value = ids.join(",");
-  bulk.querySelector("[data-picked]").textContent = all ? matching.dataset.text : `${ids.length} selected`;
+  bulk.querySelector("[data-picked]").textContent = all
+    ? matching.dataset.text
+    : `${ids.length} selected`;
   if (runs) {
     runs.hidden = ids.length < 2;
     runs.href = `${runs.dataset.compareRuns}?${ids.map((id) => `run=${id}`).join("&")}`;
@@ -350,22 +532,37 @@ function showPicked() {
     compare.hidden = Boolean(all) || ids.length !== 2;
     compare.href = `${compare.dataset.compare}?a=${ids[1]}&b=${ids[0]}`; // the older one first
   }
-  for (const box of document.querySelectorAll("[data-pick]")) box.closest("tr").classList.toggle("picked", box.checked);
+  for (const box of document.querySelectorAll("[data-pick]"))
+    box.closest("tr").classList.toggle("picked", box.checked);
 }
 
-document.addEventListener("toggle", (event) => {
-  if (event.target.matches("details.menu[open]")) event.target.querySelector("form.panel input:not([type=hidden])")?.focus();
-  if (event.target.matches("details[open]:has(pre)")) reachScrolling();
-  // Sent with the form, so that the answer, which replaces it, has the same parts open.
-  if (event.target.matches("details[data-keep]")) event.target.querySelector("[name=open]").disabled = !event.target.open;
-}, true);
-function closeMenus() { for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false; }
-function openMenu(on) { document.getElementById("menu")?.setAttribute("aria-expanded", String(on)); } // a phone's: the places of the project
+document.addEventListener(
+  "toggle",
+  (event) => {
+    if (event.target.matches("details.menu[open]"))
+      event.target.querySelector("form.panel input:not([type=hidden])")?.focus();
+    if (event.target.matches("details[open]:has(pre)")) reachScrolling();
+    // Sent with the form, so that the answer, which replaces it, has the same parts open.
+    if (event.target.matches("details[data-keep]"))
+      event.target.querySelector("[name=open]").disabled = !event.target.open;
+  },
+  true,
+);
+function closeMenus() {
+  for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false;
+}
+function openMenu(on) {
+  document.getElementById("menu")?.setAttribute("aria-expanded", String(on));
+} // a phone's: the places of the project
 
 // A form that keeps the URL short: what is empty, or the usual, is not sent.
 document.addEventListener("submit", (event) => {
   const scrubber = event.target.closest("[data-scrubber]");
-  if (scrubber) { event.preventDefault(); document.activeElement.blur(); return; } // leaving the field is what goes there
+  if (scrubber) {
+    event.preventDefault();
+    document.activeElement.blur();
+    return;
+  } // leaving the field is what goes there
   const form = event.target.closest("form[data-tidy]");
   if (!form) return;
   const menu = form.querySelector("[data-columns]");
@@ -376,15 +573,25 @@ document.addEventListener("submit", (event) => {
   for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
 });
 addEventListener("pageshow", () => {
-  for (const field of document.querySelectorAll("form[data-tidy] :disabled")) field.disabled = false;
+  for (const field of document.querySelectorAll("form[data-tidy] :disabled"))
+    field.disabled = false;
   showPicked();
 });
 
 // A long run: parts are loaded when they come into view; a step is found by going to its part first.
-function waitingAt(index) { return [...document.querySelectorAll(".part.waiting")].filter((part) => Number(part.dataset.part) <= index).at(-1); }
+function waitingAt(index) {
+  return [...document.querySelectorAll(".part.waiting")]
+    .filter((part) => Number(part.dataset.part) <= index)
+    .at(-1);
+}
 function gone(element) {
   const until = Date.now() + 10000;
-  return new Promise((done) => (function look() { if (!element.isConnected || Date.now() > until) done(); else setTimeout(look, 40); })());
+  return new Promise((done) =>
+    (function look() {
+      if (!element.isConnected || Date.now() > until) done();
+      else setTimeout(look, 40);
+    })(),
+  );
 }
 async function goTo(index) {
   // A reply stands with its call, which may be in the part before: hence the second try.
@@ -396,15 +603,18 @@ async function goTo(index) {
   }
   const target = document.getElementById(`m${index}`);
   if (!target) return;
-  for (let outer = target.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
+  for (let outer = target.closest("details"); outer; outer = outer.parentElement.closest("details"))
+    outer.open = true;
   document.querySelectorAll(".found").forEach((other) => other.classList.remove("found"));
   target.classList.add("found");
-  const turn = target.closest(".turn"), shown = turn && turn.offsetHeight < innerHeight ? turn : target; // a reply with its call
+  const turn = target.closest(".turn"),
+    shown = turn && turn.offsetHeight < innerHeight ? turn : target; // a reply with its call
   shown.scrollIntoView();
   requestAnimationFrame(() => shown.scrollIntoView()); // once more, when what is above has its height
 }
 function goToHash() {
-  const step = /^#m(\d+)$/.exec(location.hash), row = document.getElementById(location.hash.slice(1));
+  const step = /^#m(\d+)$/.exec(location.hash),
+    row = document.getElementById(location.hash.slice(1));
   if (step) goTo(step[1]);
   if (!row?.matches("[data-row]")) return;
   for (const other of rows()) other.classList.toggle("at", other === row); // j and k go on from there
@@ -414,19 +624,32 @@ function followScroll() {
   const scrubber = document.querySelector("[data-scrubber]");
   if (!scrubber) return;
   const [number, range] = scrubber.querySelectorAll("input");
-  range.addEventListener("input", () => { number.value = range.value; });
-  for (const field of [number, range]) field.addEventListener("change", () => { field.blur(); goTo(field.value); });
+  range.addEventListener("input", () => {
+    number.value = range.value;
+  });
+  for (const field of [number, range])
+    field.addEventListener("change", () => {
+      field.blur();
+      goTo(field.value);
+    });
   let due = 0;
-  addEventListener("scroll", () => {
-    if (due) return;
-    due = setTimeout(() => {
-      due = 0;
-      const box = document.getElementById("conversation").getBoundingClientRect();
-      const seen = document.elementFromPoint(box.left + box.width / 2, 90)?.closest("[data-m], [data-part]");
-      const index = seen?.dataset.m ?? seen?.dataset.part;
-      if (index !== undefined && !scrubber.contains(document.activeElement)) number.value = range.value = index;
-    }, 120);
-  }, { passive: true });
+  addEventListener(
+    "scroll",
+    () => {
+      if (due) return;
+      due = setTimeout(() => {
+        due = 0;
+        const box = document.getElementById("conversation").getBoundingClientRect();
+        const seen = document
+          .elementFromPoint(box.left + box.width / 2, 90)
+          ?.closest("[data-m], [data-part]");
+        const index = seen?.dataset.m ?? seen?.dataset.part;
+        if (index !== undefined && !scrubber.contains(document.activeElement))
+          number.value = range.value = index;
+      }, 120);
+    },
+    { passive: true },
+  );
 }
 document.addEventListener("DOMContentLoaded", () => {
   rememberPage();
@@ -441,11 +664,13 @@ document.addEventListener("DOMContentLoaded", () => {
   goToHash();
   for (const here of document.querySelectorAll(".tabs > [aria-current]")) {
     const tabs = here.parentElement;
-    if (tabs.scrollWidth > tabs.clientWidth) tabs.scrollLeft = here.offsetLeft - tabs.offsetLeft - tabs.clientWidth / 3;
+    if (tabs.scrollWidth > tabs.clientWidth)
+      tabs.scrollLeft = here.offsetLeft - tabs.offsetLeft - tabs.clientWidth / 3;
   }
 });
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (window.Plotly) for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
+  if (window.Plotly)
+    for (const box of event.target.querySelectorAll(".js-plotly-plot")) Plotly.purge(box);
 });
 // A page that is to be loaded again asks for nothing more: each further answer would begin the loading anew, and on a busy server it never ended.
 let leaving = false;
@@ -453,28 +678,41 @@ document.addEventListener("htmx:beforeOnLoad", (event) => {
   if (leaving) event.preventDefault();
   leaving ||= event.detail.xhr.getResponseHeader("HX-Refresh") === "true";
 });
-document.addEventListener("htmx:beforeRequest", (event) => { if (leaving) event.preventDefault(); });
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (leaving) event.preventDefault();
+});
 // The live tail keeps its newest rows.
 document.addEventListener("htmx:oobAfterSwap", () => {
   const tail = document.getElementById("tail");
   while (tail && tail.rows.length > Number(tail.dataset.most)) tail.deleteRow(-1);
 });
 // Before the browser paints the new fragment: curves of a running job do not flicker.
-for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(swapped, () => { fillBars(document); addCopyButtons(document); drawCharts(document, ":not(.js-plotly-plot)"); showInTree(); reachScrolling(); });
+for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"])
+  document.addEventListener(swapped, () => {
+    fillBars(document);
+    addCopyButtons(document);
+    drawCharts(document, ":not(.js-plotly-plot)");
+    showInTree();
+    reachScrolling();
+  });
 // A fragment that says whether something may start switches its buttons.
 document.addEventListener("htmx:afterSwap", () => {
-  for (const state of document.querySelectorAll("[data-disables]")) document.querySelector(state.dataset.disables).disabled = state.dataset.off === "1";
+  for (const state of document.querySelectorAll("[data-disables]"))
+    document.querySelector(state.dataset.disables).disabled = state.dataset.off === "1";
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
 
 // Triage. The next case is fetched before it is asked for, and shown while the decision is still on its way; the
 // server's answer then has the counts alone, or another case where it knows better.
-let ahead = null, decided = null;
+let ahead = null,
+  decided = null;
 async function lookAhead() {
   const mark = document.getElementById("ahead");
   ahead = null;
   if (!mark) return;
-  const answer = await fetch(mark.dataset.ahead, { headers: { "HX-Request": "true" } }).catch(() => null);
+  const answer = await fetch(mark.dataset.ahead, { headers: { "HX-Request": "true" } }).catch(
+    () => null,
+  );
   if (answer?.status !== 200 || document.getElementById("ahead") !== mark) return;
   const found = { pk: answer.headers.get("X-Case"), html: await answer.text() };
   // Near the end of the queue the server may still give the case whose decision is on its way.
@@ -484,7 +722,8 @@ function markQuotes() {
   if (!window.CSS?.highlights) return;
   const found = [];
   for (const item of document.querySelectorAll("[data-quote]")) {
-    const part = item.dataset.quote.split(" … ")[0].trim(), place = document.getElementById(`m${item.dataset.index}`);
+    const part = item.dataset.quote.split(" … ")[0].trim(),
+      place = document.getElementById(`m${item.dataset.index}`);
     if (!part || !place) continue;
     const walker = document.createTreeWalker(place, NodeFilter.SHOW_TEXT);
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
@@ -504,31 +743,44 @@ function showCase() {
   if (innerWidth > 820 && blamed) {
     scrollTo(0, 0);
     const { top, bottom } = blamed.getBoundingClientRect();
-    if (bottom > innerHeight) scrollTo(0, Math.max(0, bottom - top > innerHeight ? top - 58 : bottom - innerHeight + 24));
+    if (bottom > innerHeight)
+      scrollTo(0, Math.max(0, bottom - top > innerHeight ? top - 58 : bottom - innerHeight + 24));
   } else if (document.querySelector("[data-case]")) scrollTo(0, 0);
   markQuotes();
 }
 // Similar failures that the same decision is for.
-function together() { return [...document.querySelectorAll("[name=also]")]; }
+function together() {
+  return [...document.querySelectorAll("[name=also]")];
+}
 function showTogether() {
-  const said = document.getElementById("together"), n = together().filter((box) => box.checked).length;
+  const said = document.getElementById("together"),
+    n = together().filter((box) => box.checked).length;
   if (!said) return;
   said.hidden = !n;
   said.textContent = `Your decision is for ${n + 1}: this one and ${n === 1 ? "the similar one" : `the ${n} similar ones`} chosen below.`;
 }
-document.addEventListener("change", (event) => { if (event.target.matches("[name=also]")) showTogether(); });
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[name=also]")) showTogether();
+});
 document.addEventListener("click", (event) => {
   if (!event.target.closest("[data-choose-all]")) return;
-  const boxes = together(), on = boxes.some((box) => !box.checked);
+  const boxes = together(),
+    on = boxes.some((box) => !box.checked);
   for (const box of boxes) box.checked = on;
   showTogether();
 });
 // “Blame this step”: htmx does not send the value of a button outside its form. Enter in the field clicks the first of them.
 document.addEventListener("click", (event) => {
   const field = document.getElementById("blame-number");
-  if (event.target.matches("[form=blame]") && document.activeElement !== field) field.value = event.target.value;
+  if (event.target.matches("[form=blame]") && document.activeElement !== field)
+    field.value = event.target.value;
 });
-document.addEventListener("DOMContentLoaded", () => { if (document.getElementById("triage")) { showCase(); lookAhead(); } });
+document.addEventListener("DOMContentLoaded", () => {
+  if (document.getElementById("triage")) {
+    showCase();
+    lookAhead();
+  }
+});
 document.addEventListener("htmx:configRequest", (event) => {
   if (!event.target.matches("[data-decide]")) return;
   if (together().some((box) => box.checked)) ahead = null; // the next case may be one of them: the server says which is next
@@ -546,14 +798,23 @@ document.addEventListener("htmx:beforeSend", (event) => {
 });
 document.addEventListener("htmx:afterSettle", (event) => {
   if (event.target.id === "ahead") lookAhead(); // the counts alone have come
-  if (event.target.id === "triage") { showCase(); lookAhead(); }
+  if (event.target.id === "triage") {
+    showCase();
+    lookAhead();
+  }
 });
-document.addEventListener("keydown", (event) => {
-  // In an open menu a digit is the menu's.
-  const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
-  const button = document.querySelector(`details.menu[open] [data-menu-key="${CSS.escape(event.key)}"]`);
-  if (!button || writing || event.metaKey || event.ctrlKey || event.altKey) return;
-  event.preventDefault();
-  event.stopImmediatePropagation();
-  button.click();
-}, true);
+document.addEventListener(
+  "keydown",
+  (event) => {
+    // In an open menu a digit is the menu's.
+    const writing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
+    const button = document.querySelector(
+      `details.menu[open] [data-menu-key="${CSS.escape(event.key)}"]`,
+    );
+    if (!button || writing || event.metaKey || event.ctrlKey || event.altKey) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    button.click();
+  },
+  true,
+);
