@@ -48,8 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     from flywheel import embedded
     from tests.database import create_test_db
     from tests.emptied import empty
+    from tests.folded import fold_pages
 
     embedded.ensure()
+    fold_pages()
     if config.getoption("--hypothesis-profile") == "ci":
         forget_constants()
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
