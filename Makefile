@@ -155,6 +155,8 @@ up: setup
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/djangofmt --check templates
+	$(VENV)/bin/oxfmt --check static
 
 # Five at a time on two cores, whole files each: more than half of the time, each waits for processes that it starts. Bytecode is kept
 # also where the machine's environment says not to: else each of the five, and each process that tests start, compiles all anew.
