@@ -95,6 +95,9 @@ OWN_MACHINE = {
 }
 
 
+MARKS = ("on", "operation", "register")  # what a module declares, by decorator or call
+
+
 @cache
 def imports(path: Path) -> list[str]:
     """Every imported module, those inside functions too."""
@@ -273,6 +276,65 @@ def test_the_web_process_loads_no_ml_library() -> None:
         },
     )
     assert done.returncode == 0, done.stderr
+
+
+def _declares(path: Path) -> bool:
+    """Whether a module marks a listener or an operation, or registers a kind of something."""
+    tree = ast.parse(path.read_text())
+    ours = {
+        name.asname or name.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apps")
+        for name in node.names
+        if name.name in MARKS
+    }
+    marks = [mark for node in tree.body for mark in getattr(node, "decorator_list", ())] + [
+        node.value for node in tree.body if isinstance(node, ast.Expr)
+    ]
+    return any(
+        isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id in ours
+        for mark in marks
+    )
+
+
+def test_every_declaration_is_loaded_when_django_is_ready() -> None:
+    """Otherwise a listener is missing in a process that happens not to import its module: a task of
+    a hold-out could be trained on.
+    """
+    declaring = sorted(
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in (ROOT / "apps").rglob("*.py")
+        if _declares(path)
+    )
+    assert len(declaring) > 30
+    program = (
+        "import sys, django\n"
+        "django.setup()\n"
+        f"missing = [name for name in {declaring!r} if name not in sys.modules]\n"
+        "sys.exit(f'Name these in `declares` of their AppConfig: {missing}' if missing else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "flywheel.settings"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_an_app_does_when_django_is_ready_is_no_rule() -> None:
+    """A rule stands in the module that knows it, as a listener (`core.bus`)."""
+    for path in (ROOT / "apps").glob("*/apps.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not isinstance(node, ast.Lambda), f"{path}:{node.lineno}"
+            if isinstance(node, ast.FunctionDef):
+                inner = [one for one in ast.walk(node) if isinstance(one, ast.FunctionDef)]
+                statements = [one for one in ast.walk(node) if isinstance(one, ast.stmt)]
+                assert len(inner) == 1 and len(statements) <= 8, f"{path}:{node.lineno}"
+            if isinstance(node, ast.ImportFrom | ast.Import) and path.parent.name != "core":
+                module = getattr(node, "module", "") or ""
+                assert not module.startswith("apps"), f"{path}:{node.lineno}"
 
 
 def _modules_of(tree: ast.Module) -> dict[str, ModuleType]:

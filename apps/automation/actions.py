@@ -19,9 +19,11 @@ from apps.automation.models import Flow, FlowRun, FlowVersion
 from apps.automation.specs import FlowError, FlowSpec
 from apps.automation.starts import Known
 from apps.core.actions import audit
+from apps.core.bus import on
 from apps.core.models import Project, Stage
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
+from apps.promotion.archiving import ChannelUsers
 from workers.lib.typed import plain
 
 log = logging.getLogger(__name__)
@@ -291,3 +293,15 @@ def moving() -> dict[str, list[str]]:
     for project, pk in rows:
         found[str(project)].append(str(pk))
     return found
+
+
+@on(ChannelUsers)
+def flows_with(question: ChannelUsers) -> list[str]:
+    """The flows whose newest version names the channel."""
+    channel = question.channel
+    flows = Flow.objects.filter(project=channel.project_id)
+    return [
+        f"the flow “{flow}”"
+        for flow in flows
+        if (spec := flow.version.readable) and channel.name in spec.channels
+    ]

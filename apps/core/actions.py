@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
@@ -20,6 +20,7 @@ from django.utils import timezone
 from apps.core import attempts
 from apps.core.actor import actor_name
 from apps.core.api import forget
+from apps.core.bus import Event, publish
 from apps.core.errors import Rejected
 from apps.core.locks import Lock, acquire
 from apps.core.models import (
@@ -36,7 +37,6 @@ from apps.core.models import (
 )
 from apps.core.nouns import noun
 from apps.core.scopes import Scope
-from apps.core.signals import invitation_accepted, member_changed
 
 FIRST_PROJECT = ("my-agent", "My agent")
 
@@ -98,16 +98,17 @@ def unlock_account(*, username: str, project: Project | None, by: Any) -> bool:
     return unlocked
 
 
-# What layers above give a new project, in the same transaction: functions of project and by.
-GIVEN: list[Callable[..., None]] = []
+@dataclass(frozen=True)
+class ProjectCreated(Event):
+    project: Project
+    by: Any
 
 
 @transaction.atomic
 def create_project(*, slug: str, name: str, by: Any, description: str = "") -> Project:
     project = Project.objects.create(slug=slug, name=name, description=description)
     Membership.objects.create(project=project, user=by, role=Role.OWNER)
-    for give in GIVEN:
-        give(project=project, by=by)
+    publish(ProjectCreated(project, by))
     audit("project.created", project=project, by=by, target=project)
     return project
 
@@ -214,6 +215,22 @@ def revoke_api_key(*, key: ApiKey, by: Any, actor_label: str = "") -> bool:
     return revoked
 
 
+@dataclass(frozen=True)
+class InvitationAccepted(Event):
+    invitation: Invitation
+    by: Any
+
+
+@dataclass(frozen=True)
+class MemberChanged(Event):
+    """Somebody joined, has another role, or was removed (`role` is None)."""
+
+    project: Project
+    user: Any
+    role: Role | None
+    by: Any
+
+
 class InvitationError(Exception):
     """The invitation was accepted or revoked meanwhile, or has expired."""
 
@@ -287,8 +304,8 @@ def accept_invitation(*, invitation: Invitation, by: Any) -> Membership:
         invited_by=invitation.created_by.get_username() if invitation.created_by else None,
         was=was,
     )
-    member_changed.send(Membership, project=invitation.project, user=by, role=found.role, by=by)
-    invitation_accepted.send(Invitation, invitation=invitation, by=by)
+    publish(MemberChanged(invitation.project, user=by, role=Role(found.role), by=by))
+    publish(InvitationAccepted(invitation, by))
     return found
 
 
@@ -339,7 +356,7 @@ def set_member(*, project: Project, user: Any, role: Role, by: Any) -> Membershi
         role=role,
         was=was,
     )
-    member_changed.send(Membership, project=project, user=user, role=role, by=by)
+    publish(MemberChanged(project, user, Role(role), by))
     return membership
 
 
@@ -358,9 +375,7 @@ def remove_member(*, membership: Membership, by: Any) -> None:
     membership.delete()
     _revoke_invitations(membership.project, membership.user)
     _forget_keys(membership.project, membership.user)
-    member_changed.send(
-        Membership, project=membership.project, user=membership.user, role=None, by=by
-    )
+    publish(MemberChanged(membership.project, membership.user, role=None, by=by))
 
 
 def work_of(project: Project, user: Any) -> list[tuple[str, int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
+from apps.core.bus import Event, publish
 from apps.core.query import QueryError
 
 TEXTS = {
@@ -36,15 +38,18 @@ class Rejected(Exception):
     field: str | None = None
 
 
-# Hooks of higher layers for sentences that are shown to a person or an API key: called with the
-# project, the error, and `by`.
-REFUSALS: list[Callable[..., None]] = []
+@dataclass(frozen=True)
+class RefusalShown(Event):
+    """The error's sentence is about to be shown to `by`, a person or an API key."""
+
+    project: Any
+    error: Rejected
+    by: Any
 
 
 def note_refusal(project: Any, error: Rejected, *, by: Any) -> None:
     """Before its sentence is shown to `by`."""
-    for hook in REFUSALS:
-        hook(project, error, by=by)
+    publish(RefusalShown(project, error, by))
 
 
 def _page(

@@ -4,6 +4,7 @@ runs it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -13,10 +14,10 @@ from django.utils import timezone
 
 from apps.core import outbox
 from apps.core.actions import audit
+from apps.core.bus import Event, publish
 from apps.core.errors import Rejected
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import LAST_RESEND, Job, JobLog, JobState, Project, ProjectDeletion
-from apps.core.signals import job_ended
 
 J = TypeVar("J", bound=Job)
 TASK = "core.run_job"
@@ -24,6 +25,14 @@ TASK = "core.run_job"
 # job that waits for days has two or three messages in the queue, not thousands.
 EXPIRES_S = 2 * LAST_RESEND.total_seconds()
 RESENT_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class JobEnded(Event):
+    """`by`: who cancelled it; None if it ended by itself."""
+
+    job: Job
+    by: Any
 
 
 def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
@@ -107,7 +116,7 @@ def cancel(job: Job, *, by: Any) -> bool:
         job.refresh_from_db()
         if not job.is_active:
             kind_of(job).ended(job)
-            job_ended.send(type(job), job=job, by=by)
+            publish(JobEnded(job, by))
     return asked
 
 
@@ -118,7 +127,7 @@ def end(job: Job, state: JobState, *, error: str = "", result: dict | None = Non
     if ended:
         job.refresh_from_db()
         kind_of(job).ended(job)
-        job_ended.send(type(job), job=job, by=None)
+        publish(JobEnded(job, by=None))
     return ended
 
 

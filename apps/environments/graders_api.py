@@ -12,13 +12,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core import scopes
+from apps.core.bus import publish
 from apps.core.models import ApiKey, Project
 from apps.core.openapi import JSON, reference
 from apps.core.routes import api, shows
 from apps.environments.clients import NO_JUDGE, completer, judge_of
-from apps.environments.protocol import guards
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
-from apps.environments.protocol.guards import Use
+from apps.environments.protocol.guards import Use, UsingTask
 from workers.lib.graders import run, sample_of, validate
 from workers.lib.graders.errors import RunError
 from workers.lib.graders.templates import render
@@ -109,9 +109,8 @@ def _run(key: ApiKey, body: dict) -> dict:
     ask = _ask(project, grader)
     try:
         read_by_grader = _filled(grader, {"item": item, "sample": sample_of(sample)})
-        guards.check(
-            key, {"item": item, "model_sample": sample, "grader": read_by_grader}, Use.SCORE
-        )
+        row = {"item": item, "model_sample": sample, "grader": read_by_grader}
+        publish(UsingTask(key, row, Use.SCORE))
     except Refusal as refusal:
         raise Wrong(refusal.sentence, "item", refusal.status, "held_out") from refusal
     try:

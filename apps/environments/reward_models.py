@@ -12,7 +12,9 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 
+from apps.core.bus import on
 from apps.core.intervals import wilson
+from apps.core.managed.objects import WhyNotDelete, WhyNotRename
 from apps.core.models import Project
 from apps.environments.models import Verifier
 from apps.registry.actions import base_digest
@@ -151,6 +153,25 @@ def verifiers_with(version: ModelVersion) -> list[Verifier]:
         for row in rows
         if any(part.get("digest") == version.artifact_id for part in used_in(row.spec))
     ]
+
+
+@on(WhyNotDelete[ModelVersion])
+def scores_with(question: WhyNotDelete[ModelVersion]) -> str | None:
+    names = ", ".join(map(str, _scoring(question.row)))
+    if not names:
+        return None
+    return f"It is used by {names}; without it, existing scores could not be reproduced."
+
+
+@on(WhyNotRename[ModelVersion])
+def named_by_verifiers(question: WhyNotRename[ModelVersion]) -> str | None:
+    if not _scoring(question.row):
+        return None
+    return "Verifiers refer to it by name and are immutable, so it cannot be renamed."
+
+
+def _scoring(version: ModelVersion) -> list[Verifier]:
+    return verifiers_with(version) if version.kind == ModelKind.REWARD else []
 
 
 def models_in(verifier: Verifier) -> list[ModelVersion]:

@@ -17,12 +17,13 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
 
 from apps.core import jobs
+from apps.core.bus import on
 from apps.core.kinds import Progress
 from apps.core.leftovers import remove_leftovers
 from apps.core.models import ApiKey
+from apps.core.projects.deletion import Deleting
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.exporting import FLYWHEEL
@@ -364,7 +365,7 @@ def chosen(choice: Choice, columns: Iterable[str]) -> Choice:
     return replace(choice, split=Split(choice.split))
 
 
-def remove_files(rows: QuerySet[TaskImport]) -> None:
-    """For `deletion.BEFORE`."""
-    for pk in rows.values_list("pk", flat=True):
+@on(Deleting[TaskImport])
+def remove_files(event: Deleting[TaskImport]) -> None:
+    for pk in event.rows.values_list("pk", flat=True):
         shutil.rmtree(home_of(str(pk)), ignore_errors=True)

@@ -4,13 +4,14 @@ written by a model, semantic checks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from django.conf import settings
 
 from apps.core.actions import audit
+from apps.core.bus import Question, ask
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, register
 from apps.core.runner import job_folder
 from apps.environments.clients import job_spec
@@ -175,9 +176,13 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
         _stop_if_decided(run, len(samples))
 
 
-DECIDED: list[
-    Callable[[EvalRun], bool]
-] = []  # set by the gate, in a higher layer: may an evaluation stop early?
+@dataclass(frozen=True)
+class IsDecided(Question[bool]):
+    """Whether a comparison needs no more samples of the evaluation, so that it may stop early."""
+
+    run: EvalRun
+
+
 TIMED_OUT, AGENT_ERROR, OTHER_RESULTS, TOO_LARGE = (
     "time",
     "agent error",
@@ -191,7 +196,7 @@ def _stop_if_decided(run: EvalRun, new: int) -> None:
     done, distance = run.samples.count(), max(1, run.total // LOOKS)
     if (
         done // distance != (done - new) // distance
-        and any(decided(run) for decided in DECIDED)
+        and any(ask(IsDecided(run)))
         and run.request_cancel()
     ):
         audit(

@@ -367,6 +367,8 @@ class TimedAnswer(models.Model):
     latency, the answer failed.
     """
 
+    is_evidence = True  # of how fast an evaluation answered
+
     measurement = models.ForeignKey(LatencyMeasurement, models.CASCADE, related_name="answers")
     attempt = models.PositiveIntegerField(
         help_text="Of the job: another one may have run on another machine"

@@ -4,7 +4,7 @@ project.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core import jobs
+from apps.core.bus import Question, ask
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, page
 from apps.core.query import LARGEST_KEY, number_of, whole_number
@@ -156,9 +157,12 @@ def _submitted(
     return answers.open_run(agent=agent, **given)
 
 
-EXTRAS: list[
-    Callable[[Request, EvalRun], dict[str, Any]]
-] = []  # added by higher layers: the gate's verdict
+@dataclass(frozen=True)
+class MoreOfRun(Question[dict[str, Any]]):
+    """Fields that other layers add to an evaluation's answer."""
+
+    request: Request
+    run: EvalRun
 
 
 @shows(TOTALS, WHEN_EVALUATED)
@@ -184,8 +188,8 @@ def item(request: Request, pk: UUID) -> Response:
     found = as_json(request, run)
     if run.is_answered_elsewhere:
         found["unused_traces"] = traces.unused(run, with_reasons=may_see(request, run.split))
-    for extra in EXTRAS:
-        found |= extra(request, run)
+    for fields in ask(MoreOfRun(request, run)):
+        found |= fields
     return Response(found)
 
 

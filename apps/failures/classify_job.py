@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from django.db.models.functions import Coalesce
 
 from apps.core import jobs
 from apps.core.actions import audit
+from apps.core.bus import on
 from apps.core.kinds import Progress
 from apps.core.models import ACTIVE_STATES, JobState, Project
 from apps.failures import prompts
@@ -27,8 +28,8 @@ from apps.failures.actions.diagnose import diagnose_and_draw, inputs_of
 from apps.failures.classify import RULES_VERSION
 from apps.failures.clusters.store import PLACED_AT_ONCE, place, place_new
 from apps.failures.models import Classification, Classifier, Failure, Unclassified
+from apps.trajectories.digest import RunsDigested
 from apps.trajectories.models import HourlyCount, Trajectory, with_content
-from apps.trajectories.rollups import Counts
 
 log = logging.getLogger(__name__)
 CHUNK = 500
@@ -36,14 +37,14 @@ Steps = Generator[Progress, None, dict]
 CURRENT = Classifier.objects.filter(policy_done=F("policy"))
 
 
-def note(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
-    """Called by the digest, in its transaction, with what was stored, changed or removed."""
+@on(RunsDigested)
+def note_unclassified(event: RunsDigested) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO failures_unclassified (trajectory_id, project_id) SELECT id, project_id"
             " FROM trajectories_trajectory JOIN failures_classifier USING (project_id) WHERE id ="
             " ANY(%s) ON CONFLICT DO NOTHING",
-            [sorted(trajectories)],
+            [sorted(event.trajectories)],
         )
 
 

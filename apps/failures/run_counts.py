@@ -12,22 +12,23 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import Min, Sum
 
+from apps.core.bus import on
 from apps.failures.models import DailyRuns
+from apps.trajectories.digest import RunsDigested
 from apps.trajectories.models import HourlyCount
-from apps.trajectories.rollups import Counts
 
 NAMES = ("agent_name", "agent_version", "model")
 Kind = tuple[str, ...]
 
 
-def follow(project: int, counts: Counts, trajectories: Sequence[UUID]) -> None:
-    """Part of the digest's transaction, after its hours were added."""
+@on(RunsDigested)
+def update_counts(event: RunsDigested) -> None:
     days: defaultdict[date, set[Kind]] = defaultdict(set)
-    for row in counts.hour_rows():
+    for row in event.counts.hour_rows():
         days[row["hour"].date()].add(tuple(row[name] for name in NAMES))
     for day, kinds in sorted(days.items()):
-        _count_day(project, day, kinds)
-    _follow_runs(trajectories)
+        _count_day(event.project, day, kinds)
+    _follow_runs(event.trajectories)
 
 
 def _count_day(project: int, day: date, kinds: set[Kind]) -> None:

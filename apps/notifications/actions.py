@@ -4,7 +4,8 @@ settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from apps.core.bus import Question, ask
 from apps.core.models import Membership, Project, Role
 from apps.notifications.catalogue import RULES, Topic
 from apps.notifications.models import Mail, Notification, Preference
@@ -22,8 +24,13 @@ from apps.webhooks.models import Event
 
 DIGEST_AFTER = timedelta(minutes=2)  # what happens meanwhile goes into the same mail
 KEPT = timedelta(days=90)
-# What layers above answer of keys: those whose excerpts may no longer be quoted.
-WITHHELD: list[Callable[[Collection[str]], Collection[str]]] = []
+
+
+@dataclass(frozen=True)
+class WithheldExcerpts(Question[Collection[str]]):
+    """Those of these keys of notifications whose excerpts may no longer be quoted."""
+
+    keys: Collection[str]
 
 
 def notify(
@@ -141,7 +148,7 @@ def withdraw_excerpts(rows: Iterable[Notification]) -> None:
     quoted no more, for good.
     """
     shown = [row for row in rows if row.excerpt]
-    gone = {key for withheld in WITHHELD for key in withheld({row.key for row in shown})}
+    gone = set().union(*ask(WithheldExcerpts({row.key for row in shown})))
     if gone:
         Notification.objects.filter(key__in=gone).update(excerpt="")
     for row in shown:

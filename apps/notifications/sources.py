@@ -4,12 +4,12 @@ expire soon.
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.urls import reverse
 
-from apps.core.models import ApiKey, Invitation, Job, JobState, Role
-from apps.core.signals import invitation_accepted, job_ended
+from apps.core.actions import InvitationAccepted
+from apps.core.bus import on
+from apps.core.jobs import JobEnded
+from apps.core.models import ApiKey, JobState, Role
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 
@@ -20,15 +20,12 @@ ENDS = {
 }
 
 
-def connect() -> None:
-    job_ended.connect(tell_of_job, dispatch_uid="notifications.job")
-    invitation_accepted.connect(tell_of_invitation, dispatch_uid="notifications.invitation")
-
-
-def tell_of_job(sender: Any, job: Job, **_: Any) -> None:
+@on(JobEnded)
+def notify_of_job(event: JobEnded) -> None:
     """Notifies whoever started it, if its kind has a page. Without the error's text, which may
     quote a held-out task.
     """
+    job = event.job
     page = getattr(job, "get_absolute_url", None)
     if page is None or job.created_by is None or job.state not in ENDS:
         return
@@ -44,7 +41,9 @@ def tell_of_job(sender: Any, job: Job, **_: Any) -> None:
     )
 
 
-def tell_of_invitation(sender: Any, invitation: Invitation, by: Any, **_: Any) -> None:
+@on(InvitationAccepted)
+def notify_of_invitation(event: InvitationAccepted) -> None:
+    invitation, by = event.invitation, event.by
     role = Role(invitation.role).label
     notify(
         topic=Topic.JOINED,

@@ -4,10 +4,18 @@ longer served.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
-from apps.core.models import ApiKey
+from apps.core.bus import Question, ask, on
+from apps.core.managed.objects import (
+    Archived,
+    ArchivingOrDeleting,
+    Managed,
+    WhyNotArchive,
+    WhyNotRename,
+    register,
+)
+from apps.core.models import Role
 from apps.promotion.announcing import announce_archived
 from apps.promotion.deployment.models import Placement
 from apps.promotion.deployment.unloading import leave
@@ -18,45 +26,69 @@ from apps.promotion.policies import PRODUCTION, label_of, policy_of, require_key
 from apps.promotion.trials.ending import end
 from apps.promotion.trials.models import TrialState
 
-# each names something that refers to a channel, such as “the flow nightly”
-USERS: list[Callable[[Channel], list[str]]] = []
 NAMED = 5
 
-ARCHIVED_TEXT = (
-    "Ends its canary or shadow, unloads its versions from its targets and hides it from lists and"
-    " menus. The endpoint and the API answer 404 for it; clients that pull keep their cached copy."
-    " Its history and gate reports stay, and you can unarchive it."
-)
-UNARCHIVED_TEXT = (
-    "Shows it in lists and menus again, with its history. Nothing is served until its version is"
-    " restored or another one is deployed."
+register(
+    Managed(
+        kind="channel",
+        noun="the channel",
+        plural="Models",
+        model=Channel,
+        name="name",
+        versioned=False,
+        listing="promotion:models",
+        archivers=Role.OWNER,
+        archive_confirm="The endpoint stops answering for it.",
+        archived_text=(
+            "Ends its canary or shadow, unloads its versions from its targets and hides it from"
+            " lists and menus. The endpoint and the API answer 404 for it; clients that pull keep"
+            " their cached copy. Its history and gate reports stay, and you can unarchive it."
+        ),
+        unarchived_text=(
+            "Shows it in lists and menus again, with its history. Nothing is served until its"
+            " version is restored or another one is deployed."
+        ),
+    )
 )
 
 
-def why_not(channel: Channel) -> str:
-    """Why it cannot be archived now, as a sentence; "" if it can. In the transaction that archives
-    it, with its row locked.
-    """
+@dataclass(frozen=True)
+class ChannelUsers(Question[list[str]]):
+    """What refers to a channel by its name, such as “the flow nightly”."""
+
+    channel: Channel
+
+
+@on(WhyNotRename[Channel])
+def names_are_fixed(question: WhyNotRename[Channel]) -> str:
+    return "Agents, clients and flows ask for a channel by its name, so it cannot be renamed."
+
+
+@on(WhyNotArchive[Channel])
+def is_in_use(question: WhyNotArchive[Channel]) -> str | None:
+    channel = question.row
     if active := channel.deployments.active().first():
         return f"“{active}” is running. Wait for it or stop it first."
     if channel.name != PRODUCTION:
-        return ""
-    users = [user for users_of in USERS for user in users_of(channel)]
+        return None
+    users = [user for users in ask(ChannelUsers(channel)) for user in users]
     if not users:
-        return ""
+        return None
     more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
     return f"It is used by {', '.join(users[:NAMED])}{more}. Change or delete what uses it first."
 
 
-def allow_key(channel: Channel, key: ApiKey | None) -> None:
+@on(ArchivingOrDeleting[Channel])
+def require_keys_may_change(event: ArchivingOrDeleting[Channel]) -> None:
     """Raises PermissionDenied."""
-    require_keys_allowed(channel, policy_of(channel)[0], key)
+    require_keys_allowed(event.row, policy_of(event.row)[0], event.key)
 
 
-def on_archive(channel: Channel, *, back: bool, by: Any, key: ApiKey | None) -> None:
-    """In the transaction that archives or unarchives it, with its row locked."""
-    who = label_of(key) or name_of(by)
-    if not back:
+@on(Archived[Channel])
+def stop_serving(event: Archived[Channel]) -> None:
+    channel, by = event.row, event.by
+    who = label_of(event.key) or name_of(by)
+    if not event.back:
         Channel.objects.filter(pk=channel.pk).exclude(current=None).update(needs_restore=True)
         if (
             trial := Trial.objects.active()
@@ -69,9 +101,9 @@ def on_archive(channel: Channel, *, back: bool, by: Any, key: ApiKey | None) -> 
                 TrialState.STOPPED,
                 f"{who} archived the channel.",
                 by=by,
-                actor_label=label_of(key),
+                actor_label=label_of(event.key),
             )
         placed = Placement.objects.filter(target__channel=channel)
         leave(placed.exclude(state=Placement.State.LEAVING))
-    announce_archived(channel, back=back, by=by, who=who)
+    announce_archived(channel, back=event.back, by=by, who=who)
     notify_listeners(channel)

@@ -283,6 +283,8 @@ class Promotion(models.Model):
     leave. `proof` is what was verified on each target before the move (`Deployment.outcomes`).
     """
 
+    is_evidence = True  # of what a channel has served
+
     class Kind(models.TextChoices):
         INITIAL = "initial"
         PROMOTE = "promote"

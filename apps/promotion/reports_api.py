@@ -15,6 +15,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.bus import on
 from apps.core.http import uuid_of
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
@@ -31,6 +32,7 @@ from apps.evals.lookups import (
     may_see,
 )
 from apps.evals.models import EvalRun
+from apps.evals.runs_api import MoreOfRun
 from apps.promotion import actions
 from apps.promotion.announcing import outcome
 from apps.promotion.models import Channel, GateReport, Verdict
@@ -280,12 +282,14 @@ def as_json(request: Request, row: GateReport) -> dict[str, Any]:
     }
 
 
-def against(request: Request, run: EvalRun) -> dict[str, Any]:
-    """For `runs_api.EXTRAS`: {"gate": the verdict against a channel's live version} if `?against=`
-    names the channel. Raises NotFound.
+@on(MoreOfRun)
+def gate_against(question: MoreOfRun) -> dict[str, Any] | None:
+    """{"gate": the verdict against a channel's live version} if `?against=` names the channel.
+    Raises NotFound.
     """
+    request, run = question.request, question.run
     name = request.query_params.get("against")
-    return {"gate": _against(request, run, _channel(request, name))} if name else {}
+    return {"gate": _against(request, run, _channel(request, name))} if name else None
 
 
 def _against(request: Request, run: EvalRun, channel: Channel) -> dict[str, Any]:

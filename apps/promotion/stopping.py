@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from apps.core.bus import on
+from apps.evals.jobs import IsDecided
 from apps.evals.models import EvalRun
 from apps.promotion.gate import NotComparable
 from apps.promotion.inputs import Inputs
@@ -9,10 +11,12 @@ from apps.promotion.policies import PRODUCTION, find_channel, policy_of
 from apps.promotion.wear import comparison_number
 
 
-def decided(run: EvalRun) -> bool:
+@on(IsDecided)
+def is_decided(question: IsDecided) -> bool:
     """Whether success and safety decide between `stop_against` and this evaluation, by the policy
     of `stop_channel`.
     """
+    run = question.run
     baseline = EvalRun.objects.filter(project=run.project_id, pk=run.spec["stop_against"]).first()
     policy = policy_of(find_channel(run.project, run.spec.get("stop_channel") or PRODUCTION))[0]
     if baseline is None or not policy.sequential:

@@ -4,3 +4,7 @@ from django.apps import AppConfig
 class PromptsConfig(AppConfig):
     name = "apps.prompts"
     label = "prompts"
+    declares = (
+        "audit_words",
+        "jobs",
+    )

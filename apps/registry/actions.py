@@ -13,7 +13,9 @@ from django.db import transaction
 from msgspec import to_builtins
 
 from apps.core.actions import audit
+from apps.core.bus import on
 from apps.core.errors import Rejected
+from apps.core.managed.objects import WhyNotRename
 from apps.core.models import Project
 from apps.registry.models import (
     Artifact,
@@ -213,6 +215,13 @@ def register_agent(
         key_variable=key_variable,
         protocol=protocol,
     )
+
+
+@on(WhyNotRename[ModelVersion])
+def agents_keep_their_names(question: WhyNotRename[ModelVersion]) -> str | None:
+    if question.row.kind != ModelKind.AGENT:
+        return None
+    return "Agents are identified by name in traces and answers, so it cannot be renamed."
 
 
 def register_prompt(

@@ -13,8 +13,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -22,8 +23,10 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
+from apps.core.bus import Question, ask, on
 from apps.core.locks import NameLock, acquire_named
-from apps.registry.models import Artifact, ModelVersion
+from apps.core.projects.deletion import Deleting
+from apps.registry.models import Artifact, MergedModel, ModelVersion
 from apps.registry.stores import NoAnswer, StoreError, store
 from workers.lib.folder_digest import entry as entry_of
 from workers.lib.folder_digest import manifest_digest, sha256_of
@@ -34,9 +37,12 @@ MAX_FILES = 1000
 TRIES = 3  # attempts to read a file from a store whose connection breaks
 SPARE = 64 * 2**20  # bytes that a fetch leaves free on the disk
 
-# Registered by higher layers: given digests, they return those of artifacts they need although no
-# model version has them.
-NEEDED: list[Callable[[set[str]], set[str]]] = []
+
+@dataclass(frozen=True)
+class NeededArtifacts(Question[set[str]]):
+    """Those of these artifacts that are needed although no model version has them."""
+
+    digests: Collection[str]
 
 
 class ArtifactError(Exception):
@@ -159,10 +165,18 @@ def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
         ) from error
 
 
+@on(Deleting[MergedModel])
+def free_merged_files(event: Deleting[MergedModel]) -> Callable[[], None]:
+    return free_with(ModelVersion.objects.filter(merged__in=event.rows))
+
+
+@on(Deleting[ModelVersion])
+def free_files(event: Deleting[ModelVersion]) -> Callable[[], None]:
+    return free_with(event.rows)
+
+
 def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
-    """For model versions that are about to be deleted. The returned function frees, after the
-    deletion, the artifacts that nothing else needs.
-    """
+    """The returned function frees, after the deletion, the artifacts that nothing else needs."""
     made = versions.values_list("artifact", "merged__artifact")
     digests = {pk for both in made for pk in both if pk}
 
@@ -171,8 +185,8 @@ def free_with(versions: QuerySet[ModelVersion]) -> Callable[[], None]:
             acquire_named(NameLock.ARTIFACT, digest)
         unused = Artifact.objects.filter(pk__in=digests, model_versions=None, merged_models=None)
         gone = dict(unused.select_for_update(of=("self",)).values_list("pk", "files"))
-        for needed in NEEDED:
-            gone = {digest: gone[digest] for digest in gone.keys() - needed(set(gone))}
+        needed = set().union(*ask(NeededArtifacts(gone.keys())))
+        gone = {digest: gone[digest] for digest in gone.keys() - needed}
         Artifact.objects.filter(pk__in=gone).delete()
         transaction.on_commit(lambda: [_remove(digest, files) for digest, files in gone.items()])
 

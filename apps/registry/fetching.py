@@ -13,6 +13,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 from django.utils import timezone
 
+from apps.core.bus import Question, ask
 from apps.registry import artifacts
 from apps.registry.artifacts import ArtifactError
 from apps.registry.data_folder import identity
@@ -41,8 +43,12 @@ LOADS = timedelta(
 SPARE = 64 * 2**20  # extra bytes of a download: the model card and the archive's own overhead
 UNREAD = (OSError, ValueError, httpx2.HTTPError, tarfile.TarError)
 
-# Set by a higher layer: returns a one-time address from which a version's files can be downloaded.
-DOWNLOADS: list[Callable[[ModelVersion], str]] = []
+
+@dataclass(frozen=True)
+class DownloadAddress(Question[str]):
+    """An address from which a version's files can be downloaded once."""
+
+    version: ModelVersion
 
 
 class Fetcher:
@@ -135,7 +141,7 @@ def _download(version: ModelVersion, home: Path, stopped: Callable[[], bool]) ->
         artifacts.require_space(home, artifact.size)
         with (
             artifacts.beside(home) as folder,
-            _opened(DOWNLOADS[0](version), artifact.size + SPARE) as answer,
+            _opened(ask(DownloadAddress(version))[0], artifact.size + SPARE) as answer,
         ):
             _unpack(answer, artifact, folder, stopped)
     except UNREAD as error:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 from msgspec import Meta, Struct
 
+from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.models import Project
+from apps.core.projects.deletion import Deleting
 from apps.registry.actions import ModelError, digest_on
 from apps.registry.models import AdapterPart, AdapterUpload, ModelVersion
 from apps.registry.stores import store
@@ -216,9 +217,9 @@ def forget_old() -> int:
     return len(old)
 
 
-def remove_parts(rows: QuerySet[AdapterUpload]) -> Any:
-    """Called before rows are deleted (`deletion.BEFORE`); returns a function to call afterwards."""
-    files = [found for upload in rows for found in _files(upload)]
+@on(Deleting[AdapterUpload])
+def remove_parts(event: Deleting[AdapterUpload]) -> Callable[[], None]:
+    files = [found for upload in event.rows for found in _files(upload)]
     return lambda: transaction.on_commit(lambda: _forget(files))
 
 

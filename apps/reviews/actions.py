@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
@@ -11,6 +12,7 @@ from django.utils import timezone
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
+from apps.core.bus import Event, publish
 from apps.core.models import Role
 from apps.environments.models import Verifier
 from apps.environments.scorer import scorer_of
@@ -50,8 +52,13 @@ __all__ = [
 ]
 
 SIZE = 60
-# hooks of higher layers for when people have judged an output of theirs
-JUDGED: list[Callable[[RewardReview], None]] = []
+
+
+@dataclass(frozen=True)
+class OutputJudged(Event):
+    """People have judged an output of a training run. Published after the commit."""
+
+    review: RewardReview
 
 
 @transaction.atomic
@@ -176,7 +183,7 @@ def send_outputs(
 
 def _notify_judged(review: RewardReview) -> None:
     if review.training:
-        transaction.on_commit(lambda: [listener(review) for listener in JUDGED])
+        transaction.on_commit(lambda: publish(OutputJudged(review)))
 
 
 @transaction.atomic

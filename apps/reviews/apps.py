@@ -4,3 +4,8 @@ from django.apps import AppConfig
 class ReviewsConfig(AppConfig):
     name = "apps.reviews"
     label = "reviews"
+    declares = (
+        "audit_words",
+        "jobs",
+        "targets",
+    )

@@ -232,6 +232,7 @@ class ProbeRun(Job):
     """
 
     trains = False
+    is_evidence = True  # of what a reward was tested for
 
     verifier = models.ForeignKey(Verifier, models.CASCADE, related_name="probe_runs")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="probe_runs")

@@ -14,9 +14,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.actions import audit
+from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.models import Project
-from apps.notifications.actions import change_excerpt, notify, retract
+from apps.notifications.actions import WithheldExcerpts, change_excerpt, notify, retract
 from apps.notifications.catalogue import Topic
 from apps.teamwork.models import LONGEST, Assignment, Comment
 from apps.teamwork.targets import Kind, Unknown, kind_of, kinds
@@ -126,11 +127,10 @@ def _mention(row: Comment, kind: Kind, target: Any) -> None:
     )
 
 
-def withheld(keys: Iterable[str]) -> set[str]:
-    """Those of the keys of notifications whose comment may not be quoted now: a hold-out may have
-    been made of its object since.
-    """
-    ids = [key.removeprefix("comment:") for key in keys if key.startswith("comment:")]
+@on(WithheldExcerpts)
+def withheld(question: WithheldExcerpts) -> set[str]:
+    """Comments that may not be quoted now: a hold-out may have been made of their object since."""
+    ids = [key.removeprefix("comment:") for key in question.keys if key.startswith("comment:")]
     found: dict[tuple[str, str], list[Comment]] = {}
     for row in Comment.objects.filter(pk__in=ids).select_related("project"):
         found.setdefault((row.target_type, row.target_id), []).append(row)

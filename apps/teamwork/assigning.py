@@ -11,10 +11,10 @@ from django.core.exceptions import PermissionDenied
 from django.db import models, transaction
 from django.db.models import QuerySet
 
-from apps.core.actions import audit
+from apps.core.actions import MemberChanged, audit
+from apps.core.bus import on
 from apps.core.errors import Rejected
-from apps.core.models import Membership, Project, Role
-from apps.core.signals import member_changed
+from apps.core.models import Membership, Project
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 from apps.teamwork.models import Assignment
@@ -23,10 +23,6 @@ from apps.teamwork.targets import Kind, kinds
 
 class AssignmentError(Rejected):
     field = "user"
-
-
-def connect() -> None:
-    member_changed.connect(_unassign, dispatch_uid="teamwork.unassign")
 
 
 def workers_of(kind: Kind, project: Project) -> QuerySet[Any]:
@@ -108,15 +104,15 @@ def assign(*, project: Project, kind: Kind, target: Any, to: Any, by: Any, on: b
     return changed
 
 
-def _unassign(
-    sender: Any, project: Project, user: Any, role: str | None, by: Any, **_: Any
-) -> None:
+@on(MemberChanged)
+def unassign(event: MemberChanged) -> None:
     """Who was removed, or is below the role that a kind takes, has none of it any more."""
-    held = Role(role).rank if role else -1
+    project, user = event.project, event.user
+    held = event.role.rank if event.role else -1
     lost = [
         kind.model._meta.label_lower for kind in kinds() if kind.worker and kind.worker.rank > held
     ]
     rows = Assignment.objects.filter(project=project, user=user, target_type__in=lost)
     n = rows.delete()[0]
     if n:
-        audit("assignments.ended", project=project, by=by, user=user.get_username(), n=n)
+        audit("assignments.ended", project=project, by=event.by, user=user.get_username(), n=n)

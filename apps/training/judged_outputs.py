@@ -21,6 +21,7 @@ from django.db import transaction
 from django.db.models import F, Max, Q, QuerySet
 from django.utils import timezone
 
+from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.models import ACTIVE_STATES, Project
 from apps.environments.clients import load_for
@@ -28,7 +29,7 @@ from apps.evals.canonical import digest_of
 from apps.evals.jobs import SAMPLE_FIELDS
 from apps.failures.judge import judging
 from apps.failures.models import JudgeVerdict
-from apps.reviews.actions import send_outputs
+from apps.reviews.actions import OutputJudged, send_outputs
 from apps.reviews.labels import labels_of
 from apps.reviews.models import RewardReview, SentOutput
 from apps.reviews.reservations import needed_of
@@ -119,10 +120,10 @@ def verdicts_of(run: TrainingRun) -> dict[int, str]:
     return found
 
 
-def on_judged(review: RewardReview) -> None:
-    """People have judged an output of a run: update its metrics and evaluate the alarm `judge_gap`
-    again.
-    """
+@on(OutputJudged)
+def weigh_judged(event: OutputJudged) -> None:
+    """Updates the run's metrics and evaluates the alarm `judge_gap` again."""
+    review = event.review
     training = review.training or {}
     run = (
         TrainingRun.objects.filter(project=review.project_id, pk=training.get("run"))

@@ -14,10 +14,12 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from apps.core.bus import on
 from apps.core.http import uuid_of
 from apps.evals.models import Task
 from apps.registry.models import ModelVersion
 from apps.training.models import DatasetRow, Example, PromptSearch, TrainingRun
+from apps.trajectories.filters import LearnedBy
 from apps.trajectories.models import Trajectory
 
 Job = TrainingRun | PromptSearch
@@ -88,12 +90,13 @@ def datasets_behind(version: ModelVersion) -> list[UUID]:
     return list(dict.fromkeys(job.dataset_id for _, job in jobs_behind(version) if job))
 
 
-def narrow(rows: QuerySet[Trajectory], value: str) -> QuerySet[Trajectory]:
-    """The filter `trained`: trajectories that a version (“support-v4”) and its ancestors learned
-    from, or a single run by its id; nothing for any other value. `rows` belong to one project, so
-    another project's version finds nothing.
+@on(LearnedBy)
+def learned_by(question: LearnedBy) -> QuerySet[Trajectory]:
+    """Trajectories that a version (“support-v4”) and its ancestors learned from, or a single run by
+    its id; nothing for any other value. The rows belong to one project, so another project's
+    version finds nothing.
     """
-    datasets = set(_datasets_named(value))
+    rows, datasets = question.rows, set(_datasets_named(question.learner))
     if not datasets:
         return rows.none()
     found = ids_of(datasets, AT_ONCE + 1)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -16,6 +17,7 @@ from django.db import DatabaseError, connection, transaction
 from django.db.models import QuerySet
 
 from apps.core import locks
+from apps.core.bus import Event, publish
 from apps.core.locks import ProjectLock
 from apps.core.postgres import array
 from apps.core.waking import Waker
@@ -39,12 +41,18 @@ SHORT_TEXT = 20_000  # and of one whose words PostgreSQL has no room for
 FACETS_LIMIT = 2_000  # values of a kind in a project
 TASK, EXPIRES_S = "trajectories.digest", 30
 
-# Higher layers that count or note what was stored, changed or removed: called for each project with
-# what was added to the hours and the rows, inside the digest's transaction, so that each arrival
-# counts once there, too.
-LISTENERS: list[Callable[[int, Counts, Sequence[UUID]], None]] = []
-
 wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0)
+
+
+@dataclass(frozen=True)
+class RunsDigested(Event):
+    """Runs of a project were stored, changed or removed. `counts` were added to its hours, in the
+    digest's transaction, so that each arrival counts once for listeners, too.
+    """
+
+    project: int
+    counts: Counts
+    trajectories: Sequence[UUID]
 
 
 def run() -> int:
@@ -119,8 +127,7 @@ def _digest(arrivals: list[Arrival]) -> None:
         cell_store.add(project, counts)
         _add_facets(project, counts)
         _index(list(touched[project]))
-        for listener in LISTENERS:
-            listener(project, counts, list(touched[project]))
+        publish(RunsDigested(project, counts, list(touched[project])))
     Arrival.objects.filter(pk__in=[arrival.pk for arrival in arrivals]).delete()
 
 

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import msgspec
 from django.db.models import QuerySet
 
+from apps.core.bus import Question, ask
 from apps.core.models import Project
 from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
@@ -141,10 +143,15 @@ class LeftOut(Exception):
     """A trajectory that is not a training example; the message is the reason."""
 
 
-# What layers above forbid to teach: (project, runs, their lines of the export) to the indexes of
-# those that may not leave.
-Guard = Callable[[Project, Sequence[Trajectory], Sequence[dict]], Collection[int]]
-GUARDS: list[Guard] = []
+@dataclass(frozen=True)
+class MayNotTrain(Question[Collection[int]]):
+    """The indexes of those runs that no model may learn from. `lines` are theirs of the export."""
+
+    project: Project
+    runs: Sequence[Trajectory]
+    lines: Sequence[dict]
+
+
 GUARDED_AT_ONCE = 100
 HELD_OUT = "held out, in a held-out group, or a near-duplicate of a held-out task"
 NOT_GOOD = "neither successful nor corrected"
@@ -165,10 +172,10 @@ class SftExport:
     have OpenAI's `weight` 0: they are read and not learnt.
 
     Left out, counted in `left_out` by reason as the iteration goes on (`written` counts the
-    others): `HELD_OUT`: one of `GUARDS` forbids it; `NOT_GOOD`; `REFUSED`: a person rejected or
-    aborted it and gave no correction; `NO_TURN`: nothing to learn from; `BROKEN_CALLS`: OpenAI
-    refuses a file with a tool call that has no reply, or a reply that has no call;
-    `BAD_CORRECTION`.
+    others): `HELD_OUT`: no model may learn from it (`MayNotTrain`); `NOT_GOOD`; `REFUSED`: a
+    person rejected or aborted it and gave no correction; `NO_TURN`: nothing to learn from;
+    `BROKEN_CALLS`: OpenAI refuses a file with a tool call that has no reply, or a reply that has no
+    call; `BAD_CORRECTION`.
     """
 
     def __init__(self, rows: QuerySet[Trajectory], *, project: Project) -> None:
@@ -180,7 +187,7 @@ class SftExport:
         examples = self._examples()
         while some := list(islice(examples, GUARDED_AT_ONCE)):
             runs, lines = [run for run, _ in some], [line for _, line in some]
-            forbidden = {index for guard in GUARDS for index in guard(self._project, runs, lines)}
+            forbidden = set().union(*ask(MayNotTrain(self._project, runs, lines)))
             self.left_out += Counter({HELD_OUT: len(forbidden)})
             for index, line in enumerate(lines):
                 if index not in forbidden:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from django.db.models.functions import Coalesce
 from django.http import QueryDict
 from django.utils import timezone
 
+from apps.core.bus import Question, ask
 from apps.core.query import MOMENT, Query, QueryError, problem_of
 from apps.core.sorting import choices
 from apps.trajectories import decoding, schema
@@ -117,10 +118,15 @@ EXPOSED = {
     "import",
 }  # not among “More filters”
 SIGNS = {"min": "≥", "max": "≤"}
-LINKED: dict[
-    str, Callable[[QuerySet, str], QuerySet]
-] = {}  # filters of layers above: {name: narrows the rows to what is linked}
 FEW = 1_000  # rows: more are soon met from the newest on
+
+
+@dataclass(frozen=True)
+class LearnedBy(Question[QuerySet]):
+    """Those of the rows that a model or training run learned from."""
+
+    rows: QuerySet
+    learner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +159,9 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
             rows = rows.alias(tokens=total_tokens()).filter(**{f"tokens__{lookup}": number})
     if value := _text(given.get("mode")):
         rows = rows.filter(failure__mode__slug=value).exclude(failure__state="dismissed")
-    for name, narrow in LINKED.items():
-        if value := _text(given.get(name)):
-            rows = narrow(rows, value)
+    if value := _text(given.get("trained")):
+        for narrowed in ask(LearnedBy(rows, value)):
+            rows = narrowed
     if value := _text(given.get("import")):
         rows = rows.filter(of_import(value))
     if value := _text(given.get("q")):

@@ -4,27 +4,35 @@ who has seen which.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 
+from apps.core.bus import Event, publish
 from apps.core.models import Project
 from apps.trajectories.models import Trajectory
 
 Runs = Collection[UUID] | QuerySet[Trajectory]
-# (project, runs, the user or API key that they are shown to, where, whether only previews)
-Watcher = Callable[[Project, Runs, Any, str, bool], None]
-WATCHERS: list[Watcher] = []
+
+
+@dataclass(frozen=True)
+class RunsShown(Event):
+    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API key.
+
+    `previews`: of each run only how it begins is shown, as in a list.
+    """
+
+    project: Project
+    runs: Runs
+    to: Any
+    where: str
+    previews: bool
 
 
 def runs_shown(
     project: Project, runs: Runs, *, to: Any, where: str, previews: bool = False
 ) -> None:
-    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API key.
-
-    `previews`: of each run only how it begins is shown, as in a list.
-    """
-    for watcher in WATCHERS:
-        watcher(project, runs, to, where, previews)
+    publish(RunsShown(project, runs, to, where, previews))

@@ -12,12 +12,13 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import QuerySet
 
 from apps.core import jobs
+from apps.core.bus import on
 from apps.core.kinds import Progress
 from apps.core.leftovers import remove_leftovers
 from apps.core.models import JobState, Project
+from apps.core.projects.deletion import Deleting
 from apps.trajectories.actions.mappings import fitting_mappings
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.decoding import RowError
@@ -266,8 +267,8 @@ def ended(upload: Upload) -> None:
         transaction.on_commit(lambda: Path(upload.path).unlink(missing_ok=True))
 
 
-def remove_files(rows: QuerySet[Upload]) -> None:
-    """For `deletion.BEFORE`."""
-    for path in rows.values_list("path", flat=True):
+@on(Deleting[Upload])
+def remove_files(event: Deleting[Upload]) -> None:
+    for path in event.rows.values_list("path", flat=True):
         if path and Path(path).parent == folder():
             Path(path).unlink(missing_ok=True)

@@ -4,5 +4,9 @@ from django.apps import AppConfig
 class WebhooksConfig(AppConfig):
     name = "apps.webhooks"
     label = "webhooks"
-    operations = ("actions", "reads")
+    declares = (
+        "actions",
+        "audit_words",
+        "reads",
+    )
     audit_section = "automation"

@@ -72,7 +72,7 @@ def test_what_lineage_needs_cannot_be_deleted(world: dict[str, Any]) -> None:  #
         ("model", project.model_versions),
         ("environment", project.environments),
     ):
-        used = [row for row in rows.all() if managed.dependents(KINDS[kind], row).in_way]
+        used = [row for row in rows.all() if managed.dependents(row).in_way]
         assert used, kind
         for row in used:
             with pytest.raises(ManagedError, match=r"cannot be deleted|under way"):
@@ -152,7 +152,7 @@ def test_a_frozen_hold_out_stays_one_and_a_set_without_any_goes(project: Project
     """Deleting it would let its tasks train."""
     made = make_eval_set(project)
     owner = client_of(admin_of(project))
-    found = managed.dependents(KINDS["set"], made)
+    found = managed.dependents(made)
     assert (
         not found.may_be_deleted and "deleting it would let them be trained on." in found.sentence
     )

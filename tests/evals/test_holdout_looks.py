@@ -14,10 +14,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.actions import create_api_key
+from apps.core.bus import publish
 from apps.core.models import ApiKey
 from apps.core.scopes import Scope
 from apps.environments.models import Environment
-from apps.environments.protocol import guards
+from apps.environments.protocol.guards import Use, UsingTask
 from apps.evals import actions, drafts
 from apps.evals.exporting import row_of
 from apps.evals.formats import TaskRow, write
@@ -447,9 +448,8 @@ def test_a_grader_run_on_a_held_out_row_is_a_score(held: EvalSet, path: str) -> 
 
 def test_a_key_sees_only_the_hold_outs_of_its_own_project(held: EvalSet) -> None:
     other = ApiKey.objects.create(project=make_project(), name="o", prefix="fw_", digest="d")
-    guards.check(
-        other, {"messages": held.tasks.holdout().first().messages, "expected": {}}, guards.Use.SCORE
-    )
+    task = {"messages": held.tasks.holdout().first().messages, "expected": {}}
+    publish(UsingTask(other, task, Use.SCORE))
     assert not HoldoutView.objects.exists()
 
 

@@ -15,6 +15,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core import bus
 from apps.core.models import Project
 from apps.failures import rates, triage_queue
 from apps.failures.actions.modes import ensure_modes
@@ -86,7 +87,8 @@ def test_each_arrival_counts_once_though_the_digest_is_broken_off(
         raise OperationalError("the connection was lost")
 
     arrive(project, counted(Random(1)))
-    monkeypatch.setattr(digest, "LISTENERS", [*digest.LISTENERS, lost])
+    heard = [*bus.LISTENERS[digest.RunsDigested], bus.Listener("lost", lost)]
+    monkeypatch.setitem(bus.LISTENERS, digest.RunsDigested, heard)
     monkeypatch.setattr(digest, "is_transient", lambda error: True)
     with pytest.raises(OperationalError), transaction.atomic():
         digest.run()

@@ -19,6 +19,8 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.actions import accept_invitation, create_api_key, invite, remove_member, set_member
+from apps.core.bus import publish
+from apps.core.jobs import JobEnded
 from apps.core.kinds import job_models
 from apps.core.models import JobState, Project, Role
 from apps.notifications import actions, mailing, sources
@@ -374,7 +376,7 @@ def test_every_kind_of_job_that_is_told_has_a_page(project: Project) -> None:
             created_by=admin_of(project),
             **owner,
         )
-        sources.tell_of_job(model, job)
+        publish(JobEnded(job, by=None))
     assert Notification.objects.count() == len(told)
 
 

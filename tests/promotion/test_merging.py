@@ -16,8 +16,10 @@ from django.test import Client, TestCase
 
 from apps.core import jobs, runner
 from apps.core.actions import create_api_key
+from apps.core.bus import ask
 from apps.core.managed import objects
 from apps.core.models import AuditEvent, Project, Role
+from apps.core.projects.deletion import Deleting
 from apps.core.scopes import Scope
 from apps.promotion.models import Channel
 from apps.registry import merging
@@ -233,10 +235,8 @@ def test_a_deleted_project_takes_its_merged_models_along(
     adapter: ModelVersion, tmp_path: Path, django_capture_on_commit_callbacks: Any
 ) -> None:
     """Its rows go before those of its versions."""
-    from apps.core.projects.deletion import BEFORE
-
     merged, rows = merged_of(adapter, tmp_path), MergedModel.objects.filter(version=adapter)
-    after = [before(rows) for before in BEFORE[MergedModel]]
+    after = ask(Deleting(rows))
     with django_capture_on_commit_callbacks(execute=True):
         rows.delete()
         [free() for free in after]

@@ -24,7 +24,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core import runner
+from apps.core import bus, runner
 from apps.core.models import JobState
 from apps.evals.jobs import child_spec
 from apps.evals.models import Split
@@ -218,7 +218,8 @@ def whole(body: bytes, status: str = "200 OK", length: int | None = None) -> byt
 
 def fetched_of(version: ModelVersion, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
     with serving({("GET", "/v1/download"): sent}) as server:
-        monkeypatch.setattr(fetching, "DOWNLOADS", [lambda version: f"{server.base}/download"])
+        address = bus.Listener("address", lambda question: f"{server.base}/download")
+        monkeypatch.setitem(bus.LISTENERS, fetching.DownloadAddress, [address])
         return fetching.fetched(version)
 
 
@@ -234,7 +235,7 @@ def test_a_whole_download_is_kept_and_nothing_beside_the_announced_files(
     assert sorted(path.name for path in fetching.cache().iterdir() if path.is_dir()) == [
         version.artifact_id
     ]
-    monkeypatch.setattr(fetching, "DOWNLOADS", [])
+    monkeypatch.setitem(bus.LISTENERS, fetching.DownloadAddress, [])
     assert fetching.fetched(version) == folder, "what is there is not downloaded again"
 
 

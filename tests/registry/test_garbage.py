@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from apps.core import bus
 from apps.core.managed import objects
 from apps.core.models import Project
 from apps.promotion.models import Channel, Promotion
-from apps.registry import artifacts
-from apps.registry.artifacts import _home, free_with, local_path, store_folder
+from apps.registry.artifacts import NeededArtifacts, _home, free_with, local_path, store_folder
 from apps.registry.models import Artifact, ModelVersion
 from apps.training.models import Method, TrainingRun
 from tests.factories import admin_of, make_adapter, make_environment, make_eval_run, make_eval_set
@@ -89,7 +89,8 @@ def test_what_a_floor_above_needs_stays(
     adapter: ModelVersion, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     """As an adapter that a cluster's job has sent, before its version is made."""
-    monkeypatch.setattr(artifacts, "NEEDED", [lambda digests: digests])
+    all_of_them = bus.Listener("all of them", lambda question: set(question.digests))
+    monkeypatch.setitem(bus.LISTENERS, NeededArtifacts, [all_of_them])
     artifact = adapter.artifact
     with django_capture_on_commit_callbacks(execute=True):
         assert deleted(adapter)
@@ -112,8 +113,8 @@ def test_an_adapter_that_a_cluster_has_sent_is_needed(
         spec={"config": {}},
         result={"returned": {"artifact": adapter.artifact_id, "rank": 2}},
     )
-    found = [needed({adapter.artifact_id, "other"}) for needed in artifacts.NEEDED]
-    assert run.is_active and {adapter.artifact_id} in found
+    needed = bus.ask(NeededArtifacts({adapter.artifact_id, "other"}))
+    assert run.is_active and needed == [{adapter.artifact_id}]
 
 
 def test_the_same_content_in_another_version_stays(

@@ -15,7 +15,8 @@ from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.managed.objects import KINDS
+from apps.core.bus import first
+from apps.core.managed.objects import WhyNotDelete
 from apps.evals import actions as evals
 from apps.evals import drafts
 from apps.evals.actions import HoldoutLeak
@@ -752,7 +753,7 @@ def test_distillation_learns_from_a_teachers_passing_samples(
         reverse("training:detail", args=[run.project.slug, job.pk])
     ).content.decode()
     assert f">{teacher}</a>" in html
-    assert "A training run learned from its samples" in KINDS["evaluation"].keeps(run)
+    assert "A training run learned from its samples" in (first(WhyNotDelete(run)) or "")
 
 
 def test_a_teacher_is_another_model_and_rejection_sampling_ones_own(

@@ -15,11 +15,13 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.bus import publish
 from apps.core.models import JobState, Project, Role, Stage
 from apps.failures.judge import judging, rubrics
 from apps.failures.judge.judging import Report
 from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.reviews import actions as reviews
+from apps.reviews.actions import OutputJudged
 from apps.reviews.evidence import lock_state
 from apps.reviews.models import ReviewItem, ReviewPolicy, RewardReview, SentOutput
 from apps.training import judged_outputs, outputs, tasks
@@ -312,7 +314,7 @@ def test_people_who_agree_raise_nothing_and_a_run_that_ended_is_only_warned_of(
         judge_all(review, lambda item: item.position != 0, by=admin_of(run.project))
     assert not run.alarms.exists()
     ReviewItem.objects.filter(position__gt=0).update(ruling=False, ruled_at="2026-11-23T12:00Z")
-    judged_outputs.on_judged(review)
+    publish(OutputJudged(review))
     assert list(run.alarms.values_list("name", "action")) == [("judge_gap", "warn")]
 
 

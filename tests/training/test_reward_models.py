@@ -13,7 +13,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.managed.objects import KINDS
+from apps.core.bus import first
+from apps.core.managed.objects import WhyNotDelete, WhyNotRename
 from apps.core.models import JobState
 from apps.environments.actions import save_verifier
 from apps.environments.clients import job_spec
@@ -236,17 +237,15 @@ def test_one_that_scores_in_a_verifier_is_neither_deleted_nor_renamed(
     run: EvalRun, data_dir: Path
 ) -> None:
     model = finished(run, data_dir)
-    managed = KINDS["model"]
-    assert not managed.keeps(model) and not managed.named(model)
+    assert not first(WhyNotDelete(model)) and not first(WhyNotRename(model))
     save_verifier(
         project=run.project,
         name="liked",
         spec={"kind": "trained_reward", "version": str(model)},
         by=None,
     )
-    assert "It is used by liked@1" in managed.keeps(model) and "cannot be renamed" in managed.named(
-        model
-    )
+    assert "It is used by liked@1" in (first(WhyNotDelete(model)) or "")
+    assert "cannot be renamed" in (first(WhyNotRename(model)) or "")
 
 
 def test_the_form_starts_it(client: Client, run: EvalRun) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.core import bus
 from apps.core.models import Project
 from apps.trajectories import exports
 from apps.trajectories.actions.store import ingest
@@ -20,6 +21,7 @@ from apps.trajectories.exports import (
     NOT_GOOD,
     REFUSED,
     LeftOut,
+    MayNotTrain,
     SftExport,
     example,
 )
@@ -117,13 +119,15 @@ def test_nothing_that_a_floor_above_forbids_leaves(
 ) -> None:
     for name, request in (("kept", "Keep 1."), ("held", "Hold 2."), ("last", "Hold 3.")):
         make_trajectory(project, name=name, outcome={"status": "success"}, request=request)
-    by_run = lambda project, runs, lines: {  # noqa: E731
-        at for at, run in enumerate(runs) if run.external_id == "held"
-    }
-    by_line = lambda project, runs, lines: {  # noqa: E731
-        at for at, line in enumerate(lines) if "3." in str(line)
-    }
-    monkeypatch.setattr(exports, "GUARDS", [by_run, by_line])
+
+    def by_run(question: MayNotTrain) -> set[int]:
+        return {at for at, run in enumerate(question.runs) if run.external_id == "held"}
+
+    def by_line(question: MayNotTrain) -> set[int]:
+        return {at for at, line in enumerate(question.lines) if "3." in str(line)}
+
+    guards = [bus.Listener("by run", by_run), bus.Listener("by line", by_line)]
+    monkeypatch.setitem(bus.LISTENERS, MayNotTrain, guards)
     export = SftExport(rows_of(project), project=project)
     data = b"".join(export)
     assert b"Keep 1." in data and b"Hold" not in data

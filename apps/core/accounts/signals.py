@@ -23,14 +23,13 @@ ACTIONS: tuple[tuple[Signal, str], ...] = (
 )
 
 
-def connect() -> None:
-    for signal, action in ACTIONS:
-        signal.connect(_receiver(action), weak=False, dispatch_uid=action)
-
-
 def _receiver(action: str) -> Any:
     def receive(request: Any, user: Any = None, authenticator: Any = None, **_: Any) -> None:
         kind = {"kind": authenticator.type} if authenticator else {}
         note(action, user or request.user, request, **kind)
 
     return receive
+
+
+for signal, action in ACTIONS:
+    signal.connect(_receiver(action), weak=False, dispatch_uid=action)

@@ -63,7 +63,7 @@ OBJECT = {
 
 
 def object_json(how: managed.Managed, row: Any) -> dict[str, Any]:
-    found = managed.dependents(how, row)
+    found = managed.dependents(row)
     rows = {"in_the_way": found.in_way, "goes_with_it": found.goes, "stays_without_it": found.stays}
     return {
         "kind": how.kind,

@@ -1,18 +1,18 @@
 """Objects that people rename, archive and delete on one page, and what is in the way.
 
-Apps register their kinds in `ready`. What depends on an object is read from the models: a `PROTECT`
-key to it is in the way of deleting it, a `CASCADE` one goes with it, a `SET_NULL` one stays without
-it. What lineage needs is protected, so it is archived instead.
+Apps register their kinds next to the rules about them, which answer the questions below. What
+depends on an object is read from the models: a `PROTECT` key to it is in the way of deleting it, a
+`CASCADE` one goes with it (or is in the way, if its model `is_evidence`), a `SET_NULL` one stays
+without it. What lineage needs is protected, so it is archived instead.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, models, transaction
@@ -23,11 +23,14 @@ from django.utils import timezone
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.auditing.words import page_of
+from apps.core.bus import Event, Question, ask, first, publish
 from apps.core.errors import Rejected
 from apps.core.models import ACTIVE_STATES, ApiKey, Job, JobLog, Project, Role
 from apps.core.nouns import noun, title_of
+from apps.core.projects.deletion import Deleting
 from apps.core.runner import job_folder
 
+M = TypeVar("M", bound=models.Model)
 SHOWN = 5
 
 
@@ -47,28 +50,48 @@ class Dependent(NamedTuple):
     links: list[tuple[str, str]]
 
 
-def _none(_: Any) -> str:
-    return ""
+@dataclass(frozen=True)
+class _OfRow(Event, Generic[M]):
+    row: M
+
+    @property
+    def about(self) -> type[M]:
+        return type(self.row)
 
 
-def _allow_key(row: Any, key: ApiKey | None) -> None:
-    """The key's scope is enough."""
+class WhyNotDelete(_OfRow[M], Question[str]):
+    """Why it may not be deleted, as a sentence."""
 
 
-def _no_effects(row: Any, *, back: bool, by: Any, key: ApiKey | None) -> None:
-    """Nothing else changes."""
+class WhyNotArchive(_OfRow[M], Question[str]):
+    """Why it may not be archived, as a sentence."""
+
+
+class WhyNotRename(_OfRow[M], Question[str]):
+    """Why it may not be renamed, as a sentence."""
+
+
+@dataclass(frozen=True)
+class ArchivingOrDeleting(_OfRow[M]):
+    """Listeners raise PermissionDenied where the object does not let an API key do that."""
+
+    key: ApiKey | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archived(_OfRow[M]):
+    """It was archived or brought `back`, in this transaction, in which its row is locked."""
+
+    back: bool
+    by: Any
+    key: ApiKey | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Managed:
     """`name` is the field that is renamed, on all rows of the project that share it where it is
-    `versioned`. `keeps`, `stays` and `named` answer with a sentence where the object may not be
-    deleted, archived or renamed. `before`: in the transaction that deletes it.
-
-    `archivers` is the role that archives it, and `archived_text`, `unarchived_text` say what that
-    does. `on_archive` runs in the transaction that archives it or brings it back, with the row
-    locked. `allow_key` raises PermissionDenied where the object does not let API keys archive or
-    delete it."""
+    `versioned`. `archivers` is the role that archives it, and `archived_text`, `unarchived_text`
+    say what that does."""
 
     kind: str
     noun: str  # with its article
@@ -78,11 +101,6 @@ class Managed:
     listing: str
     versioned: bool
     warning: str = ""
-    keeps: Callable[[Any], str] = _none
-    stays: Callable[[Any], str] = _none
-    named: Callable[[Any], str] = _none
-    shields: tuple[str, ...] = ()  # CASCADE keys whose rows are evidence: in the way, too
-    before: tuple[Callable[[models.QuerySet], Callable[[], None] | None], ...] = field(default=())
     archivers: Role = Role.ENGINEER
     archived_text: str = (
         "Hides it from lists and menus. Its page, its results and everything that refers to it"
@@ -90,8 +108,6 @@ class Managed:
     )
     archive_confirm: str = ""  # asked before it is archived
     unarchived_text: str = "Shows it in lists and menus again."
-    on_archive: Callable[..., None] = _no_effects
-    allow_key: Callable[[Any, ApiKey | None], None] = _allow_key
 
 
 KINDS: dict[str, Managed] = {}
@@ -126,7 +142,7 @@ class Dependents:
         return not (self.in_way or self.active or self.sentence)
 
 
-def dependents(managed: Managed, row: Any) -> Dependents:
+def dependents(row: Any) -> Dependents:
     in_way, goes, stays, active = [], [], [], []
     slug = row.project.slug
     if isinstance(row, Job) and row.is_active:
@@ -144,18 +160,18 @@ def dependents(managed: Managed, row: Any) -> Dependents:
             active += [
                 (title_of(job), page_of(meta.label_lower, str(job.pk), slug)) for job in running
             ]
-        if what is models.PROTECT or meta.label_lower in managed.shields:
+        if what is models.PROTECT or getattr(model, "is_evidence", False):
             in_way.append(found)
         elif what is models.SET_NULL:
             stays.append(found)
         else:
             goes.append(found)
-    return Dependents(in_way, goes, stays, active, managed.keeps(row))
+    return Dependents(in_way, goes, stays, active, first(WhyNotDelete(row)) or "")
 
 
-def instead_of_deletion(managed: Managed, row: Any) -> str:
+def instead_of_deletion(row: Any) -> str:
     """What to do with something that cannot be deleted; "" if it is archived or cannot be."""
-    return "" if row.archived_at or managed.stays(row) else "Archive it instead."
+    return "" if row.archived_at or first(WhyNotArchive(row)) else "Archive it instead."
 
 
 def _relations(row: models.Model) -> dict[tuple[type[models.Model], Any], list[str]]:
@@ -177,7 +193,7 @@ def _relations(row: models.Model) -> dict[tuple[type[models.Model], Any], list[s
 @transaction.atomic
 def rename(*, managed: Managed, row: Any, name: str, by: Any, **label: str) -> None:
     """Raises ManagedError."""
-    if problem := managed.named(row):
+    if problem := first(WhyNotRename(row)):
         raise ManagedError(problem, "name")
     rows = managed.model._default_manager.filter(project=row.project)
     column = managed.model._meta.get_field(managed.name)
@@ -226,7 +242,7 @@ def archive(
 ) -> bool:
     """Hides it from lists and choices, or brings it back. False where it was so already. `key`: the
     API key that asks, `by` is then who created it. Raises ManagedError, PermissionDenied."""
-    managed.allow_key(row, key)
+    publish(ArchivingOrDeleting(row, key))
     if by is not None:
         get_membership(by, row.project.slug, managed.archivers)
     rows = managed.model._default_manager.filter(pk=row.pk)
@@ -234,7 +250,7 @@ def archive(
     # archived.
     if not rows.select_for_update(of=("self",), no_key=True).exists():
         raise ManagedError("It is deleted already.")
-    if not back and (problem := managed.stays(row)):
+    if not back and (problem := first(WhyNotArchive(row))):
         raise ManagedError(problem)
     if not rows.filter(archived_at__isnull=not back).update(
         archived_at=None if back else timezone.now()
@@ -249,7 +265,7 @@ def archive(
         name=str(row),
         **label,
     )
-    managed.on_archive(row, back=back, by=by, key=key)
+    publish(Archived(row, back=back, by=by, key=key))
     return True
 
 
@@ -258,11 +274,11 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
     """Raises ManagedError where something is in the way; what came since it was asked, too.
     PermissionDenied as `archive`.
     """
-    managed.allow_key(row, key)
+    publish(ArchivingOrDeleting(row, key))
     rows = managed.model._default_manager.filter(pk=row.pk)
     if not rows.select_for_update(of=("self",)).exists():
         raise ManagedError("It is deleted already.")
-    found = dependents(managed, row)
+    found = dependents(row)
     if found.active:
         raise ManagedError(f"“{found.active[0][0]}” is under way. Cancel it first.")
     if not found.may_be_deleted:
@@ -270,9 +286,7 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
         if not why:
             first = found.in_way[0]
             why = f"{first.n:,} {first.what} {'depends' if first.n == 1 else 'depend'} on it."
-        raise ManagedError(
-            f"{row} cannot be deleted: {why} {instead_of_deletion(managed, row)}".strip()
-        )
+        raise ManagedError(f"{row} cannot be deleted: {why} {instead_of_deletion(row)}".strip())
     audit(
         "object.deleted",
         project=row.project,
@@ -283,7 +297,7 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
         goes={one.what: one.n for one in found.goes},
         **label,
     )
-    after = [then for before in managed.before if (then := before(rows))]
+    after = ask(Deleting(rows))
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL flywheel.purge = 'on'")
     if isinstance(row, Job):
@@ -293,7 +307,7 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
     try:
         rows.get().delete()
     except models.ProtectedError as error:
-        why = f"something of it is needed elsewhere. {instead_of_deletion(managed, row)}".strip()
+        why = f"something of it is needed elsewhere. {instead_of_deletion(row)}".strip()
         raise ManagedError(f"{row} cannot be deleted: {why}") from error
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL flywheel.purge = 'off'")

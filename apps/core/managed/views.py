@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.auditing.words import page_of
+from apps.core.bus import first
 from apps.core.context import section_of
 from apps.core.managed import objects as managed
 from apps.core.managed.objects import ManagedError
@@ -31,10 +32,10 @@ def _page(
         "row": row,
         "name": getattr(row, how.name),
         "page": _page_of(row),
-        "depends": managed.dependents(how, row),
-        "instead": managed.instead_of_deletion(how, row),
-        "not_renamed": how.named(row),
-        "not_archived": how.stays(row),
+        "depends": managed.dependents(row),
+        "instead": managed.instead_of_deletion(row),
+        "not_renamed": first(managed.WhyNotRename(row)),
+        "not_archived": first(managed.WhyNotArchive(row)),
         "may_archive": request.membership.may(how.archivers),  # type: ignore[attr-defined]
         "section": section_of(how.listing.split(":")[0]),
     }

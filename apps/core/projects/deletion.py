@@ -11,8 +11,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from graphlib import TopologicalSorter
+from typing import Generic, TypeVar
 
 from django.apps import apps
 from django.db import connection, models, transaction
@@ -20,6 +22,7 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.actions import audit
+from apps.core.bus import Question, ask
 from apps.core.kinds import InProcess, Progress, job_models, register
 from apps.core.models import (
     AuditEvent,
@@ -34,13 +37,23 @@ from apps.core.models import (
 from apps.core.nouns import noun
 from apps.core.runner import job_folder
 
+M = TypeVar("M", bound=models.Model)
 Model = type[models.Model]
 KEPT: tuple[Model, ...] = (Project, AuditEvent, Membership, ProjectDeletion)
 CHUNK = 2000
 SETTLES = timedelta(seconds=10)  # keys are trusted for some seconds, and requests take some
-# What layers above do with rows that are about to go, in the same transaction: {model: [function of
-# the rows]}. A function that returns another has it called when they are gone.
-BEFORE: dict[Model, list[Callable[[models.QuerySet], Callable[[], None] | None]]] = {}
+
+
+@dataclass(frozen=True)
+class Deleting(Question[Callable[[], None]], Generic[M]):
+    """Rows that are about to go. The answer is called when they are gone, in the same
+    transaction."""
+
+    rows: models.QuerySet[M]
+
+    @property
+    def about(self) -> Model:
+        return self.rows.model
 
 
 def tables() -> dict[Model, str]:
@@ -174,7 +187,7 @@ def _remove(group: list[Model], project: Project, lookups: dict[Model, str]) -> 
         rows = model._base_manager.filter(pk__in=pks).order_by()
         if issubclass(model, Job):
             _remove_work(model, pks)
-        after += [then for before in BEFORE.get(model, ()) if (then := before(rows))]
+        after += ask(Deleting(rows))
         removed += rows._raw_delete(using=rows.db)  # type: ignore[attr-defined]
     for then in after:
         then()
@@ -205,12 +218,11 @@ def _close(job: ProjectDeletion, rows: int) -> None:
     )
 
 
-def register_kind() -> None:
-    register(
-        ProjectDeletion,
-        InProcess(
-            queue="default",
-            steps=steps,
-            if_lost="Nothing stays half-deleted: start it again to continue.",
-        ),
-    )
+register(
+    ProjectDeletion,
+    InProcess(
+        queue="default",
+        steps=steps,
+        if_lost="Nothing stays half-deleted: start it again to continue.",
+    ),
+)

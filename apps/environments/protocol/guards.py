@@ -1,10 +1,11 @@
-"""Hooks for higher layers before a caller's task is opened or an answer to it is scored."""
+"""What happens before a caller's task is opened or an answer to it is scored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
+from apps.core.bus import Event
 from apps.core.models import ApiKey
 
 
@@ -13,13 +14,12 @@ class Use(Enum):
     SCORE = "scored"
 
 
-# Raises Refusal if the caller may not. A task is {messages, expected, …}, or any row that a grader
-# is given.
-Guard = Callable[[ApiKey, dict, Use], None]
-GUARDS: list[Guard] = []
+@dataclass(frozen=True)
+class UsingTask(Event):
+    """Listeners raise Refusal if the caller may not. A task is {messages, expected, …}, or any row
+    that a grader is given.
+    """
 
-
-def check(key: ApiKey, task: dict, use: Use) -> None:
-    """Raises Refusal."""
-    for guard in GUARDS:
-        guard(key, task, use)
+    key: ApiKey
+    task: dict
+    use: Use

@@ -15,11 +15,12 @@ from rest_framework.exceptions import AuthenticationFailed
 
 from apps.core import scopes
 from apps.core.api import TooManyRefused, key_of
+from apps.core.bus import publish
 from apps.core.routes import needing, shows
 from apps.core.scopes import RUN
 from apps.environments.clients import load_for
 from apps.environments.models import Environment
-from apps.environments.protocol import guards, sessions
+from apps.environments.protocol import sessions
 from apps.environments.protocol.aggregate import aggregate
 from apps.environments.protocol.bodies import (
     MAX_METRICS,
@@ -33,7 +34,7 @@ from apps.environments.protocol.bodies import (
     read,
     value_of,
 )
-from apps.environments.protocol.guards import Use
+from apps.environments.protocol.guards import Use, UsingTask
 from apps.environments.protocol.rows import ASKED, said_in, task_of
 from apps.environments.protocol.scoring import as_members, call, score
 from workers.lib.environments.packages import Package
@@ -136,7 +137,7 @@ def seed_session(request: HttpRequest, environment: Environment) -> HttpResponse
     if name is not None and (not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME):
         raise Refusal(422, f"“{NAMED}” must be text of 1 to {MAX_NAME} characters.")
     task = task_of(_data(row))
-    guards.check(request.auth, task, Use.OPEN)  # type: ignore[attr-defined]
+    publish(UsingTask(request.auth, task, Use.OPEN))  # type: ignore[attr-defined]
     _check_start(environment, task)
     token = sessions.start(environment, task, name or "")
     response = answer({NAMED: name} if name else {})
@@ -201,7 +202,7 @@ def verify(request: HttpRequest, environment: Environment) -> HttpResponse:
     token = sessions.token_of(request)
     session = sessions.found(environment, token)
     task = session.task if session else task_of(row)
-    guards.check(request.auth, task, Use.SCORE)  # type: ignore[attr-defined]
+    publish(UsingTask(request.auth, task, Use.SCORE))  # type: ignore[attr-defined]
     found = score(
         load_for(environment), task, said, session.state if session and session.calls else None
     )

@@ -1,4 +1,4 @@
-"""Functions that `apps.py` passes to lower layers, which do not know about hold-outs themselves."""
+"""What a hold-out means for exports and pages of lower layers, which know nothing of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from apps.core.models import Project
+from apps.core.bus import on
 from apps.evals.canonical import content_key
 from apps.evals.holdout import leaks
 from apps.evals.holdout.groups import held_out_runs, prompt_of
@@ -20,8 +19,9 @@ from apps.evals.models import Task, TaskQuerySet
 from apps.evals.near_duplicates.calls import words_of
 from apps.evals.near_duplicates.markup import plain
 from apps.evals.near_duplicates.text import content
+from apps.trajectories.exports import MayNotTrain
 from apps.trajectories.models import Trajectory, with_content
-from apps.trajectories.shown import Runs
+from apps.trajectories.shown import RunsShown
 from workers.lib.messages import is_prompt, text_of
 
 Turn = tuple[str, tuple[str, ...]]  # role, words
@@ -30,30 +30,31 @@ MOST_READ = 1_000  # runs of a file that are read whole; of more, only how they 
 START = 4  # meaningful words of a request that are compared before it is read
 
 
-def untrainable(project: Project, runs: Sequence[Trajectory], lines: Sequence[dict]) -> set[int]:
-    """For `exports.GUARDS`: runs of a held-out group, and lines that teach a held-out task or
-    nearly one.
-    """
-    held = held_out_runs(project, runs)
-    return {index for index, run in enumerate(runs) if run.pk in held} | leaks.forbidden(
-        project, lines
+@on(MayNotTrain)
+def untrainable(question: MayNotTrain) -> set[int]:
+    """Runs of a held-out group, and lines that teach a held-out task or nearly one."""
+    held = held_out_runs(question.project, question.runs)
+    return {index for index, run in enumerate(question.runs) if run.pk in held} | leaks.forbidden(
+        question.project, question.lines
     )
 
 
-def record_runs_shown(project: Project, runs: Runs, to: Any, where: str, previews: bool) -> None:
-    """For `shown.WATCHERS`: the runs that held-out tasks were made from, and others with the same
-    request, reveal what is held out, wherever they are shown.
+@on(RunsShown)
+def record_runs_shown(event: RunsShown) -> None:
+    """The runs that held-out tasks were made from, and others with the same request, reveal what is
+    held out, wherever they are shown.
     """
+    project, runs = event.project, event.runs
     tasks = Task.objects.holdout().filter(project=project)
     if not tasks.exists():
         return
     rows = runs if isinstance(runs, QuerySet) else project.trajectories.filter(pk__in=runs)
     made_from = tasks.exclude(trajectory=None).filter(trajectory__in=rows.order_by().values("pk"))
     asked = begun_by(tasks, rows)
-    if not previews and rows[: MOST_READ + 1].count() <= MOST_READ:
+    if not event.previews and rows[: MOST_READ + 1].count() <= MOST_READ:
         asked |= held_by(tasks, rows)
     either = Q(pk__in=made_from.order_by().values("pk")) | Q(canonical_hash__in=asked)
-    record_production_view(project, tasks.filter(either), by=to, where=where)
+    record_production_view(project, tasks.filter(either), by=event.to, where=event.where)
 
 
 def begun_by(tasks: TaskQuerySet, rows: QuerySet[Trajectory]) -> set[str]:

@@ -189,8 +189,6 @@ def of_tasks(tasks: Sequence[Task], *, among: QuerySet[Task] | None = None) -> I
 def forbidden(project: Project, rows: Sequence[dict]) -> set[int]:
     """The training rows that contain something of a held-out task of the project, and those without
     text to compare.
-
-    For `exports.GUARDS`.
     """
     with_text = [(str(index), row) for index, row in enumerate(rows) if _has_text(row)]
     without = set(range(len(rows))) - {int(index) for index, _ in with_text}

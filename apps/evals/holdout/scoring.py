@@ -12,10 +12,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from apps.core import locks
+from apps.core.bus import on
 from apps.core.locks import ProjectLock
-from apps.core.models import ApiKey, Project
+from apps.core.models import Project
 from apps.environments.protocol.bodies import Refusal
-from apps.environments.protocol.guards import Use
+from apps.environments.protocol.guards import Use, UsingTask
 from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
 from apps.evals.holdout.view_log import record_membership, record_seen
@@ -29,11 +30,11 @@ NEEDS_THE_RIGHT = (
 )
 
 
-def guard(key: ApiKey, task: dict, use: Use) -> None:
-    """For `guards.GUARDS`. Raises Refusal: 403 if the key may not see hold-outs, 429 if the day's
-    scores are used up.
-    """
-    held = held_out_like(key.project, task)
+@on(UsingTask)
+def guard(event: UsingTask) -> None:
+    """Raises Refusal: 403 if the key may not see hold-outs, 429 if the day's scores are used up."""
+    key = event.key
+    held = held_out_like(key.project, event.task)
     if not held:
         return
     if not key.sees_holdout:
@@ -42,7 +43,7 @@ def guard(key: ApiKey, task: dict, use: Use) -> None:
         )
         raise Refusal(403, NEEDS_THE_RIGHT)
     tasks = Task.objects.filter(canonical_hash__in=held)
-    if use is Use.OPEN:
+    if event.use is Use.OPEN:
         record_seen(key.project, tasks, by=key, detail="opened in an environment")
         return
     with transaction.atomic():

@@ -16,6 +16,8 @@ from django.db.models.functions import TruncDate
 from django.utils import timezone
 
 from apps.core.actions import audit
+from apps.core.bus import on
+from apps.core.errors import RefusalShown
 from apps.core.models import ApiKey, Project
 from apps.evals.canonical import content_key
 from apps.evals.holdout.leaks import Leak
@@ -124,6 +126,11 @@ def record_membership(project: Project, hashes: Iterable[str], *, by: Any, detai
     """
     tasks = Task.objects.filter(canonical_hash__in=list(hashes))
     record_seen(project, tasks, by=by, detail=detail, kind=HoldoutView.Kind.MEMBERSHIP)
+
+
+@on(RefusalShown)
+def record_shown_refusal(event: RefusalShown) -> None:
+    record_refusal(event.project, event.error, by=event.by)
 
 
 def record_refusal(project: Project, error: Exception, *, by: Any) -> None:

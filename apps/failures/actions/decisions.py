@@ -10,7 +10,8 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from apps.core.actions import audit
+from apps.core.actions import MemberChanged, audit
+from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.models import Membership, Project, Role
 from apps.failures.models import (
@@ -169,19 +170,17 @@ def tell_of_assignment(project: Project, to: Any, by: Any, what: str, page: str)
     )
 
 
+@on(MemberChanged)
 @transaction.atomic
-def unassign_all(
-    sender: Any, project: Project, user: Any, role: str | None, by: Any, **_: Any
-) -> None:
-    """Unassigns the open cases of a person who was removed or may no longer triage
-    (`signals.member_changed`).
-    """
-    if role is not None and Role(role) in Role.REVIEWER.upward:
+def unassign_all(event: MemberChanged) -> None:
+    """Unassigns the open cases of a person who was removed or may no longer triage."""
+    project, user = event.project, event.user
+    if event.role in Role.REVIEWER.upward:
         return
     release(project=project, by=user)
     rows = Failure.objects.filter(project=project, assigned_to=user).waiting()
     if n := rows.update(assigned_to=None):
-        audit("failures.unassigned", project=project, by=by, user=user.get_username(), n=n)
+        audit("failures.unassigned", project=project, by=event.by, user=user.get_username(), n=n)
 
 
 @transaction.atomic

@@ -82,6 +82,8 @@ class Deployment(Job):
     proof, seconds}], which stays readable when the target is gone.
     """
 
+    is_evidence = True  # of what was verified on a channel's targets
+
     class Kind(models.TextChoices):
         PROMOTE = "promote"
         ROLLBACK = "rollback"

@@ -15,7 +15,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.actions import audit
+from apps.core.bus import on
 from apps.core.models import Stage
+from apps.registry.fetching import DownloadAddress
 from apps.registry.models import Artifact, ModelVersion, UsedLink
 
 SALT = "flywheel.download"
@@ -46,6 +48,11 @@ def download_url(
         "url": f"{(origin or settings.FLYWHEEL_URL).rstrip('/')}{address}",
         "expires_at": expires,
     }
+
+
+@on(DownloadAddress)
+def address_for_servers(question: DownloadAddress) -> str:
+    return download_url(question.version)["url"]
 
 
 def named_by(token: str) -> tuple[ModelVersion, Artifact, UUID]:

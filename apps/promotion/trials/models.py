@@ -78,6 +78,8 @@ class Trial(models.Model):
     measure with bounds, counts}], thinned, for the chart. `report` is what was known when it ended.
     """
 
+    is_evidence = True  # of what was tried in a channel
+
     class Kind(models.TextChoices):
         CANARY = "canary"
         SHADOW = "shadow"

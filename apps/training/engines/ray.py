@@ -24,12 +24,13 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.actions import create_api_key, revoke_api_key
+from apps.core.bus import on
 from apps.core.kinds import Incomplete
 from apps.core.models import ACTIVE_STATES
 from apps.core.runner import job_folder
 from apps.core.scopes import Scope
 from apps.registry.actions import ModelError, register_adapter
-from apps.registry.artifacts import ArtifactError
+from apps.registry.artifacts import ArtifactError, NeededArtifacts
 from apps.registry.models import Artifact, RayCluster
 from apps.registry.profiles import base_folder
 from apps.registry.servers import address_spec, check_address
@@ -272,6 +273,15 @@ def receive(run: TrainingRun, given: Returned) -> None:
     )
     if not first.update(result={"returned": {"artifact": artifact.digest, "lineage": found}}):
         raise AlreadyReturned("This run already has its adapter, or has ended.")
+
+
+@on(NeededArtifacts)
+def returned_artifacts(question: NeededArtifacts) -> set[str]:
+    """Adapters that a cluster's job has sent and that have no model version yet."""
+    rows = TrainingRun.objects.active().filter(
+        result__returned__artifact__in=list(question.digests)
+    )
+    return set(rows.values_list("result__returned__artifact", flat=True))
 
 
 # The end of a job

@@ -9,11 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Max
 from django.utils.crypto import salted_hmac
 
-from apps.core.actions import audit
+from apps.core.actions import ProjectCreated, audit
+from apps.core.bus import on
 from apps.core.models import Project
 from apps.trajectories import held
 from apps.trajectories.models import RedactionRule
@@ -28,6 +30,7 @@ ON_FROM_THE_START = (
     "card",
 )  # what nobody needs in a trajectory, and nobody means to send
 
+presidio.FOLDER = settings.FLYWHEEL_PRESIDIO_MODELS
 _kept: dict[int, tuple[float, tuple[Rule, ...]]] = {}
 
 
@@ -168,12 +171,17 @@ def save_presidio(
         _forget(project)
 
 
-def switch_on(*, project: Project, by: Any) -> None:
+@on(ProjectCreated)
+def switch_on(event: ProjectCreated) -> None:
     """What a new project begins with."""
     rules = [_builtin_rule(kind, token=False) for kind in ON_FROM_THE_START]
     RedactionRule.objects.bulk_create(
         RedactionRule(
-            project=project, name=rule.name, kind=rule.kind, replacement=rule.replacement, by=by
+            project=event.project,
+            name=rule.name,
+            kind=rule.kind,
+            replacement=rule.replacement,
+            by=event.by,
         )
         for rule in rules
     )

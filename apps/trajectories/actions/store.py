@@ -12,11 +12,12 @@ from uuid import UUID
 import msgspec
 from django.contrib.postgres.fields import ArrayField
 from django.db import connection, transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 
+from apps.core.bus import on
 from apps.core.models import Project
 from apps.core.postgres import array
+from apps.core.projects.deletion import Deleting
 from apps.trajectories import (
     contents,
     digest,
@@ -457,9 +458,10 @@ def remove(project: Project, rows: Iterable[Trajectory]) -> list[Trajectory]:
     return removed
 
 
-def remove_contents(rows: QuerySet[Trajectory]) -> None:
-    """For `deletion.BEFORE`: what hangs on runs without a foreign key."""
-    pks = list(rows.values_list("pk", flat=True))
+@on(Deleting[Trajectory])
+def remove_contents(event: Deleting[Trajectory]) -> None:
+    """What hangs on runs without a foreign key."""
+    pks = list(event.rows.values_list("pk", flat=True))
     Content.objects.filter(trajectory_id__in=pks).delete()
     SearchText.objects.filter(trajectory_id__in=pks).delete()
     UploadedTrajectory.objects.filter(trajectory_id__in=pks).delete()
