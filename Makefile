@@ -158,11 +158,11 @@ lint: setup
 	$(VENV)/bin/djangofmt --check templates
 	$(VENV)/bin/oxfmt --check static
 
-# Five at a time on two cores, whole files each: more than half of the time, each waits for processes that it starts. Bytecode is kept
-# also where the machine's environment says not to: else each of the five, and each process that tests start, compiles all anew.
+# Eight at a time on two cores, whole files each: half of the time, each waits for processes that it starts. Bytecode is kept
+# also where the machine's environment says not to: else each process that tests start compiles all anew.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: setup lint
-	$(PY) -m pytest -q -n 5 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PY) -m pytest -q --processes 8 $(ARGS)
 
 # Minutes long: the whole demo with kills in the middle, on the real model, exported tasks under vf-eval, and served
 # environments under vf-eval and, where there is a Python 3.13, nemo-gym; and the same scores by three engines, of which one is vLLM.

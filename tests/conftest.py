@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.rewritten import rewrite_share
-
 # Begun first, so that no process of the suite is left alone with one of them at its end.
 LONG = tuple(
     f"tests/{name}.py"
@@ -66,11 +64,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     TransactionTestCase._fixture_teardown = lambda self: empty()
     DatabaseCreation.create_test_db = create_test_db
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if worker := getattr(session.config, "workerinput", None):
-        rewrite_share(session.config, int(worker["workerid"][2:]), worker["workercount"])
 
 
 def forget_constants() -> None:

@@ -1,0 +1,175 @@
+"""`--processes 8`: the files of the suite in so many processes at a time, forked when all is
+collected. What pytest-xdist does, except that its processes each import and collect everything:
+14 s and 1 GB each, so that there can be few of them, and more than half of the time each waits for
+processes that a test starts.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, groupby
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processes", type=int, default=0, help="run the files in so many processes")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    option = session.config.option
+    if not option.processes or option.collectonly or session.testsfailed:
+        return None
+    Processes(session).run(option.processes)
+    return True
+
+
+class Processes:
+    """Each takes a file when it has ended its last one."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self.session = session
+        by_file = groupby(range(len(session.items)), lambda at: session.items[at].path)
+        self.files = deque(list(numbers) for _, numbers in by_file)
+        self.left: dict[Connection, deque[int]] = {}  # the items of the file that each is at
+        self.names: dict[Connection, tuple[int, int]] = {}  # number, process
+        session.config._tmp_path_factory.getbasetemp()
+
+    def run(self, count: int) -> None:
+        for number in range(min(count, len(self.files))):
+            self.start(number)
+        try:
+            while self.left:
+                for connection in wait(list(self.left)):
+                    assert isinstance(connection, Connection)
+                    try:
+                        self.hear(connection, *pickle.loads(connection.recv_bytes()))
+                    except EOFError:
+                        self.end(connection)
+                if self.session.shouldfail:
+                    raise self.session.Failed(self.session.shouldfail)
+        finally:
+            for _, process in self.names.values():
+                os.kill(process, signal.SIGTERM)
+
+    def start(self, number: int) -> None:
+        ours, theirs = Pipe()
+        process = os.fork()
+        if process == 0:
+            for other in (ours, *self.left):
+                other.close()
+            Child(self.session, number, theirs).run()
+        theirs.close()
+        self.left[ours], self.names[ours] = deque(), (number, process)
+
+    def hear(self, connection: Connection, kind: str, *values: Any) -> None:
+        hook = self.session.config.hook
+        if kind == "next":
+            file = self.files.popleft() if self.files else []
+            self.left[connection] += file
+            connection.send(file)
+        elif kind == "report":
+            report = hook.pytest_report_from_serializable(
+                config=self.session.config, data=values[0]
+            )
+            hook.pytest_runtest_logreport(report=report)
+        elif kind == "ended":
+            self.left[connection].popleft()
+        elif kind == "warning":
+            hook.pytest_warning_recorded.call_historic(kwargs=values[0])
+
+    def end(self, connection: Connection) -> None:
+        """Of a process that ended: where it did so in a test, another one takes the rest of the
+        file.
+        """
+        left, (number, process) = self.left.pop(connection), self.names.pop(connection)
+        _, status = os.waitpid(process, 0)
+        if not left:
+            return
+        item = self.session.items[left.popleft()]
+        how = f"The process ended here ({os.waitstatus_to_exitcode(status)})."
+        self.session.config.hook.pytest_runtest_logreport(
+            report=pytest.TestReport(item.nodeid, item.location, {}, "failed", how, "call")
+        )
+        if left:
+            self.files.appendleft(list(left))
+        if self.files:
+            self.start(number)
+
+
+class Child:
+    """Runs items, and says to its parent what pytest would say on the terminal."""
+
+    def __init__(self, session: pytest.Session, number: int, parent: Connection) -> None:
+        self.session, self.config, self.parent = session, session.config, parent
+        self.config.workerinput = {"workerid": f"gw{number}"}  # pytest-django: its database's name
+        factory = self.config._tmp_path_factory
+        factory._basetemp = factory.getbasetemp() / f"gw{number}"
+        factory._basetemp.mkdir(mode=0o700, exist_ok=True)
+        capture = self.config.pluginmanager.get_plugin("capturemanager")
+        capture.stop_global_capturing()
+        capture.start_global_capturing()
+        capture.suspend_global_capture()
+        self.config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        self.begun = False  # what was warned of until here is known
+        self.config.pluginmanager.register(self)
+        self.begun = True
+
+    def run(self) -> None:
+        status = 1
+        try:
+            items = self.items()
+            item = next(items, None)
+            for following in chain(items, [None]):
+                if item:
+                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                    self.say("ended")
+                item = following
+            status = 0
+        except KeyboardInterrupt:
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def items(self) -> Iterator[pytest.Item]:
+        while True:
+            self.say("next")
+            numbers = self.parent.recv()
+            if not numbers:
+                return
+            yield from (self.session.items[number] for number in numbers)
+
+    def say(self, *message: Any) -> None:
+        self.parent.send_bytes(pickle.dumps(message))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        hook = self.config.hook
+        self.say("report", hook.pytest_report_to_serializable(config=self.config, report=report))
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
+    ) -> None:
+        if self.begun:
+            with suppress(Exception):  # what cannot be sent
+                self.say(
+                    "warning",
+                    {
+                        "warning_message": warning_message,
+                        "when": when,
+                        "nodeid": nodeid,
+                        "location": location,
+                    },
+                )
