@@ -20,7 +20,7 @@ from apps.serving.endpoint import Endpoint
 from apps.serving.limits import Limits
 from apps.serving.refresh import Tables
 from apps.serving.routes import CANARY, OUTSIDE, Backend, Intake, Key, Lane, Route, Table
-from apps.serving.spool import Record, Writer, read, segments
+from apps.serving.spool import Record, Writer, read, segments, settle
 from apps.serving.turns import Bounds
 from tests.flywheel.machine import eventually, free_port
 from tests.serving.scripted import Scripted, scripted
@@ -45,6 +45,7 @@ class Running:
     tables: Tables
     endpoint: Endpoint
     folder: Path
+    loop: asyncio.AbstractEventLoop
 
     def serve(
         self,
@@ -118,9 +119,12 @@ class Running:
         """What was noted, once there is so much of it."""
         found: list[Record] = []
 
+        async def hand_over() -> None:  # where records are written: from here it would be a race
+            if (file := self.endpoint.writer.hand_over()) >= 0:
+                settle(file)
+
         def enough() -> bool:
-            with contextlib.suppress(FileNotFoundError):
-                self.endpoint.writer.hand_over()
+            asyncio.run_coroutine_threadsafe(hand_over(), self.loop).result(300)
             found[:] = [record for path in segments(self.folder) for record in read(path)]
             return len(found) >= number
 
@@ -151,7 +155,7 @@ def served(tables: Tables, folder: Path, bounds: Bounds | None = None) -> Iterat
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(),), daemon=True)
     thread.start()
-    it = Running(f"http://127.0.0.1:{port}", tables, endpoint, folder)
+    it = Running(f"http://127.0.0.1:{port}", tables, endpoint, folder, loop)
     eventually(lambda: _is_up(it.url))
     yield it
     loop.call_soon_threadsafe(server.stop)
