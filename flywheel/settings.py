@@ -228,7 +228,7 @@ TEMPLATES: list[dict[str, Any]] = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "apps.core.context.navigation",
+                "apps.dashboard.navigation.navigation",
             ],
         },
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from django.apps import apps
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = (
@@ -95,7 +97,7 @@ OWN_MACHINE = {
 }
 
 
-MARKS = ("on", "operation", "register")  # what a module declares, by decorator or call
+MARKS = ("declare", "on", "operation", "register")  # what a module declares, by decorator or call
 
 
 @cache
@@ -123,6 +125,29 @@ def test_an_app_imports_only_floors_below(floor: str) -> None:
             parts = module.split(".")
             if parts[0] == "apps" and len(parts) > 1:
                 assert parts[1] in allowed, f"{path} imports {module}, a floor above it"
+
+
+NAMES_OTHERS = {
+    "apps/core/auditing/api.py": "examples of an answer",
+    "apps/core/models.py": "the page of a project is the overview",
+    "apps/failures/pages/case.py": "a link to the form that makes a task, if there is one",
+}
+NAMED = re.compile(r"(\w+?)(?:_api)?(?::[\w-]+|\.(\w+))")  # a route, or a model
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_an_app_names_no_route_or_model_of_a_floor_above(floor: str) -> None:
+    above = FLOORS[FLOORS.index(floor) + 1 :]
+    for path in (ROOT / "apps" / floor).rglob("*.py"):
+        if "migrations" in path.parts or str(path.relative_to(ROOT)) in NAMES_OTHERS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) else None
+            named = NAMED.fullmatch(text) if isinstance(text, str) else None
+            if named and named[1] in above:
+                model = named[2]
+                known = model is None or model in apps.get_app_config(named[1]).models
+                assert not known, f"{path}:{node.lineno} names {text}, a floor above it"
 
 
 def opened(tree: ast.AST) -> Iterator[str]:

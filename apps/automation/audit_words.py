@@ -22,8 +22,4 @@ declare(
         "flow.cancel_requested": "cancelled {=a run@} of the flow {name}",
         "flow.continued": "continued {=a run@} of the flow {name}",
     },
-    pages={
-        "automation.flow": "automation:flow",
-        "automation.flowrun": "automation:run",
-    },
 )

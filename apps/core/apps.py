@@ -12,10 +12,13 @@ class CoreConfig(AppConfig):
     processes that are forked share it.
 
     Each app names in `declares` its modules with declarations: operations, listeners (`bus`), and
-    kinds of jobs and of managed objects."""
+    kinds of jobs and of managed objects. `pages` and `lists` are the routes of its pages that show
+    or list rows of a model (`nouns`)."""
 
     name = "apps.core"
     label = "core"
+    pages = {"core.project": "core:audit", "core.apikey": "core:keys"}
+    lists = {"core.apikey": "core:keys"}
     declares = (
         "accounts.signals",
         "audit_words",

@@ -62,8 +62,4 @@ declare(
     jobs={
         "projectdeletion": "the deletion of the project",
     },
-    pages={
-        "core.project": "core:audit",
-        "core.apikey": "core:keys",
-    },
 )

@@ -142,6 +142,8 @@ class ApiKey(models.Model):
     to them scored. An agent's own key need not.
     """
 
+    nouns = ("API key", "API keys")
+
     project = models.ForeignKey(Project, models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=80)
     prefix = models.CharField(max_length=12, editable=False)
@@ -311,6 +313,8 @@ class AuditEvent(models.Model):
     of an actor may go, whose label stays. `about` names all that it is about, the target first
     (`object_name`).
     """
+
+    nouns = ("audit log entry", "audit log entries")
 
     project = models.ForeignKey(Project, models.PROTECT, null=True, related_name="audit_events")
     actor = models.ForeignKey(

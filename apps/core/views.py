@@ -36,11 +36,11 @@ def projects(request: HttpRequest) -> HttpResponse:
     every = Project.objects.visible_to(request.user)
     rows = every.filter(stage__in=STAGES_SHOWN[shown])
     if len(rows) == 1 and not shown and "all" not in request.GET and request.method == "GET":
-        return redirect("dashboard:home", rows[0].slug)
+        return redirect(rows[0])
     form = ProjectForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         project = actions.create_project(by=request.user, **form.cleaned_data)
-        return redirect("dashboard:home", project.slug)
+        return redirect(project)
     context = {
         "projects": rows,
         "form": form,

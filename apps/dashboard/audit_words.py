@@ -15,7 +15,4 @@ declare(
         "chart.moved": "moved the chart “{chart}” of the dashboard {dashboard@}",
         "chart.deleted": "deleted the chart “{chart}” of the dashboard {dashboard@}",
     },
-    pages={
-        "dashboard.dashboard": "dashboard:dashboard",
-    },
 )

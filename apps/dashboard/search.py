@@ -15,10 +15,10 @@ from django.db.models import Q
 from django.urls import reverse
 
 from apps.automation.models import Flow
-from apps.core.context import NAVIGATION
 from apps.core.http import uuid_of
 from apps.core.models import Membership, Project, Role
 from apps.core.timeouts import TooLong, patience
+from apps.dashboard.navigation import NAVIGATION
 from apps.evals.models import EvalRun, Split, Task
 from apps.failures.models import FailureCluster
 from apps.training.models import PromptSearch, TrainingRun

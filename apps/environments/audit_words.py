@@ -10,7 +10,4 @@ declare(
         "environment.created": "created the environment {name@}",
         "verifier.created": "saved the verifier {name@}",
     },
-    pages={
-        "environments.environment": "environments:detail",
-    },
 )

@@ -13,7 +13,6 @@ register(
         model=Environment,
         name="slug",
         versioned=True,
-        listing="environments:list",
         warning="Flows, trainers and API clients that use the old name must be updated.",
     )
 )

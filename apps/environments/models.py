@@ -17,6 +17,8 @@ class Verifier(models.Model):
     spec is a new row.
     """
 
+    nouns = ("verifier version", "verifier versions")
+
     project = models.ForeignKey(Project, models.CASCADE, related_name="verifiers")
     name = models.SlugField(max_length=80)
     version = models.PositiveIntegerField()
@@ -93,6 +95,8 @@ class Environment(Archivable):
     covers everything. `task_hash` covers the task and `agent_hash` the agent's part (`agent_part`):
     only evaluations of the same task can be compared.
     """
+
+    nouns = ("environment version", "environment versions")
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="environments")
     slug = models.SlugField(max_length=80)

@@ -4,6 +4,17 @@ from django.apps import AppConfig
 class EvalsConfig(AppConfig):
     name = "apps.evals"
     label = "evals"
+    pages = {
+        "evals.evalset": "evals:detail",
+        "evals.evalrun": "evals:run",
+        "evals.task": "evals:task",
+    }
+    lists = {
+        "evals.evalset": "evals:list",
+        "evals.task": "evals:list",
+        "evals.evalrun": "evals:list",
+        "evals.holdoutview": "evals:list",
+    }
     declares = (
         "audit_words",
         "drafts",

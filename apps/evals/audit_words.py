@@ -46,11 +46,6 @@ declare(
         "variantjob": "",
         "meaningcheck": "",
     },
-    pages={
-        "evals.evalset": "evals:detail",
-        "evals.evalrun": "evals:run",
-        "evals.task": "evals:task",
-    },
 )
 
 declare(

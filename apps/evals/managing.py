@@ -14,7 +14,6 @@ register(
         model=EvalSet,
         name="slug",
         versioned=True,
-        listing="evals:list",
         warning="Flows, CI jobs and API clients that use the old name must be updated.",
     )
 )
@@ -26,7 +25,6 @@ register(
         model=EvalRun,
         name="name",
         versioned=False,
-        listing="evals:list",
     )
 )
 

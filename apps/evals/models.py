@@ -42,6 +42,8 @@ class EvalSet(Archivable):
     its digest.
     """
 
+    nouns = ("eval set version", "eval set versions")
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="eval_sets")
     slug = models.SlugField(max_length=80)
@@ -262,6 +264,8 @@ class HoldoutView(models.Model):
     where it was seen.
     """
 
+    nouns = ("hold-out view", "hold-out views")
+
     class Kind(models.TextChoices):
         EVALUATION = "evaluation"
         VIEW = "view"
@@ -300,6 +304,8 @@ class EvalRun(Job, Archivable):
     answers arrive (`answers`): it is due at `answers_until`, or as soon as all are there, and then
     a worker scores them.
     """
+
+    nouns = ("evaluation", "evaluations")
 
     eval_set = models.ForeignKey(EvalSet, models.PROTECT, related_name="runs")
     split = models.CharField(max_length=12, choices=Split, default=Split.HOLDOUT)

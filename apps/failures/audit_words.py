@@ -58,9 +58,4 @@ declare(
         "reclassification": "",
         "outcometraining": "",
     },
-    pages={
-        "failures.failure": "failures:case",
-        "failures.failurecluster": "failures:cluster",
-        "failures.reclassification": "failures:reclassification",
-    },
 )

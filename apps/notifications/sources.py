@@ -10,10 +10,10 @@ from apps.core.actions import InvitationAccepted
 from apps.core.bus import on
 from apps.core.jobs import JobEnded
 from apps.core.models import ApiKey, JobState, Role
+from apps.core.nouns import noun
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 
-NAMES = {"evals.evalrun": "Evaluation"}  # what pages call it
 ENDS = {
     JobState.SUCCEEDED: (Topic.JOB_ENDED, "finished"),
     JobState.FAILED: (Topic.JOB_FAILED, "failed"),
@@ -30,7 +30,7 @@ def notify_of_job(event: JobEnded) -> None:
     if page is None or job.created_by is None or job.state not in ENDS:
         return
     topic, did = ENDS[JobState(job.state)]
-    kind = NAMES.get(job._meta.label_lower) or str(job._meta.verbose_name).capitalize()
+    kind = noun(type(job)).capitalize()
     notify(
         topic=topic,
         project=job.project,

@@ -4,6 +4,16 @@ from django.apps import AppConfig
 class PromotionConfig(AppConfig):
     name = "apps.promotion"
     label = "promotion"
+    pages = {
+        "registry.modelversion": "promotion:model",
+        "promotion.gatereport": "promotion:report",
+        "promotion.channel": "promotion:models",
+    }
+    lists = {
+        "registry.modelversion": "promotion:models",
+        "promotion.channel": "promotion:models",
+        "promotion.gatereport": "promotion:models",
+    }
     declares = (
         "archiving",
         "audit_words",

@@ -36,7 +36,6 @@ register(
         model=Channel,
         name="name",
         versioned=False,
-        listing="promotion:models",
         archivers=Role.OWNER,
         archive_confirm="The endpoint stops answering for it.",
         archived_text=(

@@ -68,9 +68,4 @@ declare(
         "deployment": "",
         "fingerprintjob": "",
     },
-    pages={
-        "registry.modelversion": "promotion:model",
-        "promotion.gatereport": "promotion:report",
-        "promotion.channel": "promotion:models",
-    },
 )

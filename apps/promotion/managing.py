@@ -14,7 +14,6 @@ register(
         model=ModelVersion,
         name="name",
         versioned=True,
-        listing="promotion:models",
         warning="Flows and API clients that use the old name must be updated.",
     )
 )

@@ -4,6 +4,7 @@ from django.apps import AppConfig
 class PromptsConfig(AppConfig):
     name = "apps.prompts"
     label = "prompts"
+    pages = {"prompts.playground": "prompts:playground"}
     declares = (
         "audit_words",
         "jobs",

@@ -9,7 +9,4 @@ declare(
     jobs={
         "playground": "the playground",
     },
-    pages={
-        "prompts.playground": "prompts:playground",
-    },
 )

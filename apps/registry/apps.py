@@ -4,6 +4,7 @@ from django.apps import AppConfig
 class RegistryConfig(AppConfig):
     name = "apps.registry"
     label = "registry"
+    lists = {"registry.server": "registry:servers"}
     declares = (
         "actions",
         "artifacts",

@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from apps.core.auditing.words import page_of
 from apps.core.diffing import changed_parts
 from apps.core.models import ACTIVE_STATES, Archivable, ArchivableQuerySet, Job, Project
 from workers.lib.prompts import as_parts
@@ -410,6 +411,9 @@ class ModelVersion(Archivable):
                 & Q(agent_version="", reached_by="", protocol=""),
             ),
         ]
+
+    def get_absolute_url(self) -> str:
+        return page_of(self._meta.label_lower, str(self.pk), self.project.slug)
 
     def __str__(self) -> str:
         """An agent is shown with its own version, as its team calls it."""

@@ -274,7 +274,7 @@ def register(request: HttpRequest, project: Project) -> HttpResponse:
                 project=project, kind=kind, fields=form.cleaned_data, by=request.user
             )
             messages.success(request, f"{version} is registered.")
-            return redirect("promotion:model", project.slug, version.pk)
+            return redirect(version)
         except ModelError as error:
             form.add_error(error.field if error.field in form.fields else None, str(error))
     context = {

@@ -37,9 +37,4 @@ declare(
         "proberun": "",
         "rescore": "",
     },
-    pages={
-        "environments.verifier": "reviews:verifier",
-        "reviews.rewardreview": "reviews:detail",
-        "reviews.proberun": "reviews:probe",
-    },
 )

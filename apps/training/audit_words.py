@@ -22,8 +22,4 @@ declare(
         "measurement": "",
         "promptsearch": "",
     },
-    pages={
-        "training.trainingrun": "training:detail",
-        "training.promptsearch": "training:search",
-    },
 )

@@ -16,7 +16,6 @@ register(
         model=TrainingRun,
         name="name",
         versioned=False,
-        listing="training:list",
     )
 )
 

@@ -349,6 +349,8 @@ class PromptSearch(Job):
     prompt version.
     """
 
+    nouns = ("prompt search", "prompt searches")
+
     version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="prompt_searches")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="prompt_searches")
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="prompt_searches")

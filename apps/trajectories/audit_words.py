@@ -53,8 +53,4 @@ declare(
     jobs={
         "upload": "the import",
     },
-    pages={
-        "trajectories.trajectory": "trajectories:detail",
-        "trajectories.upload": "trajectories:import_detail",
-    },
 )

@@ -4,9 +4,10 @@ from django.apps import AppConfig
 class WebhooksConfig(AppConfig):
     name = "apps.webhooks"
     label = "webhooks"
+    pages = {"webhooks.webhook": "webhooks:detail"}
+    lists = {"webhooks.webhook": "webhooks:list"}
     declares = (
         "actions",
-        "audit_words",
         "reads",
     )
     audit_section = "automation"

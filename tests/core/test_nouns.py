@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from django.apps import apps
 
-from apps.core.nouns import NOUNS, noun, title_of
+from apps.core.nouns import lists, noun, pages, title_of
 from apps.registry.models import ServerProbe
 from apps.training.models import PromptSearch
+from tests.test_access import PATTERNS
 
 
-@pytest.mark.parametrize("label", NOUNS)
-def test_every_noun_is_of_a_model(label: str) -> None:
-    assert apps.get_model(label)._meta.label_lower == label
+def test_pages_and_lists_of_models_exist() -> None:
+    for label, route in (*pages().items(), *lists().items()):
+        assert apps.get_model(label)._meta.label_lower == label
+        assert route in PATTERNS
 
 
 @pytest.mark.parametrize(

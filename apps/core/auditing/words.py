@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from django.urls import NoReverseMatch, reverse
 
 from apps.core.models import AuditEvent
+from apps.core.nouns import pages
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,6 @@ OF_JOBS = {
 }
 JOBS: dict[str, str] = {}
 WORDS: dict[str, str] = {}
-PAGES: dict[str, str] = {}
 
 
 def declare(
@@ -66,10 +66,9 @@ def declare(
     sentences: Mapping[str, str] = MappingProxyType({}),
     *,
     jobs: Mapping[str, str] = MappingProxyType({}),
-    pages: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Adds an app's sentences, nouns of jobs, and pages of objects (a route, by “app.model”).
-    Raises ValueError for an action that has a sentence already.
+    """Adds an app's sentences and nouns of jobs. Raises ValueError for an action that has a
+    sentence already.
     """
     new = {
         f"{job}.{what}": f"{verb} {noun} {{name@}}" if noun else f"{verb} “{{name@}}”"
@@ -82,7 +81,6 @@ def declare(
     SECTIONS[section].jobs.update(jobs)
     JOBS.update(jobs)
     WORDS.update(new)
-    PAGES.update(pages)
 
 
 FIELD = re.compile(r"\{([?!=]?)([^{}@]+)(@?)([^{}]*)\}")
@@ -117,7 +115,7 @@ def sentence(event: AuditEvent) -> str:
 
 def page_of(kind: str, pk: str, slug: str) -> str:
     """The address of an object's page; "" if it has none."""
-    name = PAGES.get(kind, "")
+    name = pages().get(kind, "")
     for args in ([slug, pk], [slug]):
         try:
             return reverse(name, args=args) if name and slug else ""

@@ -26,7 +26,7 @@ from apps.core.auditing.words import page_of
 from apps.core.bus import Event, Question, ask, first, publish
 from apps.core.errors import Rejected
 from apps.core.models import ACTIVE_STATES, ApiKey, Job, JobLog, Project, Role
-from apps.core.nouns import noun, title_of
+from apps.core.nouns import lists, noun, title_of
 from apps.core.projects.deletion import Deleting
 from apps.core.runner import job_folder
 
@@ -98,7 +98,6 @@ class Managed:
     plural: str
     model: type[models.Model]
     name: str
-    listing: str
     versioned: bool
     warning: str = ""
     archivers: Role = Role.ENGINEER
@@ -108,6 +107,10 @@ class Managed:
     )
     archive_confirm: str = ""  # asked before it is archived
     unarchived_text: str = "Shows it in lists and menus again."
+
+    @property
+    def listing(self) -> str:
+        return lists()[self.model._meta.label_lower]
 
 
 KINDS: dict[str, Managed] = {}

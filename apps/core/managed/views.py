@@ -12,7 +12,6 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.auditing.words import page_of
 from apps.core.bus import first
-from apps.core.context import section_of
 from apps.core.managed import objects as managed
 from apps.core.managed.objects import ManagedError
 from apps.core.models import Project, Role
@@ -27,6 +26,7 @@ def manage(request: HttpRequest, project: Project, kind: str, pk: str) -> HttpRe
 def _page(
     request: HttpRequest, project: Project, how: managed.Managed, row: Any, **more: Any
 ) -> HttpResponse:
+    request.section = how.listing.split(":")[0]  # type: ignore[attr-defined]
     context = {
         "how": how,
         "row": row,
@@ -37,7 +37,6 @@ def _page(
         "not_renamed": first(managed.WhyNotRename(row)),
         "not_archived": first(managed.WhyNotArchive(row)),
         "may_archive": request.membership.may(how.archivers),  # type: ignore[attr-defined]
-        "section": section_of(how.listing.split(":")[0]),
     }
     return render(request, "core/manage.html", context | more)
 

@@ -16,37 +16,16 @@ from apps.core.access import project_view
 from apps.core.auditing.words import page_of
 from apps.core.forms import RenameProjectForm
 from apps.core.models import Project, ProjectDeletion, Role
-from apps.core.nouns import noun, title_of
+from apps.core.nouns import lists, noun, title_of
 from apps.core.projects import lifecycle
 from apps.core.projects.deletion import active_jobs, rows_of
 from apps.core.projects.lifecycle import LifecycleError
 
-# What the page lists of everything that is deleted: {model: the list where it is}.
-NAMED = {
-    "trajectories.trajectory": "trajectories:list",
-    "failures.failure": "failures:list",
-    "evals.evalset": "evals:list",
-    "evals.task": "evals:list",
-    "evals.evalrun": "evals:list",
-    "evals.holdoutview": "evals:list",
-    "environments.environment": "environments:list",
-    "environments.verifier": "environments:list",
-    "reviews.rewardreview": "reviews:list",
-    "training.trainingrun": "training:list",
-    "registry.modelversion": "promotion:models",
-    "registry.server": "registry:servers",
-    "promotion.channel": "promotion:models",
-    "promotion.gatereport": "promotion:models",
-    "automation.flow": "automation:list",
-    "core.apikey": "core:keys",
-    "webhooks.webhook": "webhooks:list",
-}
-
 
 def _named(project: Project) -> list[tuple[int, str, str]]:
-    """(how many, of what, address of the list) of what goes with a project."""
+    """(how many, of what, address of the list) of what goes with a project and has a list."""
     found = []
-    for label, page in NAMED.items():
+    for label, page in lists().items():
         model = apps.get_model(label)
         if n := rows_of(model, project).count():
             found.append((n, noun(model, n), reverse(page, args=[project.slug])))
@@ -119,7 +98,7 @@ def deletion(request: HttpRequest, project: Project) -> HttpResponse:
     """How far it is; of a deleted project, what is left."""
     job = ProjectDeletion.objects.filter(project=project).order_by("-created_at").first()
     if job is None:
-        return redirect("dashboard:home", project.slug)
+        return redirect(project)
     page = "core/_deletion.html" if request.htmx else "core/deletion.html"  # type: ignore[attr-defined]
     return render(request, page, {"job": job})
 

@@ -110,7 +110,7 @@ def _save(
         )
     else:
         messages.info(request, f"This prompt is known already: it is {version}.")
-    return redirect("promotion:model", on.project.slug, version.pk)
+    return redirect(version)
 
 
 @require_POST

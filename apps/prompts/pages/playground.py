@@ -338,7 +338,7 @@ def save_prompt(request: HttpRequest, project: Project, pk: UUID, side: int) -> 
     messages.success(
         request, f"The prompt is {version}. Evaluate it, then compare it with what runs now."
     )
-    return redirect("promotion:model", project.slug, version.pk)
+    return redirect(version)
 
 
 @shows(f"{RUNS}; {SIDES}")

@@ -217,4 +217,4 @@ def save(request: HttpRequest, project: Project, pk: str, number: int) -> HttpRe
         messages.error(request, str(error))
         return redirect("training:search", project.slug, pk)
     messages.success(request, f"Saved as {version}. Evaluate it on a hold-out next.")
-    return redirect("promotion:model", project.slug, version.pk)
+    return redirect(version)

@@ -1,3 +1,5 @@
+"""The navigation bar: the apps in the order of the wheel."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +19,6 @@ NAVIGATION = (
     ("automation", "Automation", "automation:list", "u"),
 )
 
-
 # Sections whose pages belong to an entry of another name
 SHOWN_UNDER = {
     "registry": "promotion",
@@ -28,15 +29,13 @@ SHOWN_UNDER = {
 }
 
 
-def section_of(namespace: str) -> str:
-    return SHOWN_UNDER.get(namespace, namespace)
-
-
 def navigation(request: HttpRequest) -> dict[str, Any]:
+    """A view may say that its page belongs to another `request.section`."""
     match = request.resolver_match
+    section = getattr(request, "section", match.namespace if match else "")
     return {
         "navigation": NAVIGATION,
-        "section": section_of(match.namespace if match else ""),
+        "section": SHOWN_UNDER.get(section, section),
         "project": getattr(request, "project", None),
         "membership": getattr(request, "membership", None),
     }
