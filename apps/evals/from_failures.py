@@ -97,8 +97,10 @@ def suggestions(trajectory: Trajectory, cut: int) -> list[Suggestion]:
     """Possible expected answers at a step, the most reliable first: a person's correction, the
     log's ground truth, a later success. No value twice."""
     run = read(as_input(trajectory))
-    found = [*by_person(run, cut), *by_truth(run, cut), *_by_success(trajectory, run, cut)]
-    return list({digest_of(item.expected): item for item in reversed(found)}.values())[::-1]
+    unique: dict[str, Suggestion] = {}
+    for item in (*by_person(run, cut), *by_truth(run, cut), *_by_success(trajectory, run, cut)):
+        unique.setdefault(digest_of(item.expected), item)
+    return list(unique.values())
 
 
 def by_person(run: Run, cut: int) -> Iterator[Suggestion]:

@@ -98,6 +98,22 @@ def test_a_persons_word_comes_before_ground_truth_and_that_before_a_later_succes
     assert found[2].expected["tool"] == "tickets.shut" and found[2].success == success
 
 
+def test_a_value_with_several_sources_keeps_the_place_of_the_first() -> None:
+    right, other = (
+        {"tool": name, "args": {"id": 12}} for name in ("tickets.close", "tickets.shut")
+    )
+    project = make_project()
+    edit = {"kind": "edit", "message_index": 3, "after": right}
+    row = failed(project, interventions=[edit], metadata={"expected_calls": [other]})
+    make_trajectory(
+        project, messages=[SYSTEM, ASK, tool_message(right), REPLY], outcome={"status": "success"}
+    )
+    assert [(item.expected, item.source) for item in suggestions(row, 3)] == [
+        (right, PERSON),
+        (other, TRUTH),
+    ]
+
+
 def test_an_edit_of_another_step_says_nothing_of_this_one() -> None:
     edit = {"kind": "edit", "message_index": 5, "after": "It is closed."}
     row = failed(make_project(), interventions=[edit])
