@@ -14,16 +14,12 @@ NO_SERVICES = {
     "--version",
     "spectacular",
 }
-SERVICES = {"up", "demo", "store_answers"}
+SERVICES = {"demo", "store_answers"}
 STACKS = {"up", "demo"}
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
-    from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
-
-    from apps.core.actor import ACTOR, COMMAND_LINE
     from flywheel import embedded, interrupts
 
     command = sys.argv[1] if len(sys.argv) > 1 else ""
@@ -31,18 +27,36 @@ def main() -> None:
     try:
         if is_stack:
             interrupts.heed(interrupts.interrupt_now)
+        if command == "up":
+            from flywheel import up
+
+            up.main(sys.argv[2:])
+        else:
+            run_django(command)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except embedded.ServiceError as error:
+        sys.exit(f"{error}")
+    finally:
+        if is_stack:
+            embedded.stop_unused()
+
+
+def run_django(command: str) -> None:
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.management import execute_from_command_line
+
+    from apps.core.actor import ACTOR, COMMAND_LINE
+    from flywheel import embedded
+
+    try:
         if command and command not in NO_SERVICES and "--help" not in sys.argv:
             embedded.ensure()
         if command and command not in SERVICES:
             ACTOR.set(COMMAND_LINE)
         execute_from_command_line(sys.argv)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except (embedded.ServiceError, ImproperlyConfigured) as error:
+    except ImproperlyConfigured as error:
         sys.exit(f"{error}")
-    finally:
-        if is_stack:
-            embedded.stop_unused()
 
 
 if __name__ == "__main__":

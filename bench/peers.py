@@ -273,23 +273,11 @@ class Flywheel(Server):
         return not self.count("trajectories_arrival")
 
     def web_processes(self) -> list[int]:
-        """The pids of the web server: children of `up` that are neither Celery nor the services,
-        and their children.
-        """
+        """The pids of the web server: of the processes that `up` forks, those with its title."""
         assert self.process is not None
-        children: dict[int, list[int]] = {}
-        for pid, parent in _parents():
-            children.setdefault(parent, []).append(pid)
-        roots = [
-            pid
-            for pid in children.get(self.process.pid, [])
-            if not _command(pid, b"celery", b"flywheel.servers")
-        ]
-        found: list[int] = []
-        while roots:
-            found.append(pid := roots.pop())
-            roots += children.get(pid, [])
-        return found
+        parents = dict(_parents())
+        own = {pid for pid, parent in parents.items() if parent == self.process.pid}
+        return [pid for pid, parent in parents.items() if parent in own and _title(pid) == "fw-web"]
 
 
 def _parents() -> Iterator[tuple[int, int]]:
@@ -298,11 +286,10 @@ def _parents() -> Iterator[tuple[int, int]]:
             yield int(path.parent.name), int(path.read_text().rsplit(")", 1)[1].split()[1])
 
 
-def _command(pid: int, *words: bytes) -> bool:
+def _title(pid: int) -> str:
     with contextlib.suppress(OSError):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return any(word in line for word in words)
-    return True
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 class Phoenix(Server):

@@ -34,6 +34,8 @@ CELERY = [
     "worker",
     "-Q",
     "default",
+    "-n",
+    "default@%h",
     "-c",
     "2",
     "--loglevel",

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_after_setup, heartbeat_sent
+from celery.signals import heartbeat_sent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
@@ -14,17 +14,10 @@ app = Celery("flywheel")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
-_queues: list[str] = []
-
-
-@celeryd_after_setup.connect
-def _remember_queues(sender: Any, instance: Any, **_: Any) -> None:
-    _queues[:] = list(instance.app.amqp.queues)
-
 
 @heartbeat_sent.connect
 def _say_alive(sender: Any, **_: Any) -> None:
+    """A worker is named after its queue: default@host."""
     from flywheel import alive
 
-    for queue in _queues:
-        alive.say(queue)
+    alive.say(sender.eventer.hostname.partition("@")[0])

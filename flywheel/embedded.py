@@ -103,18 +103,27 @@ def ensure() -> None:
     """Makes sure that the embedded services run and stay while this process lives. Raises
     ServiceError.
     """
-    if _held or not (wants_postgres() or wants_broker()):
+    if _held or not hold():
         return
-    layout = Layout.of(data_dir())
-    _prepare(layout)
-    _held.append(lock(layout.data / "users.lock", fcntl.LOCK_SH))
     try:
-        if not _supervised(layout):
-            _start_supervisor(layout)
-        _wait(layout)
+        _wait(Layout.of(data_dir()))
     except ServiceError:
         release()
         raise
+
+
+def hold() -> bool:
+    """Has the embedded services started, where they are wanted, and keeps them while this process
+    lives; does not wait for them. Raises ServiceError.
+    """
+    if _held or not (wants_postgres() or wants_broker()):
+        return bool(_held)
+    layout = Layout.of(data_dir())
+    _prepare(layout)
+    _held.append(lock(layout.data / "users.lock", fcntl.LOCK_SH))
+    if not _supervised(layout):
+        _start_supervisor(layout)
+    return True
 
 
 def revive() -> None:

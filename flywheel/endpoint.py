@@ -19,6 +19,15 @@ HAND_OVER_S = 0.5
 
 def application() -> Any:
     """Called once in each worker."""
+    return _application(storing=True)
+
+
+def without_storing() -> Any:
+    """Where another process stores the answers of this folder."""
+    return _application(storing=False)
+
+
+def _application(*, storing: bool) -> Any:
     end_with_parent(signal.SIGKILL)()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     import django
@@ -48,10 +57,10 @@ def application() -> Any:
 
     async def keep() -> None:
         """Hands spooled answers over, and keeps the process up that stores them."""
-        storing: subprocess.Popen[bytes] | None = None
+        process: subprocess.Popen[bytes] | None = None
         while True:
-            if storing is None or storing.poll() is not None:
-                storing = subprocess.Popen(
+            if storing and (process is None or process.poll() is not None):
+                process = subprocess.Popen(
                     program, stdin=subprocess.DEVNULL, start_new_session=True
                 )
             for _ in range(10):

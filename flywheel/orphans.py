@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 LIBC = ctypes.CDLL(None)
 
 
@@ -18,3 +18,8 @@ def end_with_parent(number: int) -> Callable[[], None]:
         LIBC.prctl(PR_SET_PDEATHSIG, number)
 
     return after_fork
+
+
+def set_title(text: str) -> None:
+    """What `ps -o comm`, `top` and /proc/…/comm say of this process: the first 15 bytes."""
+    LIBC.prctl(PR_SET_NAME, text.encode())

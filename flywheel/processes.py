@@ -28,6 +28,7 @@ WORKERS = {
 }  # queue: tasks at once
 OPTIONAL = {"serve"}  # where installations have no machine that serves; nothing else waits for it
 NAMES = ("web", "endpoint", *WORKERS, "beat")
+LIGHT = ("eval", "train", "serve")  # queues whose tasks only follow a child process
 ENDPOINT_PORT = 8001
 WEB_PROCESSES = 2
 ENDPOINT_STOPS_S = 30  # for which open streams may go on
@@ -35,33 +36,56 @@ ENDPOINT_STOPS_S = 30  # for which open streams may go on
 # checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
 CELERY = ("celery", "-q", "-A", "flywheel")
+# What `up` runs instead, each part in this many processes that share the memory of their imports
+# (flywheel.forks): servers without a master, one task at a time in each worker.
+PARTS = {
+    "web": WEB_PROCESSES,
+    "endpoint": 1,
+    "storing": 1,
+    "default": WORKERS["default"],
+    "ingest": WORKERS["ingest"],
+    "light": 1,
+}
 
 
 def command(name: str, *, host: str = "0.0.0.0", port: int = 8000) -> list[str]:
     """The arguments after `python -m`."""
     if name == "web":
-        return _web(host, port)
+        return ["granian", *_web(host, port, WEB_PROCESSES), "flywheel.web:application"]
     if name == "endpoint":
-        return _endpoint(host, port)
+        return ["granian", *_endpoint(host, port), "flywheel.endpoint:application"]
     if name == "beat":
         return [*CELERY, "beat", "--pidfile=", "--loglevel", "WARNING"]
-    given = {
-        "-Q": name,
-        "-n": f"{name}@%h",
-        "--concurrency": str(WORKERS[name]),
-        "--loglevel": "WARNING",
-    }
+    return _worker(name, f"{name}@%h", WORKERS[name])
+
+
+def fork_command(part: str, number: int, *, host: str, port: int) -> list[str]:
+    """The arguments after `python -m` of the so-manieth process of a part of `up`."""
+    if part == "web":
+        return ["flywheel.masterless", *_web(host, port, 1), "flywheel.web:application"]
+    if part == "endpoint":
+        return ["flywheel.masterless", *_endpoint(host, port), "flywheel.endpoint:without_storing"]
+    if part == "storing":
+        return ["django", "store_answers"]
+    if part == "light":
+        return ["flywheel.light"]
+    # A message that waits behind a task would not reach the other process that is free.
+    return [*_worker(part, f"{part}@{number}.%h", 1), "--pool", "threads", "--disable-prefetch"]
+
+
+def _worker(queue: str, name: str, at_once: int) -> list[str]:
+    given = {"-Q": queue, "-n": name, "--concurrency": str(at_once), "--loglevel": "WARNING"}
     options = [text for option in given.items() for text in option]
     return [*CELERY, "worker", *options, "--without-gossip", "--without-mingle"]
 
 
-def _web(host: str, port: int) -> list[str]:
+def _web(host: str, port: int, workers: int) -> list[str]:
     """Threads keep their database connection, so they are kept for long."""
     given = {
         "interface": "wsgi",
         "host": host,
         "port": port,
-        "workers": WEB_PROCESSES,
+        "workers": workers,
         "blocking-threads": 8,
         "blocking-threads-idle-timeout": 600,
         "backlog": 1024,
@@ -72,15 +96,7 @@ def _web(host: str, port: int) -> list[str]:
         "access-log-fmt": logs.REQUEST,
     }
     options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    return [
-        "granian",
-        *options,
-        "--access-log",
-        "--factory",
-        "--no-ws",
-        "--respawn-failed-workers",
-        "flywheel.web:application",
-    ]
+    return [*options, "--access-log", "--factory", "--no-ws", "--respawn-failed-workers"]
 
 
 def _endpoint(host: str, port: int) -> list[str]:
@@ -100,14 +116,7 @@ def _endpoint(host: str, port: int) -> list[str]:
         "log-config": Path(__file__).with_name("granian_logging.json"),
     }
     options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    return [
-        "granian",
-        *options,
-        "--factory",
-        "--no-ws",
-        "--respawn-failed-workers",
-        "flywheel.endpoint:application",
-    ]
+    return [*options, "--factory", "--no-ws", "--respawn-failed-workers"]
 
 
 def main() -> None:

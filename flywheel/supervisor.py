@@ -1,10 +1,11 @@
-"""All the processes of one machine under one roof: web, one worker a queue, beat. Used by `up` and
-`demo`.
+"""All the processes of one machine under one roof: web, endpoint, workers, beat. Used by `up` and
+`demo`. It imports no Django: what does is forked (flywheel.forks).
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import queue
 import signal
@@ -13,28 +14,27 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
-from django.conf import settings
-
 from flywheel import embedded, interrupts
-from flywheel.orphans import end_with_parent
-from flywheel.processes import NAMES, STOP_SIGNAL, command
+from flywheel.forks import Fork, Forks, ForksError
+from flywheel.processes import ENDPOINT_STOPS_S, PARTS, fork_command
 
 COLOURS = {
     "web": "36",
     "endpoint": "96",
+    "storing": "34",
     "default": "32",
     "ingest": "37",
-    "eval": "34",
-    "train": "35",
-    "serve": "31",
-    "beat": "33",
+    "light": "33",
 }
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
-STOP_PATIENCE_S = 40.0
+STOP_PATIENCE_S = {"web": 8.0, "endpoint": ENDPOINT_STOPS_S + 1.0}
+PATIENT_S = 40.0  # with other parts
+LAST = "storing"  # what the endpoint still answers while it stops is stored, too
 QUIET = "ignore:You're running the worker"  # as root, three times at each start
 
 
@@ -48,8 +48,7 @@ class Program:
 
     name: str
     command: list[str]
-    stop_signal: int = signal.SIGTERM
-    process: subprocess.Popen | None = None
+    process: Fork | None = None
     failures: int = 0
     retry_at: float = 0.0
     started_at: float = 0.0
@@ -110,10 +109,12 @@ class Stack:
         self.host, self.port, self.quiet = host, port, quiet
         self.endpoint_port = free_port_after(host, port)
         self.programs = [
-            Program(name, self._command(name), STOP_SIGNAL.get(name, signal.SIGTERM))
-            for name in NAMES
+            Program(part, self._command(part, number))
+            for part, processes in PARTS.items()
+            for number in range(1, processes + 1)
         ]
-        self.logs = Path(settings.FLYWHEEL_DATA_DIR) / "logs"
+        self.logs = embedded.data_dir() / "logs"
+        self.forks: Forks | None = None
         self.stopping = threading.Event()
         self.interrupted = self.forking = False
         self._lines: queue.Queue[str] = queue.Queue(UNSHOWN_LINES)
@@ -129,14 +130,13 @@ class Stack:
     def endpoint_url(self) -> str:
         return f"{self.url.rpartition(':')[0]}:{self.endpoint_port}"
 
-    def _command(self, name: str) -> list[str]:
-        port = self.endpoint_port if name == "endpoint" else self.port
-        return [sys.executable, "-m", *command(name, host=self.host, port=port)]
+    def _command(self, part: str, number: int) -> list[str]:
+        port = self.endpoint_port if part == "endpoint" else self.port
+        return fork_command(part, number, host=self.host, port=port)
 
     def heed_signals(self) -> None:
         """The signals that end a program (`interrupts.heed`) raise KeyboardInterrupt in the main
-        thread. One that comes while it forks is raised after that: Python prints an exception in a
-        callback at the fork, and goes on.
+        thread. One that comes while it forks is raised after that.
         """
         interrupts.heed(self._interrupt)
 
@@ -144,6 +144,17 @@ class Stack:
         self.interrupted = True
         if not self.forking:
             raise KeyboardInterrupt
+
+    @contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        """For a request to the process that forks: an answer that nobody reads would be taken for
+        the next one's."""
+        self.forking = True
+        try:
+            yield
+        finally:
+            self.forking = False
+        self._check_interrupted()
 
     def _check_interrupted(self) -> None:
         if self.interrupted:
@@ -154,44 +165,53 @@ class Stack:
         require_free_port(self.host, self.port)
         self.logs.mkdir(parents=True, exist_ok=True)
         for program in self.programs:
-            self.forking = True
-            self._start(program)
-            self.forking = False
-            self._check_interrupted()
+            with self._uninterrupted():
+                self._start(program)
         self._keeper = threading.Thread(target=self._keep_running, daemon=True)
         self._keeper.start()
 
-    def _start(self, program: Program) -> None:
-        program.process = subprocess.Popen(
-            program.command,
-            cwd=settings.BASE_DIR,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            # Beat's handler asks the database: a second signal meanwhile waits forever for the
-            # first one's connection.
-            preexec_fn=end_with_parent(
-                signal.SIGKILL if program.name == "beat" else program.stop_signal
-            ),
-            env={
+    def prepare(self) -> None:
+        """`manage.py prepare`, which shows what it did. Raises StackError if it failed."""
+        with self._uninterrupted():
+            prepared = self._forks().start(
+                ["django", "prepare"], title="fw-prepare", output=1, end_with=signal.SIGTERM
+            )
+        while prepared.returncode is None:
+            time.sleep(0.02)
+            with self._uninterrupted():
+                prepared.poll()
+        if prepared.returncode:
+            raise StackError("Nothing was started.")
+
+    def _forks(self) -> Forks:
+        if self.forks is None or self.forks.is_gone():
+            environment = {
                 "MALLOC_ARENA_MAX": "2",
                 "FLYWHEEL_URL": self.url,
                 "FLYWHEEL_ENDPOINT_URL": self.endpoint_url,
             }
-            | os.environ
-            | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
-        )
-        program.started_at = time.monotonic()
-        threading.Thread(
-            target=self._show, args=[program.name, program.process], daemon=True
-        ).start()
+            self.forks = Forks(
+                environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET}
+            )
+        return self.forks
 
-    def _show(self, name: str, process: subprocess.Popen) -> None:
-        log = self.logs / f"{name}.log"
-        assert process.stdout is not None
-        with log.open("ab") as file:
-            for line in process.stdout:
+    def _start(self, program: Program) -> None:
+        output, written = os.pipe()
+        try:
+            program.process = self._forks().start(
+                program.command,
+                title=f"fw-{program.name}",
+                output=written,
+                end_with=signal.SIGTERM if program.name == LAST else signal.SIGKILL,
+            )
+        finally:
+            os.close(written)
+        program.started_at = time.monotonic()
+        threading.Thread(target=self._show, args=[program.name, output], daemon=True).start()
+
+    def _show(self, name: str, output: int) -> None:
+        with (self.logs / f"{name}.log").open("ab") as file, open(output, "rb") as lines:
+            for line in lines:
                 file.write(line)
                 file.flush()
                 if not self.quiet:
@@ -227,25 +247,32 @@ class Stack:
                     )
                     program.process, program.retry_at = None, now + wait
                 elif program.process is None and now >= program.retry_at:
-                    self._start(program)
+                    with contextlib.suppress(ForksError):
+                        self._start(program)
 
     def wait_healthy(self, patience_s: float = 300.0) -> None:
         """Returns once /healthz says 200. Raises StackError naming the part that is not up."""
-        deadline, answer = time.monotonic() + patience_s, "no answer"
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + patience_s
+        while not (answer := self._health()).startswith("200 "):
+            if time.monotonic() > deadline:
+                raise StackError(
+                    f"Not all is up after {patience_s:.0f} s: {answer}. Read {self.logs}."
+                )
             self._check_interrupted()
-            try:
-                response = httpx2.get(f"{self.url}/healthz", timeout=5)
-                if response.status_code == 200:
-                    return
-                answer = response.text
-            except httpx2.HTTPError as error:
-                answer = str(error)
-            time.sleep(0.3)
-        raise StackError(
-            f"Not all is up after {patience_s:.0f} s: {answer}. Read"
-            f" {settings.FLYWHEEL_DATA_DIR}/logs."
-        )
+            time.sleep(0.1)
+
+    def _health(self) -> str:
+        """The status and text of /healthz, or why there is none."""
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        try:
+            with contextlib.closing(
+                http.client.HTTPConnection(host.strip("[]"), int(port), timeout=5)
+            ) as connection:
+                connection.request("GET", "/healthz")
+                response = connection.getresponse()
+                return f"{response.status} {response.read().decode(errors='replace')}"
+        except (OSError, http.client.HTTPException) as error:
+            return str(error)
 
     def serve_forever(self) -> None:
         """Until a signal ends it (`heed_signals`)."""
@@ -259,18 +286,51 @@ class Stack:
         self.stopping.set()
         if self._keeper is not None:
             self._keeper.join()
-        running = []
-        for program in self.programs:
-            if program.process and program.process.poll() is None:
-                program.process.send_signal(program.stop_signal)
-                running.append(program.process)
-        deadline = time.monotonic() + STOP_PATIENCE_S
-        for process in running:
+        for last in (False, True):
+            self._stop([program for program in self.programs if (program.name == LAST) == last])
+        if self.forks is not None:
+            self.forks.close()
+        deadline = time.monotonic() + PATIENT_S
+        while not self._lines.empty() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _stop(self, programs: list[Program]) -> None:
+        running = [(program, program.process) for program in programs if program.process]
+        for _, process in running:
+            process.send_signal(signal.SIGTERM)
+        asked_at = time.monotonic()
+        for program, process in running:
+            deadline = asked_at + STOP_PATIENCE_S.get(program.name, PATIENT_S)
             try:
                 process.wait(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        while not self._lines.empty() and time.monotonic() < deadline:
-            time.sleep(0.05)
+
+
+@contextmanager
+def running_stack(host: str, port: int, *, quiet: bool = False) -> Iterator[Stack]:
+    """Migrates, makes the first admin, starts all processes and yields once they are healthy. At
+    the end everything is stopped, the embedded services too. Raises StackError for what cannot
+    start."""
+    claimed = None
+    try:
+        require_free_port(host, port)
+        stack = Stack(host, port, quiet=quiet)
+        claimed = claim_data_folder(embedded.data_dir(), stack.url)
+        stack.heed_signals()
+        embedded.hold()
+        try:
+            stack.prepare()
+            stack.start()
+            stack.wait_healthy()
+            yield stack
+        finally:
+            stack.stop()
+    except (ForksError, embedded.ServiceError) as error:
+        raise StackError(str(error)) from error
+    finally:
+        embedded.stop_unused()
+        if claimed is not None:
+            os.close(claimed)

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def until_it_asks(machine: Machine, run: str) -> tuple[dict[str, Any], set[str]]
         )
         if going and going not in killed:
             killed.add(going)
-            for pid in machine.processes("celery"):
+            workers = [machine.part(part) for part in ("default", "ingest", "light")]
+            for pid in chain.from_iterable(workers):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         return found

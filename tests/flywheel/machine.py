@@ -151,12 +151,12 @@ class Machine:
 
     def processes(self, what: str = "") -> list[int]:
         """The processes that have this data folder in their environment or command line, except
-        this one.
+        this one. `what` is in their command line or title.
         """
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                command = (folder / "cmdline").read_bytes()
+                command = (folder / "cmdline").read_bytes() + (folder / "comm").read_bytes()
                 about = command + (folder / "environ").read_bytes()
             except OSError:
                 continue
@@ -167,6 +167,10 @@ class Machine:
             ):
                 found.append(int(folder.name))
         return found
+
+    def part(self, name: str) -> list[int]:
+        """The processes of a part of `up`."""
+        return self.processes(f"fw-{name}\n")
 
     def postmaster(self) -> int:
         found = [

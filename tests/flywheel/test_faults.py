@@ -155,7 +155,7 @@ def what_was_acknowledged_is_there_once(machine: Machine, port: int) -> None:
         enough = len(acknowledged()) + A_WHILE
         eventually(lambda: len(acknowledged()) >= enough)
 
-    for kill in (machine.postmaster, lambda: min(machine.processes("granian")), machine.postmaster):
+    for kill in (machine.postmaster, lambda: machine.part("web")[0], machine.postmaster):
         send_a_while()
         os.kill(kill(), signal.SIGKILL)
         recovers(port)
@@ -205,12 +205,9 @@ print(json.dumps(found))
 
 
 def endpoint_url(machine: Machine) -> str:
-    words = _command(min(machine.processes("flywheel.endpoint:application")))
-    return f"http://127.0.0.1:{words[words.index('--port') + 1]}"
-
-
-def _command(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    (pid,) = machine.part("endpoint")
+    variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(line.split("=", 1) for line in variables if line)["FLYWHEEL_ENDPOINT_URL"]
 
 
 def ask(url: str, number: int) -> bool:
@@ -244,15 +241,13 @@ def what_was_answered_is_there_once(machine: Machine) -> None:
         eventually(lambda: ask(url, 0))
         answered.append("Question 000")
         ask_some(10)
-        os.kill(max(machine.processes("flywheel.endpoint:application")), signal.SIGKILL)
+        os.kill(machine.part("endpoint")[0], signal.SIGKILL)
         eventually(lambda: ask(url, 1))
         answered.append("Question 001")
         postmaster = machine.postmaster()
         os.kill(postmaster, signal.SIGKILL)
         ask_some(20)  # nobody waits for the database
-        os.kill(
-            min(machine.processes("flywheel.endpoint:application")), signal.SIGKILL
-        )  # the master, and with it all
+        os.kill(machine.part("forks")[0], signal.SIGKILL)  # and with it all parts
         eventually(lambda: ask(url, 2))
         answered.append("Question 002")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import re
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from apps.core.kinds import job_models, kind_of
 from flywheel.logs import Escaped, Line, NotHealth
-from flywheel.processes import NAMES, OPTIONAL, STOP_SIGNAL, WORKERS, command
+from flywheel.processes import LIGHT, NAMES, OPTIONAL, PARTS, STOP_SIGNAL, WORKERS, command
 from flywheel.settings import env_service
 from flywheel.supervisor import Stack
 
@@ -34,19 +35,23 @@ def services() -> dict[str, dict[str, Any]]:
     return {s["command"][3]: s for s in found if s.get("command", [])[:3] == PROGRAM}
 
 
-def test_compose_runs_the_processes_that_up_runs(
-    services: dict[str, dict], settings: Any, data_dir: Path
-) -> None:
-    settings.FLYWHEEL_VLLM = str(data_dir / "absent")  # managed servers then run with transformers
-    assert (
-        set(services) == set(NAMES) == {program.name for program in Stack("127.0.0.1", 1).programs}
-    )
+def test_compose_runs_all_processes(services: dict[str, dict]) -> None:
+    assert set(services) == set(NAMES)
     for name, service in services.items():
         assert service["command"] == [*PROGRAM, name]
         assert service.get("stop_signal", "SIGTERM") == STOP_SIGNAL.get(name, signal.SIGTERM).name
         assert service["build"]["target"] == TARGETS.get(name, "web")
         assert ("profiles" in service) == (name in OPTIONAL)
         assert {"postgres", "valkey", "migrate"} == set(service["depends_on"])
+
+
+def test_up_runs_what_the_containers_run(data_dir: Path) -> None:
+    """In fewer processes: the endpoint's container stores its answers, light parts share one."""
+    parts = Counter(program.name for program in Stack("127.0.0.1", 1).programs)
+    assert parts == PARTS
+    assert {*PARTS} - {"storing", "light"} | {*LIGHT, "beat"} == set(NAMES)
+    for queue, at_once in WORKERS.items():
+        assert queue in LIGHT or PARTS[queue] == at_once
 
 
 READS = re.compile(r"""(?:environ(?:\.get)?[\[(]|env_\w+\()\s*"([A-Z][A-Z0-9_]+)\"""")

@@ -14,16 +14,16 @@ from contextlib import suppress
 import httpx2
 import pytest
 
-from flywheel.processes import NAMES
+from flywheel.processes import PARTS
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: "
 )
-OF_A_PROCESS = re.compile(rf" *({'|'.join(NAMES)}) \| ")
+OF_A_PROCESS = re.compile(rf" *({'|'.join(PARTS)}) \| ")
 pytestmark = pytest.mark.slow
-PARTS = {
+HEALTHY = {
     "database",
     "schema",
     "broker",
@@ -41,10 +41,6 @@ def healthy(port: int, process: subprocess.Popen[str]) -> Callable[[], bool]:
         return bool((health(port) or {}).get("healthy"))
 
     return ask
-
-
-def workers(machine: Machine, queue: str) -> list[int]:
-    return machine.processes(f"-Q\0{queue}\0")
 
 
 def said_by_up(output: str) -> str:
@@ -100,7 +96,7 @@ def it_logs_what_was_asked(machine: Machine, port: int) -> None:
     logs = {
         path.stem: path.read_text()
         for path in (machine.data / "logs").glob("*.log")
-        if path.stem in NAMES
+        if path.stem in PARTS
     }
     asked = re.compile(
         r'INFO granian\.access: 127\.0\.0\.1 "GET /api/v1/trajectories/" 401 \d+\.\d ms'
@@ -110,7 +106,7 @@ def it_logs_what_was_asked(machine: Machine, port: int) -> None:
         wrong = [line for line in text.splitlines() if not LINE.match(line)]
         assert not wrong, (name, wrong[:5])
         assert secret not in text and "fw_test-key" not in text and "/healthz" not in text
-    assert set(logs) == set(NAMES)
+    assert set(logs) == set(PARTS)
 
 
 def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machine: Machine) -> None:
@@ -121,7 +117,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     }
     port = free_port()
     process = up(machine, port)
-    assert set((health(port) or {})["parts"]) == PARTS
+    assert set((health(port) or {})["parts"]) == HEALTHY
     assert (
         httpx2.get(f"http://127.0.0.1:{port}/", follow_redirects=True, timeout=300).status_code
         == 200
@@ -137,11 +133,11 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     assert f"Cannot listen on 127.0.0.1:{port}" in second.stdout and "--port" in second.stdout
     assert "Traceback" not in second.stdout
 
-    before = workers(machine, "default")
+    before = machine.part("default")
     for pid in before:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    eventually(lambda: len(set(workers(machine, "default")) - set(before)) == len(before))
+    eventually(lambda: len(set(machine.part("default")) - set(before)) == len(before))
     eventually(healthy(port, process))
 
     supervisor = machine.processes("flywheel.servers")
@@ -163,7 +159,8 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     [
         ("bin/postgres", signal.SIGTERM),
         ("bin/postgres", signal.SIGHUP),
-        ("-Q\0train\0", signal.SIGINT),
+        ("fw-prepare", signal.SIGTERM),
+        ("fw-light", signal.SIGINT),
     ],
 )
 def test_a_signal_while_it_starts_stops_everything_and_is_quiet(

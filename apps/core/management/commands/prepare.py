@@ -26,8 +26,11 @@ class Command(BaseCommand):
 def prepare_installation(command: BaseCommand) -> None:
     """Raises CommandError."""
     try:
+        embedded.ensure()
         call_command("migrate", verbosity=0)
         call_command("createcachetable", verbosity=0)
+    except embedded.ServiceError as error:
+        raise CommandError(str(error)) from error
     except DatabaseError as error:
         if not is_away(error):
             raise

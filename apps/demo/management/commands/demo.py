@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management import BaseCommand, CommandError, CommandParser
 
-from apps.core.management.commands.up import running_stack
 from apps.demo.recipes import FAST, FULL
 from apps.demo.wheel import Demo, DemoError
+from flywheel.supervisor import StackError, running_stack
 
 
 class Command(BaseCommand):
@@ -26,7 +26,7 @@ class Command(BaseCommand):
 
     def handle(self, *, host: str, port: int, fast: bool, seed: int, **options: Any) -> None:
         try:
-            with running_stack(self, host, port, quiet=True) as stack:
+            with running_stack(host, port, quiet=True) as stack:
                 self.stdout.write(
                     f"Flywheel is running at {stack.url}; you can watch the demo there."
                 )
@@ -36,7 +36,7 @@ class Command(BaseCommand):
                         self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)")
                     )
                     stack.serve_forever()
-        except DemoError as error:
+        except (DemoError, StackError) as error:
             raise CommandError(str(error)) from error
         except KeyboardInterrupt:
             self.stdout.write("Stopped.")

@@ -1,0 +1,32 @@
+"""`manage.py up`, without Django: its memory is that of a small program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from flywheel.supervisor import StackError, running_stack
+
+HELP = "Migrates the database and runs the web server, the endpoint, the workers and beat."
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="manage.py up", description=HELP)
+    add_arguments(parser)
+    given = parser.parse_args(arguments)
+    try:
+        run(given.host, given.port)
+    except StackError as error:
+        sys.exit(str(error))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+
+
+def run(host: str, port: int) -> None:
+    """Raises StackError."""
+    with running_stack(host, port) as stack:
+        print(f"Flywheel is up at {stack.url} (Ctrl-C stops it)", flush=True)
+        stack.serve_forever()
