@@ -611,10 +611,11 @@ def spec_of(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
 def record(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
     from importlib import import_module
 
+    from tests.forms import form_of
     from tests.workers.conftest import Recorder
     from workers.lib import environments, verifiers
     from workers.lib.program import StopFlag
-    from workers.lib.specs import checked
+    from workers.lib.specs.job import checked
 
     environments.BUILTIN["two_turns"] = "tests.workers.two_turns:TwoTurns"
     events, error = Recorder(out / "events.jsonl"), ""
@@ -622,7 +623,7 @@ def record(run: Run, base: Path, adapter: str, out: Path) -> dict[str, Any]:
         verifiers.KINDS["by_task"] = "bench.alarm_runs:by_task"
     try:
         import_module(f"workers.{run.method}").main(
-            checked(spec_of(run, base, adapter, out), run.method), events, StopFlag()
+            checked(spec_of(run, base, adapter, out), form_of(run.method)), events, StopFlag()
         )
     except Exception as failed:  # an ill run may fail by itself
         error = f"{type(failed).__name__}: {failed}"[:300]

@@ -90,7 +90,7 @@ class World:
 
     def rows(self) -> list[dict]:
         """The gold episodes of the training tasks, as the product gives them to SFT
-        (apps/training/jobs.py).
+        (apps/training/child_spec.py).
         """
         environment, rows = load(self.environment), []
         for task in self.training:

@@ -49,7 +49,9 @@ from workers.lib.engines import Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
-from workers.lib.specs import Lora, checked
+from workers.lib.specs.grpo import Grpo
+from workers.lib.specs.job import checked
+from workers.lib.specs.training import Lora
 from workers.ml.models import device, load_base, lora
 from workers.ml.policy_gradient import add_gradients
 from workers.ml.transformers_engine import TransformersEngine
@@ -316,7 +318,7 @@ class Pair:
             spec["environment"] = environment(long_prompt(tokenizer, sizes.long_prompt))
         spec["tasks"] = [task(i, row) for i, row in enumerate(make_requests(0, 40))]
         self.ours = Trainer(
-            checked(spec, "grpo"), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag()
+            checked(spec, Grpo), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag()
         )
         self.twin = lora(base, Lora(**LORA), None)
         randomise_adapter(self.ours.model)

@@ -38,7 +38,9 @@ from workers.lib.environments.requests import make_requests
 from workers.lib.environments.workplace_assistant.tools import TOOLS
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
-from workers.lib.specs import Lora, checked
+from workers.lib.specs.grpo import Grpo
+from workers.lib.specs.job import checked
+from workers.lib.specs.training import Lora
 from workers.ml.models import load_base, lora
 from workers.ml.policy_gradient import add_gradients
 from workers.prepare_demo_model import prepare
@@ -130,7 +132,7 @@ def check(found: dict[str, float]) -> None:
 def our_trainer(folder: Path, out: str, tools: int, **config: int) -> Trainer:
     spec = spec_of(folder, out, tools)
     spec["config"] = CONFIG | config
-    trainer = Trainer(checked(spec, "grpo"), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
+    trainer = Trainer(checked(spec, Grpo), Emitter(os.open(os.devnull, os.O_WRONLY)), StopFlag())
     randomise_adapter(trainer.model)
     return trainer
 

@@ -37,7 +37,7 @@ from bench.trl_reference import (
     trl_inputs,
     trl_trainer,
 )
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.lib.token_rows import TokenRow
 from workers.ml.models import load_base, lora
 from workers.ml.tree import pad, scored_parts, use_tree

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from workers.lib.specs.evaluate import Evaluate
+
 # Heavy imports are below, in each side: vLLM lives in an environment without the product's
 # packages.
 
@@ -46,11 +48,11 @@ def ours(given: Given) -> dict[str, Run]:
     from workers.lib.environments import load
     from workers.lib.policies import EnginePolicy
     from workers.lib.rollouts import play
-    from workers.lib.specs import checked
+    from workers.lib.specs.job import checked
     from workers.ml.policies import episodes_at_once
     from workers.ml.transformers_engine import TransformersEngine
 
-    spec = checked(given["spec"], "evaluate")
+    spec = checked(given["spec"], Evaluate)
     engine, environment = TransformersEngine.load(spec.engine, spec.model), load(spec.environment)
 
     def run(batch_size: int) -> Answers:
@@ -263,7 +265,7 @@ def prepared(adapter: Path) -> Given:
     from apps.demo.recipes import HARNESS, VERIFIER
     from workers.lib.environments import load
     from workers.lib.environments.requests import make_requests
-    from workers.lib.specs import checked
+    from workers.lib.specs.job import checked
     from workers.ml.models import load_base
     from workers.ml.transformers_engine import TransformersEngine
     from workers.prepare_demo_model import prepare
@@ -294,7 +296,7 @@ def prepared(adapter: Path) -> Given:
     base, tokenizer = load_base(MODEL)
     engine, environment = (
         TransformersEngine(base, tokenizer),
-        load(checked(spec, "evaluate").environment),
+        load(checked(spec, Evaluate).environment),
     )
     given = {
         "base": str(MODEL),

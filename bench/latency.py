@@ -28,7 +28,9 @@ from apps.promotion.gate.latency import latency
 from workers import measure_latency
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
-from workers.lib.specs import Lora, checked
+from workers.lib.specs.job import checked
+from workers.lib.specs.measure_latency import MeasureLatency
+from workers.lib.specs.training import Lora
 
 TASKS = 24
 
@@ -124,7 +126,7 @@ def measured(
         "seed": seed,
     }
     events = Kept()
-    measure_latency.main(checked(spec, "measure_latency"), events, StopFlag())
+    measure_latency.main(checked(spec, MeasureLatency), events, StopFlag())
     times: dict[str, dict[str, list[float]]] = {str(n): {} for n in range(len(adapters))}
     for row in events.rows:
         if row["type"] == "sample" and row["latency_ms"]:

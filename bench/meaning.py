@@ -68,7 +68,7 @@ def texts_of(examples: Sequence[Example]) -> list[str]:
 
 def hidden(folder: Path, texts: list[str], threads: int = 0) -> np.ndarray:
     from workers.compare_meaning import of_model
-    from workers.lib.specs import InProcess, Model
+    from workers.lib.specs.engines import InProcess, Model
 
     found: np.ndarray | None = None
     for positions, vectors in of_model(

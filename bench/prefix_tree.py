@@ -128,7 +128,7 @@ def two_level_update(model: Any, groups: Groups) -> Callable[[], float]:
 def one_side(side: str, name: str, options: argparse.Namespace) -> None:
     import torch
 
-    from workers.lib.specs import Lora
+    from workers.lib.specs.training import Lora
     from workers.ml.models import load_base, lora
 
     torch.set_num_threads(1)

@@ -21,7 +21,9 @@ from bench.probe_suite.tasks import tasks_of
 from workers.lib.clients import clients_of
 from workers.lib.probes import Finding, Options, Report, Scorer, attack
 from workers.lib.probes.promises import is_stochastic, promises_of, rubrics_of
-from workers.lib.specs import ALWAYS_PROMISED
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.environment import Clients
+from workers.lib.specs.probe import ALWAYS_PROMISED
 
 RIGHT_FORMS = "perturbation"
 
@@ -52,7 +54,7 @@ def counted(score: Scorer) -> tuple[Scorer, list[int]]:
 
 def probe(entry: Entry, seed: int, url: str, search: bool) -> Outcome:
     clients = (
-        clients_of({"judge": {"base_url": url, "model": entry.model, "allow_private": True}})
+        clients_of(Clients(judge=ModelServer(base_url=url, model=entry.model, allow_private=True)))
         if entry.model
         else {}
     )

@@ -25,7 +25,7 @@ from workers.lib.engines import Sampling
 from workers.lib.environments import gold_calls, load
 from workers.lib.environments.workplace_assistant import own_tasks
 from workers.lib.rollouts import Finished, Limits, stream
-from workers.lib.specs import Server
+from workers.lib.specs.engines import Server
 
 OUT = Path("var/bench/rollouts.json")
 SPEC = {"kind": "builtin", "name": "workplace_assistant", "harness": {}, "verifier": {}}

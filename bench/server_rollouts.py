@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.lib.events import Emitter
+from workers.lib.specs.grpo import Grpo
 
 MODEL = Path("var/models/SmolLM2-135M-Instruct")
 TOLERANCE = 1e-4  # of a step's loss, absolute: float32 on a CPU, losses of about 0.1
@@ -119,7 +120,7 @@ def compared(model: Path, folder: Path, server: dict[str, Any], size: Size) -> l
     """Raises what the run through the server raises."""
     from workers.grpo import Trainer
     from workers.lib.program import StopFlag
-    from workers.lib.specs import checked
+    from workers.lib.specs.job import checked
 
     class Rewarded(Trainer):
         def groups_of(self, *args: Any) -> list[Any]:
@@ -134,7 +135,7 @@ def compared(model: Path, folder: Path, server: dict[str, Any], size: Size) -> l
         events.metric = lambda step, values: metrics.append(values)  # type: ignore[method-assign]
 
         made = (Rewarded if size.small else Trainer)(
-            checked(spec_of(model, folder / name, given, size), "grpo"), events, StopFlag()
+            checked(spec_of(model, folder / name, given, size), Grpo), events, StopFlag()
         )
         return made, metrics
 

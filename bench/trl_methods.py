@@ -26,7 +26,7 @@ from bench.grpo_step import conversations
 from bench.prefix_tree import MODEL, RANK, most_kept
 from bench.trl_reference import gradients, largest_relative_difference, randomise_adapter
 from workers.lib.environments.requests import make_requests
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.ml.models import load_base, lora
 from workers.ml.shared_forward import share_prompts
 from workers.ml.tree import use_tree

@@ -459,10 +459,10 @@ def make_meaning_check(eval_set: EvalSet, version: ModelVersion) -> MeaningCheck
         eval_set=eval_set, source=meaning.Source(version=version.pk), by=admin_of(eval_set.project)
     )
     job.claim("test")
-    spec = meaning.child_spec(job)
+    spec = meaning.comparison_spec(job)
     pair = {
-        "held": spec["held"][0]["id"],
-        "other": spec["others"][0]["id"],
+        "held": spec.held[0].id,
+        "other": spec.others[0].id,
         "text": 0,
         "score": 0.5,
     }

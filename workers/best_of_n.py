@@ -36,7 +36,8 @@ from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.sampled_tasks import SAMPLED, read
 from workers.lib.serving import ADAPTER_PREFIX
-from workers.lib.specs import BestOfN, BestOfNConfig, Sft, SftConfig, SftRow
+from workers.lib.specs.best_of_n import BestOfN, BestOfNConfig
+from workers.lib.specs.sft import Sft, SftConfig, SftRow
 from workers.lib.teacher_server import NAME, account_of, spent
 from workers.lib.training_cost import SAMPLED_TOGETHER
 from workers.lib.typed import convert
@@ -66,13 +67,16 @@ UNUSABLE = {  # why samples that passed are not learned from
 COUNTED = ("samples", "passed", "masked", "kept", "all_empty", *UNUSABLE)
 
 
+class SftOnSamples(Sft, kw_only=True, tag=BestOfN.program()):
+    """What the samples teach is watched as best-of-n, not as SFT."""
+
+
 def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
     rows, answered_as = sampled(spec, events, stop)
     names = [field.name for field in structs.fields(SftConfig)]
     same = {
         name: getattr(spec, name)
         for name in (
-            "kind",
             "job_id",
             "attempt",
             "seed",
@@ -84,7 +88,7 @@ def main(spec: BestOfN, events: Emitter, stop: StopFlag) -> None:
     }
     resume = spec.resume_from if checkpoint.step_of(spec.resume_from) else None
     sft.main(
-        Sft(
+        SftOnSamples(
             **same,
             resume_from=resume,
             rows=rows,
@@ -492,4 +496,4 @@ def keep(spec: BestOfN, events: Emitter) -> None:
 
 
 if __name__ == "__main__":
-    run_main("best_of_n", main)
+    run_main(BestOfN, main)

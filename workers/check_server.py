@@ -12,7 +12,7 @@ from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress
 from workers.lib.program import StopFlag, run_main
 from workers.lib.serving import Address, probe
-from workers.lib.specs import CheckServer
+from workers.lib.specs.check_server import CheckServer
 
 
 def main(spec: CheckServer, events: Emitter, stop: StopFlag) -> None:
@@ -36,4 +36,4 @@ def main(spec: CheckServer, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("check_server", main)
+    run_main(CheckServer, main)

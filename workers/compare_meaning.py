@@ -17,7 +17,8 @@ from workers.lib.embeddings import EmbeddingClient
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
-from workers.lib.specs import CompareMeaning, InProcess, Model, Server
+from workers.lib.specs.compare_meaning import CompareMeaning
+from workers.lib.specs.engines import InProcess, Model, Server
 
 Batches = Iterator[tuple[list[int], np.ndarray]]
 
@@ -100,4 +101,4 @@ def of_model(model: Model, engine: InProcess, texts: list[str]) -> Batches:
 
 
 if __name__ == "__main__":
-    run_main("compare_meaning", main)
+    run_main(CompareMeaning, main)

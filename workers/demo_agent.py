@@ -23,7 +23,7 @@ from workers.lib.events import Emitter
 from workers.lib.policies import PolicyError, Reply, seed_of
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, play
-from workers.lib.specs import Api, DemoAgent, Request
+from workers.lib.specs.demo_agent import Api, DemoAgent, Request
 from workers.lib.typed import plain
 from workers.lib.verifiers import Score
 from workers.ml.policies import episodes_at_once, open_policy
@@ -230,4 +230,4 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("demo_agent", main)
+    run_main(DemoAgent, main)

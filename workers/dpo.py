@@ -19,7 +19,8 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.row_facts import pair_facts
 from workers.lib.shown_progress import ShownProgress
-from workers.lib.specs import Dpo, DpoConfig, Pair
+from workers.lib.specs.dpo import Dpo, DpoConfig
+from workers.lib.specs.rows import Pair
 from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.ranks import join
@@ -160,4 +161,4 @@ def refuse_pairs_without_preference(rows: list[Pair]) -> None:
 
 
 if __name__ == "__main__":
-    run_main("dpo", main)
+    run_main(Dpo, main)

@@ -15,7 +15,9 @@ from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
-from workers.lib.specs import AgentEndpoint, Evaluate, Harness
+from workers.lib.specs.engines import AgentEndpoint
+from workers.lib.specs.environment import Harness
+from workers.lib.specs.evaluate import Evaluate
 from workers.lib.task_files import read_tasks
 from workers.ml.policies import episodes_at_once, open_policy
 
@@ -123,4 +125,4 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("evaluate", main)
+    run_main(Evaluate, main)

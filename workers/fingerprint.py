@@ -13,7 +13,7 @@ from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.memory import gigabytes
 from workers.lib.program import StopFlag, run_main
-from workers.lib.specs import Fingerprint
+from workers.lib.specs.fingerprint import Fingerprint
 
 MOST_OF_MEMORY = 0.7
 
@@ -75,4 +75,4 @@ def main(spec: Fingerprint, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("fingerprint", main)
+    run_main(Fingerprint, main)

@@ -37,7 +37,7 @@ from workers.lib.probes import watch
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.rollouts import Finished, play
 from workers.lib.shown_progress import ShownProgress
-from workers.lib.specs import Grpo
+from workers.lib.specs.grpo import Grpo
 from workers.lib.task_draw import TaskDraw
 from workers.lib.watching import Alarmed, judge_end, report, require_scores
 from workers.ml import checkpoint
@@ -544,4 +544,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_main("grpo", main)
+    run_main(Grpo, main)

@@ -19,7 +19,7 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.row_facts import label_facts
 from workers.lib.shown_progress import ShownProgress
-from workers.lib.specs import Kto, KtoConfig, Labelled
+from workers.lib.specs.kto import Kto, KtoConfig, Labelled
 from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.ranks import join
@@ -182,4 +182,4 @@ def weights(rows: list[Labelled], config: KtoConfig) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    run_main("kto", main)
+    run_main(Kto, main)

@@ -22,7 +22,7 @@ from workers.lib.latency import typical_ratio
 from workers.lib.policies import Policy, seed_of
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, rollout
-from workers.lib.specs import MeasureLatency
+from workers.lib.specs.measure_latency import MeasureLatency
 from workers.ml.policies import open_side_by_side
 
 ERROR = 0.025  # error on each side of the interval whose width `precision` bounds
@@ -131,4 +131,4 @@ def _precise(sides: list[Side], precision: float) -> bool:
 
 
 if __name__ == "__main__":
-    run_main("measure_latency", main)
+    run_main(MeasureLatency, main)

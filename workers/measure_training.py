@@ -29,7 +29,7 @@ from workers.lib.memory import memory_limit  # noqa: E402
 from workers.lib.prefixes import Tree  # noqa: E402
 from workers.lib.program import StopFlag, run_main  # noqa: E402
 from workers.lib.server_rates import server_rates  # noqa: E402
-from workers.lib.specs import MeasureTraining  # noqa: E402
+from workers.lib.specs.measure_training import MeasureTraining  # noqa: E402
 from workers.lib.token_rows import TokenRow  # noqa: E402
 from workers.lib.training_cost import kept_tokens  # noqa: E402
 from workers.ml import checkpoint  # noqa: E402
@@ -314,4 +314,4 @@ def main(spec: MeasureTraining, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("measure_training", main)
+    run_main(MeasureTraining, main)

@@ -22,7 +22,7 @@ from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.memory import gigabytes
 from workers.lib.program import StopFlag, run_main
-from workers.lib.specs import MergeAdapter
+from workers.lib.specs.merge_adapter import MergeAdapter
 
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # as in safetensors headers
 TOLERANCE = {
@@ -136,4 +136,4 @@ def main(spec: MergeAdapter, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("merge_adapter", main)
+    run_main(MergeAdapter, main)

@@ -735,7 +735,7 @@ async def left(receive: Callable[[], Awaitable[dict]]) -> None:
 
 
 def load(given: argparse.Namespace) -> Served:
-    from workers.lib.engine_specs import InProcess, Model
+    from workers.lib.specs.engines import InProcess, Model
     from workers.ml.transformers_engine import TransformersEngine
 
     spec = InProcess(dtype=given.dtype, batch_size=given.max_num_seqs)

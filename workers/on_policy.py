@@ -37,7 +37,8 @@ from workers.lib.events import Emitter
 from workers.lib.prefixes import count_tokens
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.same_tokenizer import why_not_same
-from workers.lib.specs import Grpo, GrpoConfig, OnPolicy
+from workers.lib.specs.grpo import Grpo, GrpoConfig
+from workers.lib.specs.on_policy import OnPolicy
 from workers.lib.teacher_server import TeacherServer, spent
 from workers.lib.token_rows import TokenRow, rows_of
 from workers.ml import checkpoint
@@ -189,4 +190,4 @@ def main(spec: OnPolicy, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("on_policy", main)
+    run_main(OnPolicy, main)

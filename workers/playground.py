@@ -24,7 +24,8 @@ from workers.lib.events import Emitter
 from workers.lib.policies import EnginePolicy, Policy
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, stream
-from workers.lib.specs import InProcess, Playground, Side
+from workers.lib.specs.engines import InProcess
+from workers.lib.specs.playground import Playground, Side
 from workers.lib.streamed import Written
 from workers.lib.verifiers import masked
 from workers.ml.policies import episodes_at_once, open_policy
@@ -208,4 +209,4 @@ async def _play(stage: Stage, number: int, side: Side, policy: Policy) -> None:
 
 
 if __name__ == "__main__":
-    run_main("playground", main)
+    run_main(Playground, main)

@@ -15,7 +15,7 @@ from workers.lib.events import Emitter
 from workers.lib.probes import Cheat, Options, attack
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import replay
-from workers.lib.specs import Probe
+from workers.lib.specs.probe import Probe
 from workers.lib.verifiers import Score
 
 
@@ -52,4 +52,4 @@ def main(spec: Probe, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("probe", main)
+    run_main(Probe, main)

@@ -20,7 +20,7 @@ from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.ray_jobs import ClusterAway, ClusterError, JobState, JobUnknown, RayApi
 from workers.lib.ray_logs import Log
 from workers.lib.serving import Address
-from workers.lib.specs import RayJob
+from workers.lib.specs.ray_job import RayJob
 from workers.lib.watching import Alarmed, Paused, report
 
 POLL_S, SLICE_S = 2.0, 0.2
@@ -192,4 +192,4 @@ def ending(state: JobState, log: Log) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    run_main("ray_job", main)
+    run_main(RayJob, main)

@@ -11,7 +11,7 @@ from workers.lib.events import Emitter
 from workers.lib.policies import RecordedPolicy
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import EXCEEDED, NO_LIMITS, Finished, failed, play
-from workers.lib.specs import Rescore, StoredSample
+from workers.lib.specs.rescore import Rescore, StoredSample
 
 SCORED = ("reward", "components", "success", "unsafe", "masked", "mask_reason", "details")
 AT_ONCE = 16
@@ -50,4 +50,4 @@ def main(spec: Rescore, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("rescore", main)
+    run_main(Rescore, main)

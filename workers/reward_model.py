@@ -20,7 +20,8 @@ from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.row_facts import pair_facts
 from workers.lib.shown_progress import tokenizing
-from workers.lib.specs import Pair, RewardModel
+from workers.lib.specs.reward_model import RewardModel
+from workers.lib.specs.rows import Pair
 from workers.ml import checkpoint
 from workers.ml.ranks import join
 from workers.ml.reward_head import Facts, conversation_ids, prepare, scores, write_facts
@@ -162,4 +163,4 @@ def measure(pairs: list[tuple[float, float]]) -> tuple[dict[str, Any], Calibrati
 
 
 if __name__ == "__main__":
-    run_main("reward_model", main)
+    run_main(RewardModel, main)

@@ -10,7 +10,7 @@ from workers.lib.events import Emitter
 from workers.lib.policies import PolicyError, RecordedPolicy, Reply
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import EXCEEDED, NO_LIMITS, Finished, failed, play
-from workers.lib.specs import ScoreAnswers, SentAnswer
+from workers.lib.specs.score_answers import ScoreAnswers, SentAnswer
 from workers.rescore import AT_ONCE
 
 
@@ -70,4 +70,4 @@ def main(spec: ScoreAnswers, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("score_answers", main)
+    run_main(ScoreAnswers, main)

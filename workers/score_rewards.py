@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from workers.lib.errors import JobError, sentence
 from workers.lib.folder_digest import folder_digest
 from workers.lib.garbage import is_imported
-from workers.lib.reward_scorer import RewardModelFolder
+from workers.lib.specs.environment import RewardModelFolder
 from workers.lib.typed import convert
 
 DIGITS = 4  # further digits depend on what else is in the batch

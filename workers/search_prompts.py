@@ -27,7 +27,7 @@ from workers.lib.policies import PolicyError
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.prompt_search.dialogue import converse
 from workers.lib.prompt_search.scoring import Scorer
-from workers.lib.specs import SearchPrompts
+from workers.lib.specs.search_prompts import SearchPrompts
 from workers.lib.spending import Meter, Price, Spent, Usage, estimate, usage_of
 from workers.ml.policies import episodes_at_once, open_policy
 
@@ -246,4 +246,4 @@ def main(spec: SearchPrompts, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("search_prompts", main)
+    run_main(SearchPrompts, main)

@@ -17,7 +17,7 @@ from workers.lib.events import Emitter
 from workers.lib.memory import free_memory
 from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.serving import Address, list_models
-from workers.lib.specs import Serve
+from workers.lib.specs.serve import Serve
 from workers.lib.tailed import Tailed, new_lines
 from workers.lib.vllm import command, own_command, reason, utilization
 
@@ -168,4 +168,4 @@ def main(spec: Serve, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("serve", main)
+    run_main(Serve, main)

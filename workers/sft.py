@@ -22,7 +22,7 @@ from workers.lib.events import Emitter
 from workers.lib.prefixes import count_tokens
 from workers.lib.program import StopFlag, run_main
 from workers.lib.shown_progress import ShownProgress
-from workers.lib.specs import Sft, SftConfig, SftRow
+from workers.lib.specs.sft import Sft, SftConfig, SftRow
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
 from workers.ml.chat_writer import ChatWriter
@@ -247,4 +247,4 @@ def held_loss(
 
 
 if __name__ == "__main__":
-    run_main("sft", main)
+    run_main(Sft, main)

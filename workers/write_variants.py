@@ -31,7 +31,8 @@ from workers.lib.events import Emitter
 from workers.lib.keys import hidden
 from workers.lib.outgoing import RefusedAddress, allowed, check_url
 from workers.lib.program import StopFlag, run_main
-from workers.lib.specs import ModelServer, WriteVariants
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.write_variants import WriteVariants
 from workers.lib.typed import plain
 from workers.lib.variants.requests import MAX_TOKENS, PARALLEL, Wish, fitting, wishes
 from workers.lib.variants.usage import Meter, install
@@ -339,7 +340,7 @@ def main(spec: WriteVariants, events: Emitter, stop: StopFlag) -> None:
         raise JobError(str(error)) from error
     quiet(out)
     keep_to(url.raw_host.decode(), server.allow_private)
-    asked = wishes(plain(spec))
+    asked = wishes(spec)
     events.progress(0, len(asked), "starting")
     meter = Meter(spec.most_tokens, MAX_TOKENS, lambda used: events.metric(used["calls"], used))
     install(meter)
@@ -364,4 +365,4 @@ def main(spec: WriteVariants, events: Emitter, stop: StopFlag) -> None:
 
 
 if __name__ == "__main__":
-    run_main("write_variants", main)
+    run_main(WriteVariants, main)

@@ -30,7 +30,7 @@ from apps.training.budget.estimate import Estimate, estimate
 from apps.training.models import Method, TrainingRun
 from apps.training.teachers import chosen
 from workers.lib.memory import gigabytes
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import FormError, convert
 
 DAYS, LOOKS = (

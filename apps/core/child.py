@@ -21,6 +21,8 @@ from django.conf import settings
 
 from apps.core.events import parse_event
 from workers.lib.clients import key_variables
+from workers.lib.specs.job import Job as Spec
+from workers.lib.typed import plain
 
 log = logging.getLogger(__name__)
 CANCEL_GRACE_S = 30.0
@@ -109,9 +111,9 @@ class Child:
         return ""
 
 
-def start(command: Sequence[str], spec_path: Path, spec: dict, stderr_path: Path) -> Child:
+def start(command: Sequence[str], spec_path: Path, spec: Spec, stderr_path: Path) -> Child:
     """Writes the spec and starts `command` with its path. Raises OSError."""
-    spec_path.write_text(json.dumps(spec, indent=1))
+    spec_path.write_text(json.dumps(plain(spec), indent=1))
     read_fd, write_fd = os.pipe()
     with contextlib.suppress(OSError):  # an operator may allow less
         fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -136,7 +138,7 @@ def start(command: Sequence[str], spec_path: Path, spec: dict, stderr_path: Path
     return Child(process, read_fd, stderr_path)
 
 
-def _environment(python: str, spec: dict) -> dict[str, str]:
+def _environment(python: str, spec: Spec) -> dict[str, str]:
     env = {
         name: os.environ[name] for name in (*PASSED_ENV, *key_variables(spec)) if name in os.environ
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from apps.core.models import Job
+from workers.lib.specs.job import Job as Spec
 
 J = TypeVar("J", bound=Job)
 
@@ -40,8 +41,7 @@ class ChildProcess(Generic[J]):
     """
 
     queue: str
-    program: Callable[[J], str]
-    child_spec: Callable[[J], dict]  # the whole spec, without the fields that the runner adds
+    child_spec: Callable[[J], Spec]  # checks what may have changed; also says which program runs
     complete: Callable[
         [J, dict], dict
     ]  # in the transaction that ends a good run; returns what `result` keeps

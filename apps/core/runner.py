@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
@@ -141,22 +142,27 @@ def job_folder(job: Job) -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "jobs" / job._meta.model_name / str(job.pk)
 
 
-def command(job: Job) -> list[str]:
-    kind = kind_of(job)
-    return [kind.python(), "-m", f"workers.{kind.program(job)}"]
+def job_fields(job: Job) -> dict[str, Any]:
+    """The fields of every job's spec (`workers.lib.specs.job`)."""
+    return {
+        "job_id": str(job.pk),
+        "attempt": job.attempt,
+        "out_dir": str(job_folder(job) / "out"),
+        "seed": job.spec.get("seed", 0),
+    }
 
 
 def run_child(job: Job, kind: ChildProcess) -> None:
     folder = job_folder(job)
     folder.mkdir(parents=True, exist_ok=True)
-    given = {"job_id": str(job.pk), "attempt": job.attempt, "out_dir": str(folder / "out")}
-    spec = patiently(lambda: kind.child_spec(job)) | given
+    spec = patiently(lambda: kind.child_spec(job))
+    command = [kind.python(), "-m", f"workers.{spec.program()}"]
     spec_path, stderr_path = (
         folder / f"spec-{job.attempt}.json",
         folder / f"stderr-{job.attempt}.log",
     )
     kills = kernel_kills()
-    child = children.start(command(job), spec_path, spec, stderr_path)
+    child = children.start(command, spec_path, spec, stderr_path)
     try:
         with kind.beside(job):
             follow(job, child, kind)
@@ -172,7 +178,7 @@ def run_child(job: Job, kind: ChildProcess) -> None:
         kernel = (
             KILLED_BY_KERNEL if status in KILLED and (kernel_kills() or 0) > (kills or 0) else ""
         )
-        patiently(lambda: end_badly(job, child, status, kernel))
+        patiently(lambda: end_badly(job, child, status, spec.program(), kernel))
 
 
 def follow(job: Job, child: Child, kind: ChildProcess) -> None:
@@ -266,11 +272,10 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 3600:.0f} hours" if seconds >= 3600 else f"{seconds / 60:.0f} minutes"
 
 
-def end_badly(job: Job, child: Child, status: int, kernel: str = "") -> None:
+def end_badly(job: Job, child: Child, status: int, program: str, kernel: str = "") -> None:
     """Determines how a job ended whose child left no result, from the exit status and the last
     event. `kernel`: why the kernel killed it, if known."""
     kind = kind_of(job)
-    program = kind.program(job)
     said = str((child.error or {}).get("message", ""))
     short = kernel or (said if child.error and child.error.get("cause") == "memory" else "")
     if owned(job).cancel_requested_at:  # also if it was requested since the last event

@@ -50,6 +50,8 @@ from apps.training.advice import advice_of
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
+from workers.lib.specs.demo_agent import AgentName, Api, DemoAgent, Request
+from workers.lib.typed import plain
 
 JUDGED_BY_SCRIPT = (
     "Judged by the demo, which knows what each request was written from. In your project, people"
@@ -176,7 +178,15 @@ class Demo:
         )
         return with_content(rows)
 
-    def run_agent(self, title: str, requests: list[dict], **more: Any) -> dict:
+    def run_agent(
+        self,
+        title: str,
+        requests: list[dict],
+        *,
+        model_name: str,
+        id_prefix: str = "",
+        endpoint: str = "",
+    ) -> dict:
         """Returns the agent's final report. Raises DemoError."""
         name = f"demo agent, seed {self.seed}"
         _, key = create_api_key(
@@ -186,19 +196,19 @@ class Demo:
         folder.mkdir(exist_ok=True)
         path = folder / "agent.json"
         path.touch(mode=0o600)
-        spec = {
-            "model": model_spec(self.base),
-            "engine": engine_spec(self.base, 32),
-            "environment": self.environment.as_spec(),
-            "requests": requests,
-            "api": {"url": self.url, "key": key},
-            "agent": {"name": "workplace-assistant", "version": "1"},
-            "seed": self.seed,
-            "id_prefix": "",
-        } | more
-        if spec.get("endpoint"):
-            spec["endpoint"] = {"url": spec["endpoint"], "key": key}
-        path.write_text(json.dumps(spec))
+        spec = DemoAgent(
+            model=model_spec(self.base),
+            engine=engine_spec(self.base, 32),
+            environment=self.environment.as_spec(),
+            requests=[Request(**request) for request in requests],
+            api=Api(url=self.url, key=key),
+            endpoint=Api(url=endpoint, key=key) if endpoint else None,
+            agent=AgentName(name="workplace-assistant", version="1"),
+            seed=self.seed,
+            model_name=model_name,
+            id_prefix=id_prefix,
+        )
+        path.write_text(json.dumps(plain(spec)))
         try:
             return self.follow_agent(path, title)
         finally:

@@ -20,6 +20,9 @@ from workers.lib.clients import judging, key_variable
 from workers.lib.environments import Environment as Loaded
 from workers.lib.environments import load
 from workers.lib.outgoing import check_url
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.environment import Clients
+from workers.lib.specs.environment import Environment as Spec
 
 JUDGED = ("judge", "score_model", "label_model")
 MAX_LOADED = 128
@@ -37,7 +40,7 @@ def load_for(environment: Environment) -> Loaded:
     if (loaded := _loaded.get(key)) is not None:
         return loaded
     spec = environment.as_spec()  # reads the files of a package
-    if needs_judge(spec):
+    if needs_judge([spec.verifier, spec.config, environment.harness]):
         return load(spec, clients=clients_of(environment.project))
     if len(_loaded) >= MAX_LOADED:
         _loaded.clear()
@@ -49,7 +52,7 @@ def check_key(environment: Environment) -> None:
     """Whether the key that a remote environment names may go to its server, now. Raises RefusedKey,
     a SpecError.
     """
-    if variable := key_variable({"kind": environment.kind, "config": environment.config}):
+    if variable := key_variable(environment.kind, environment.config):
         outgoing_keys.key_of(variable, httpx2.URL(environment.config.get("url", "")).host)
 
 
@@ -65,40 +68,32 @@ def needs_judge(value: Any) -> bool:
 
 def job_spec(
     environment: Environment, prompt: dict | None = None, verifier: dict | None = None
-) -> dict:
-    """The `environment` part of a job's spec (docs/jobs.md), see `Environment.as_spec`. `verifier`:
-    a spec that replaces its own.
+) -> Spec:
+    """The `environment` part of a job's spec (docs/jobs.md), with what it calls and scores with.
 
     Raises ServerError if the judge may not be called, RefusedKey if a remote server's key may not
     be sent, ArtifactError if the weights of a reward model are missing or were altered.
     """
     check_key(environment)
     verifier = verifier or environment.verifier.spec
-    return environment.as_spec(prompt) | {
-        "verifier": verifier,
-        "clients": _client_specs(environment, verifier),
-    }
+    clients = Clients(
+        judge=_judge_spec(environment, verifier),
+        reward_models=reward_models.folders(environment.project, verifier),
+    )
+    return environment.as_spec(prompt, verifier=verifier, clients=clients)
 
 
-def _client_specs(environment: Environment, verifier: dict) -> dict[str, Any]:
-    """For a job's process: the address of the judge that the environment calls, and the folders of
-    reward models that score (workers.lib.clients); {} if it calls none. Raises ServerError,
-    RefusedKey, ArtifactError."""
-    folders = reward_models.folders(environment.project, verifier)
-    found = {"reward_models": folders} if folders else {}
-    return found | _judge_spec(environment, verifier)
-
-
-def _judge_spec(environment: Environment, verifier: dict) -> dict[str, Any]:
+def _judge_spec(environment: Environment, verifier: dict) -> ModelServer | None:
+    """The judge that the environment calls."""
     if not needs_judge([verifier, environment.config, environment.harness]):
-        return {}
+        return None
     server = judge_of(environment.project)
     if server is None:
-        return {}
+        return None
     key_of(
         server, check_url(server.base_url, allow_private=server.allow_private).host
     )  # may the key go there?
-    return {"judge": address_spec(server.base_url, server.key_variable, model=server.model)}
+    return address_spec(ModelServer, server.base_url, server.key_variable, model=server.model)
 
 
 def clients_of(project: Project) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from workers.lib.environments import BUILTIN
 from workers.lib.environments.packages.files import PackageProblem
 from workers.lib.outgoing import RefusedAddress
 from workers.lib.sandbox import Busy, visiting
-from workers.lib.specs import REMOTE
+from workers.lib.specs.environment import REMOTE
 from workers.lib.typed import FormError, convert, json_schema
 
 TURNS, CONNECTED_TURNS = 1, 10  # if none are given

@@ -25,7 +25,7 @@ from apps.environments.models import Environment, EnvironmentKind, Verifier
 from apps.environments.remote import Found
 from apps.environments.schema import NewEnvironment, NewHarness
 from workers.lib.environments import BUILTIN
-from workers.lib.specs import REMOTE
+from workers.lib.specs.environment import REMOTE
 
 MADE_HERE = [choice for choice in EnvironmentKind.choices if choice[0] not in (*REMOTE, "package")]
 CODE = {"rows": 5, "class": "mono", "spellcheck": "false"}

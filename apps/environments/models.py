@@ -8,7 +8,8 @@ from django.db import models
 from apps.core.models import Archivable, ArchivableQuerySet, Project
 from workers.lib.environments import opening
 from workers.lib.prompts import AGENT_PART, applied
-from workers.lib.specs import REMOTE, Harness
+from workers.lib.specs.environment import REMOTE, Clients, Harness
+from workers.lib.specs.environment import Environment as Spec
 from workers.lib.typed import convert
 
 
@@ -177,24 +178,31 @@ class Environment(Archivable):
 
     def opening_with(self, prompt: dict) -> list[dict]:
         """The same with a prompt version."""
-        return opening(convert(applied(self.harness, prompt), Harness))
+        return opening(self.harness_with(prompt))
 
-    def as_spec(self, prompt: dict | None = None) -> dict:
-        """The input of `workers.lib.environments.load`; a prompt version replaces parts of the
-        harness.
+    def as_spec(
+        self,
+        prompt: dict | None = None,
+        *,
+        verifier: dict | None = None,
+        clients: Clients | None = None,
+    ) -> Spec:
+        """The input of `workers.lib.environments.load`. A prompt version replaces parts of the
+        harness, `verifier` its own.
         """
         files = {"files": self.package.files} if self.package else {}
-        return {
-            "slug": self.slug,
-            "version": self.version,
-            "hash": self.hash,
-            "kind": self.kind,
-            "name": self.builtin,
-            "config": self.config | files,
-            "harness": applied(self.harness, prompt or {}),
-            "verifier": self.verifier.spec,
-            "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
-        }
+        return Spec(
+            kind=self.kind,
+            name=self.builtin,
+            config=self.config | files,
+            harness=self.harness_with(prompt or {}),
+            verifier=verifier or self.verifier.spec,
+            clients=clients or Clients(),
+            allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
+        )
+
+    def harness_with(self, prompt: dict) -> Harness:
+        return convert(applied(self.harness, prompt), Harness, "environment.harness")
 
 
 class EnvironmentSession(models.Model):

@@ -22,6 +22,7 @@ from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.calibration import Calibration
 from workers.lib.errors import SpecError
+from workers.lib.specs.environment import RewardModelFolder
 from workers.lib.typed import unknown
 
 KIND = "trained_reward"
@@ -116,10 +117,10 @@ def used_in(spec: Any) -> Iterator[dict]:
             yield from used_in(one)
 
 
-def folders(project: Project, spec: dict) -> list[dict[str, str]]:
-    """`workers.lib.reward_scorer.RewardModelFolder` of each reward model in a spec. Raises
-    ArtifactError if weights are missing or were altered."""
-    found: dict[str, dict[str, str]] = {}
+def folders(project: Project, spec: dict) -> list[RewardModelFolder]:
+    """The folders of each reward model in a spec. Raises ArtifactError if weights are missing or
+    were altered."""
+    found: dict[str, RewardModelFolder] = {}
     for part in used_in(spec):
         version = versions_of(project).filter(artifact=part.get("digest")).first()
         if version is None or version.artifact_id in found:
@@ -135,13 +136,14 @@ def folders(project: Project, spec: dict) -> list[dict[str, str]]:
                 f"{version} scores nothing: the weights of {base} in {base.base} are not those it"
                 " was trained on."
             )
-        found[version.artifact_id] = {
-            "name": str(version),
-            "base": base.base,
-            "adapter": str(adapter),
-            "digest": version.artifact_id,
-            "dtype": "float32" if settings.FLYWHEEL_DTYPE == "float16" else settings.FLYWHEEL_DTYPE,
-        }
+        dtype = settings.FLYWHEEL_DTYPE
+        found[version.artifact_id] = RewardModelFolder(
+            name=str(version),
+            base=base.base,
+            adapter=str(adapter),
+            digest=version.artifact_id,
+            dtype="float32" if dtype == "float16" else dtype,
+        )
     return list(found.values())
 
 

@@ -25,9 +25,9 @@ from msgspec import Meta, Struct
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import ApiKey, JobState, Project
-from apps.environments.clients import job_spec, load_for
+from apps.core.runner import job_fields
+from apps.environments.clients import load_for
 from apps.environments.models import Environment
-from apps.environments.scorer import record_scorer
 from apps.evals.actions import EvalSetError
 from apps.evals.bounds import fixed_order
 from apps.evals.holdout.view_log import record_seen
@@ -36,6 +36,8 @@ from apps.evals.submission import prepare_eval, same_active
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories import decoding, schema
 from apps.trajectories.decoding import RowError
+from workers.lib.specs.environment import Environment as EnvironmentSpec
+from workers.lib.specs.score_answers import ScoreAnswers, SentAnswer
 from workers.lib.transcripts import agent_turns, foreign_part, is_empty
 from workers.lib.typed import FormError, convert
 
@@ -421,34 +423,34 @@ def finish(*, run: EvalRun, by: Any) -> bool:
 # Scoring
 
 
-def child_spec(run: EvalRun) -> dict[str, Any]:
-    """For `workers.score_answers`. Raises AnswerError if there is nothing to score, ScorerChanged
-    (`record_scorer`).
-    """
+def stored_answers(run: EvalRun) -> list[Answer]:
+    """Raises AnswerError if there is nothing to score."""
     answers = list(run.answers.order_by("pk"))
     if not answers:
         raise AnswerError(
             "Incomplete: no answer was sent before the evaluation was finished or timed out."
         )
-    record_scorer(run, run.environment, scored=run.samples.exists())
+    return answers
+
+
+def answers_spec(run: EvalRun, answers: list[Answer], environment: EnvironmentSpec) -> ScoreAnswers:
     ids = fixed_order({str(answer.task_id) for answer in answers})
     place = {pk: at for at, pk in enumerate(ids)}
     tasks = {str(task.pk): task for task in Task.objects.filter(pk__in=ids)}
-    return {
-        "kind": "score_answers",
-        "seed": run.spec["seed"],
-        "environment": job_spec(run.environment),
-        "tasks": [tasks[pk].as_spec() for pk in ids],
-        "answers": [
-            {
-                "task": place[str(answer.task_id)],
-                "index": answer.index,
-                "turns": answer.turns,
-                "error": answer.error,
-                "latency_ms": answer.latency_ms,
-                "input_tokens": answer.input_tokens,
-                "output_tokens": answer.output_tokens,
-            }
+    return ScoreAnswers(
+        **job_fields(run),
+        environment=environment,
+        tasks=[tasks[pk].as_spec() for pk in ids],
+        answers=[
+            SentAnswer(
+                task=place[str(answer.task_id)],
+                index=answer.index,
+                turns=answer.turns,
+                error=answer.error,
+                latency_ms=answer.latency_ms,
+                input_tokens=answer.input_tokens,
+                output_tokens=answer.output_tokens,
+            )
             for answer in answers
         ],
-    }
+    )

@@ -9,15 +9,17 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from django.conf import settings
+from msgspec import structs
 
 from apps.core.actions import audit
 from apps.core.bus import Question, ask
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, register
-from apps.core.runner import job_folder
+from apps.core.runner import job_fields, job_folder
 from apps.environments.clients import job_spec
 from apps.environments.scorer import record_scorer
-from apps.evals import answers, importing, latency
+from apps.evals import importing, latency
 from apps.evals.announcing import announce_end
+from apps.evals.answers import answers_spec, stored_answers, task_ids
 from apps.evals.bounds import fixed_order
 from apps.evals.meaning import check
 from apps.evals.models import (
@@ -31,7 +33,6 @@ from apps.evals.models import (
     VariantJob,
 )
 from apps.evals.notes import REQUEST_S
-from apps.evals.pace import max_seconds
 from apps.evals.samples.diagnosis import describe
 from apps.evals.samples.transcript import tools_of
 from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
@@ -41,6 +42,10 @@ from apps.registry.adapters import load_for
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelKind
 from workers.lib.prompts import AGENT_PART
+from workers.lib.specs.engines import Engine, Server
+from workers.lib.specs.environment import Environment, Harness
+from workers.lib.specs.evaluate import Evaluate
+from workers.lib.specs.score_answers import ScoreAnswers
 from workers.lib.task_files import write_tasks
 from workers.lib.transcripts import CALLS, NOTHING, OWN_CALLS, TEXT
 from workers.lib.verifiers.expectations import needs_calls
@@ -73,44 +78,42 @@ SAMPLE_FIELDS = tuple(
 )
 
 
-def child_spec(run: EvalRun) -> dict:
+def evaluation_spec(run: EvalRun) -> Evaluate | ScoreAnswers:
     """Raises ScorerChanged if the judge or a remote server changed since an earlier attempt."""
-    if run.is_answered_elsewhere:
-        return answers.child_spec(run)
+    answers = stored_answers(run) if run.is_answered_elsewhere else None
     record_scorer(run, run.environment, scored=run.samples.exists())
-    load_for(run, run.model_version, run.spec.get("engine"))
-    return {
-        "kind": "evaluate",
-        "seed": run.spec["seed"],
-        "model": model_spec(run.model_version, run.spec.get("engine")),
-        "engine": patient_engine(run),
-        "environment": (
-            agents_own(run)
-            if run.model_version.kind == ModelKind.AGENT
-            else job_spec(run.environment, run.prompt)
-        ),
-        "samples_per_task": run.samples_per_task,
-        "tasks": write_tasks(
+    if answers is not None:
+        return answers_spec(run, answers, environment=job_spec(run.environment))
+    version, engine = run.model_version, run.spec.get("engine")
+    load_for(run, version, engine)
+    agent = version.kind == ModelKind.AGENT
+    environment = job_spec(run.environment, None if agent else run.prompt)
+    return Evaluate(
+        **job_fields(run),
+        model=model_spec(version, engine),
+        engine=patient(engine_spec(version, run.spec["batch_size"], engine), environment),
+        environment=without_agent_part(environment) if agent else environment,
+        samples_per_task=run.samples_per_task,
+        tasks=write_tasks(
             job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))
         ),
-    }
+    )
 
 
-def patient_engine(run: EvalRun) -> dict[str, Any]:
-    """The engine, which waits for one answer as long as the environment gives a whole sample."""
-    engine = engine_spec(run.model_version, run.spec["batch_size"], run.spec.get("engine"))
-    if engine["kind"] != "openai":
-        return engine
-    return engine | {"timeout_s": max(REQUEST_S, max_seconds(run.environment))}
+def patient(engine: Engine, environment: Environment) -> Engine:
+    """A server is given as long for one answer as the environment gives a whole sample."""
+    if isinstance(engine, Server):
+        engine.timeout_s = max(REQUEST_S, environment.harness.max_seconds)
+    return engine
 
 
-def agents_own(run: EvalRun) -> dict[str, Any]:
-    """The environment for a called agent: the agent has its own prompt and examples, and gets the
-    tools with the task.
+def without_agent_part(environment: Environment) -> Environment:
+    """For a called agent, which has its own prompt and examples, and gets the tools with the
+    task.
     """
-    spec = job_spec(run.environment)
-    harness = {name: value for name, value in spec["harness"].items() if name not in AGENT_PART}
-    return spec | {"harness": harness}
+    harness = structs.asdict(environment.harness)
+    task_part = {name: value for name, value in harness.items() if name not in AGENT_PART}
+    return structs.replace(environment, harness=Harness(**task_part))
 
 
 def tasks_of(run: EvalRun) -> list[Task]:
@@ -132,7 +135,7 @@ def planned_ids(run: EvalRun) -> list[str]:
     """The ids of the tasks to evaluate, in `fixed_order`."""
     size = run.spec.get("subset")
     if size is None:
-        return answers.task_ids(run)
+        return task_ids(run)
     return fixed_order(
         str(task.pk) for task in subset(run.eval_set.tasks.filter(split=run.split), size)
     )
@@ -285,8 +288,7 @@ register(
     EvalRun,
     ChildProcess(
         queue="eval",
-        program=lambda run: "score_answers" if run.is_answered_elsewhere else "evaluate",
-        child_spec=child_spec,
+        child_spec=evaluation_spec,
         store_events=store_events,
         complete=complete,
         ended=announce_end,
@@ -296,8 +298,7 @@ register(
     LatencyMeasurement,
     ChildProcess(
         queue="eval",
-        program=lambda measurement: "measure_latency",
-        child_spec=latency.child_spec,
+        child_spec=latency.latency_spec,
         store_events=latency.store_events,
         complete=latency.complete,
     ),
@@ -307,9 +308,8 @@ register(
     VariantJob,
     ChildProcess(
         queue="eval",
-        program=lambda job: "write_variants",
         python=lambda: settings.FLYWHEEL_DESIGNER_PYTHON,
-        child_spec=model_job.child_spec,
+        child_spec=model_job.variants_spec,
         store_events=model_job.store_events,
         complete=model_job.complete,
         ended=model_job.ended,
@@ -321,8 +321,7 @@ register(
     MeaningCheck,
     ChildProcess(
         queue="eval",
-        program=lambda job: "compare_meaning",
-        child_spec=check.child_spec,
+        child_spec=check.comparison_spec,
         complete=check.complete,
         time_limit_s=check.LONGEST_S,
     ),

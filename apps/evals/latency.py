@@ -12,10 +12,12 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.models import JobState
+from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, TimedAnswer
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import Engine, ModelVersion
+from workers.lib.specs.measure_latency import MeasureLatency, Timed
 
 TASKS, ROUNDS = 40, 4
 
@@ -119,7 +121,7 @@ def latencies(measurement: LatencyMeasurement, run: EvalRun) -> dict[str, list[f
 # The job
 
 
-def child_spec(measurement: LatencyMeasurement) -> dict:
+def latency_spec(measurement: LatencyMeasurement) -> MeasureLatency:
     spec = measurement.spec
     runs = {
         str(run.pk): run
@@ -127,22 +129,21 @@ def child_spec(measurement: LatencyMeasurement) -> dict:
     }
     first = runs[spec["runs"][0]]
     tasks = {str(task.pk): task for task in first.eval_set.tasks.filter(pk__in=spec["tasks"])}
-    return {
-        "kind": "measure_latency",
-        "seed": spec["seed"],
-        "adapters": measurement.adapters,
-        "rounds": spec["rounds"],
-        "versions": [
-            {
-                "id": pk,
-                "model": model_spec(runs[pk].model_version),
-                "engine": engine_spec(runs[pk].model_version, 1),
-                "environment": job_spec(runs[pk].environment, runs[pk].prompt),
-            }
+    return MeasureLatency(
+        **job_fields(measurement),
+        adapters=measurement.adapters,
+        rounds=spec["rounds"],
+        versions=[
+            Timed(
+                id=pk,
+                model=model_spec(runs[pk].model_version),
+                engine=engine_spec(runs[pk].model_version, 1),
+                environment=job_spec(runs[pk].environment, runs[pk].prompt),
+            )
             for pk in spec["runs"]
         ],
-        "tasks": [tasks[pk].as_spec() for pk in spec["tasks"]],
-    }
+        tasks=[tasks[pk].as_spec() for pk in spec["tasks"]],
+    )
 
 
 def store_events(measurement: LatencyMeasurement, events: list[dict]) -> None:

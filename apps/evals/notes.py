@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from workers.lib.engine_specs import ModelServer
+from workers.lib.specs.engines import ModelServer
 
 MANY = 0.5  # of the samples
 SOME = 0.1

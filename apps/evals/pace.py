@@ -19,7 +19,7 @@ from apps.registry.models import Engine, ModelVersion, Server
 from workers.lib.chat_client import NOT_IN_TIME, NOTHING_IN_TIME
 from workers.lib.rollouts import HUNG
 from workers.lib.serving import ANSWER_S, NO_TEST_ANSWER, TEST_TOKENS
-from workers.lib.specs import Harness
+from workers.lib.specs.environment import Harness
 
 CONSIDERED = 20  # earlier evaluations
 MOST_SAMPLES = 5_000

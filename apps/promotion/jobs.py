@@ -21,7 +21,6 @@ register(
     FingerprintJob,
     ChildProcess(
         queue="eval",
-        program=lambda job: "fingerprint",
         child_spec=fingerprints.job_spec,
         complete=fingerprints.complete,
         time_limit_s=1800.0,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from apps.core.kinds import ChildProcess, register
+from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.evals.jobs import sample_fields
 from apps.prompts.models import CUT, Playground, PlaygroundAnswer, place_of
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelVersion
+from workers.lib.specs import playground as specs
 
 BATCH = 16
 LONGEST_S = 1800.0
@@ -17,25 +17,24 @@ FLUSH_EVERY_S = 0.3
 PARTS = ("side", "index", "text", "thought", "calls", "seq")
 
 
-def child_spec(run: Playground) -> dict[str, Any]:
+def playground_spec(run: Playground) -> specs.Playground:
     """Raises ModelError, ArtifactError if a version can no longer be called."""
     versions = ModelVersion.objects.filter(project=run.project).in_bulk(
         [side["version"] for side in run.spec["sides"]]
     )
-    return {
-        "kind": "playground",
-        "seed": run.spec["seed"],
-        "samples_per_task": run.samples_per_task,
-        "tasks": run.spec["cases"],
-        "sides": [
-            {
-                "model": model_spec(versions[side["version"]], side["engine"]),
-                "engine": engine_spec(versions[side["version"]], BATCH, side["engine"]),
-                "environment": job_spec(run.environment, side["prompt"]),
-            }
+    return specs.Playground(
+        **job_fields(run),
+        samples_per_task=run.samples_per_task,
+        tasks=run.spec["cases"],
+        sides=[
+            specs.Side(
+                model=model_spec(versions[side["version"]], side["engine"]),
+                engine=engine_spec(versions[side["version"]], BATCH, side["engine"]),
+                environment=job_spec(run.environment, side["prompt"]),
+            )
             for side in run.spec["sides"]
         ],
-    }
+    )
 
 
 def store_events(run: Playground, events: list[dict]) -> None:
@@ -87,8 +86,7 @@ register(
     Playground,
     ChildProcess(
         queue="eval",
-        program=lambda run: "playground",
-        child_spec=child_spec,
+        child_spec=playground_spec,
         store_events=store_events,
         complete=complete,
         time_limit_s=LONGEST_S,

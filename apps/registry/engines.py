@@ -33,8 +33,9 @@ from apps.registry.models import (
 )
 from apps.registry.prices import known_prices, price_of
 from apps.registry.profiles import template_of
-from apps.registry.servers import address_spec, may_be_private
+from apps.registry.servers import A, address_spec, may_be_private
 from workers.lib.serving import ADAPTER_PREFIX
+from workers.lib.specs import engines as specs
 
 
 @dataclass(frozen=True)
@@ -368,59 +369,54 @@ def default_engine(version: ModelVersion) -> dict[str, Any]:
     return choose(version, IN_PROCESS if version.engine == Engine.TRANSFORMERS else AUTO)
 
 
-def model_spec(
-    version: ModelVersion, engine: dict[str, Any] | None = None
-) -> dict[str, str | None]:
+def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> specs.Model:
     """The `model` part of a job's spec. Raises ModelError or ArtifactError with a sentence."""
     version = version.model
     if version.engine != Engine.TRANSFORMERS or (engine and engine["kind"] == "openai"):
-        return {"base": version.base, "adapter": None}
+        return specs.Model(base=version.base)
     check_base_folder(Path(version.base))
     adapter = str(local_path(version.artifact)) if version.artifact else None
-    return {"base": version.base, "adapter": adapter}
+    return specs.Model(base=version.base, adapter=adapter)
 
 
 def engine_spec(
     version: ModelVersion, batch_size: int, engine: dict[str, Any] | None = None
-) -> dict[str, Any]:
+) -> specs.Engine:
     """The `engine` part of a job's spec, from the result of `choose`. Raises ModelError if it may
     no longer be called.
     """
     version = version.model
     engine = engine or default_engine(version)
     if engine["kind"] == "transformers":
-        return {
-            "kind": "transformers",
-            "dtype": settings.FLYWHEEL_DTYPE,
-            "threads": 0,
-            "batch_size": batch_size,
-        }
+        return specs.InProcess(dtype=settings.FLYWHEEL_DTYPE, batch_size=batch_size)
     if engine["kind"] == "agent":
         return _agent_spec(version, engine)
-    return asked_at(server_of(engine), model=engine["model"]) | {
-        "kind": "openai",
-        "dialect": engine["dialect"],
-        "price": engine["price"] or (0.0, 0.0),
-        "most_tokens": engine.get("most_tokens", 0),
-        "most_usd": engine.get("most_usd", 0.0),
-        **({"template": template_of(version)} if engine["dialect"] == Dialect.TEXT else {}),
-    }
+    return asked_at(
+        specs.Server,
+        server_of(engine),
+        model=engine["model"],
+        dialect=engine["dialect"],
+        template=template_of(version) if engine["dialect"] == Dialect.TEXT else "",
+        price=engine["price"] or (0.0, 0.0),
+        most_tokens=engine.get("most_tokens", 0),
+        most_usd=engine.get("most_usd", 0.0),
+    )
 
 
-def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> dict[str, Any]:
+def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> specs.AgentEndpoint:
     checked_address(version.base_url, version.key_variable)
-    return {
-        "kind": "agent",
-        "base_url": version.base_url,
-        "name": version.name,
-        "version": version.agent_version,
-        "protocol": version.protocol,
-        "api_key_env": version.key_variable,
-        "timeout_s": engine["timeout_s"],
-        "concurrency": engine["at_once"],
-        "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
-        "prices": known_prices(version.project) if engine.get("most_usd") else {},
-    } | {name: engine[name] for name in LIMITS if name in engine}
+    return specs.AgentEndpoint(
+        base_url=version.base_url,
+        name=version.name,
+        version=version.agent_version,
+        protocol=version.protocol,
+        api_key_env=version.key_variable,
+        timeout_s=engine["timeout_s"],
+        concurrency=engine["at_once"],
+        allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
+        prices=known_prices(version.project) if engine.get("most_usd") else {},
+        **{name: engine[name] for name in LIMITS if name in engine},
+    )
 
 
 def server_of(engine: dict[str, Any]) -> Server:
@@ -447,8 +443,7 @@ def check_askable(server: Server) -> None:
         checked_address(server.base_url, server.key_variable)
 
 
-def asked_at(server: Server, **more: Any) -> dict[str, Any]:
-    """A server in a job's spec (`specs.ServerAddress`, with more `specs.ModelServer`)."""
-    return address_spec(
-        server.base_url, server.key_variable, allow_private=may_be_private(server), **more
-    )
+def asked_at(form: type[A], server: Server, **more: Any) -> A:
+    """A server of the project in a job's spec."""
+    private = may_be_private(server)
+    return address_spec(form, server.base_url, server.key_variable, allow_private=private, **more)

@@ -13,7 +13,6 @@ register(
     ServerProbe,
     ChildProcess(
         queue="default",
-        program=lambda probe: "check_server",
         child_spec=servers.probe_spec,
         complete=servers.complete_probe,
         time_limit_s=servers.PROBE_S,
@@ -23,8 +22,7 @@ register(
     ServerRun,
     ChildProcess(
         queue=managed.QUEUE,
-        program=lambda run: "serve",
-        child_spec=managed.child_spec,
+        child_spec=managed.serve_spec,
         store_events=managed.store_events,
         complete=lambda run, result: {},
         ended=managed.ended,
@@ -35,7 +33,6 @@ register(
     MergeJob,
     ChildProcess(
         queue="eval",
-        program=lambda job: "merge_adapter",
         child_spec=merging.job_spec,
         complete=merging.complete,
         ended=merging.ended,

@@ -18,12 +18,12 @@ from django.utils import timezone
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import HEARTBEAT_STALE_AFTER, JobState, Project
+from apps.core.runner import job_fields
 from apps.registry.actions import check_base_folder
 from apps.registry.models import Health, ModelKind, Phase, Server, ServerKind, ServerRun
 from apps.registry.servers import RESET, ServerError, insert, save, submit_probe
 from flywheel import alive
-from workers.lib.specs import ServedModel
-from workers.lib.typed import plain
+from workers.lib.specs.serve import Serve, ServedModel
 from workers.lib.vllm import DTYPES, OPTIONS, OWN_OPTIONS, RANKS, checked_options
 
 QUEUE = "serve"
@@ -159,7 +159,7 @@ def stop(*, server: Server, by: Any) -> bool:
 # The server's job
 
 
-def child_spec(run: ServerRun) -> dict[str, Any]:
+def serve_spec(run: ServerRun) -> Serve:
     """Raises ModelError if the base's folder is incomplete."""
     server = Server.objects.select_related("base").get(pk=run.server_id)
     check_base_folder(Path(server.base.base))
@@ -167,16 +167,16 @@ def child_spec(run: ServerRun) -> dict[str, Any]:
     ours = server.kind == ServerKind.TRANSFORMERS
     if ours and model.dtype == "auto":  # as for jobs that run in process
         model.dtype = settings.FLYWHEEL_DTYPE
-    return {
-        "kind": "serve",
-        "command": "" if ours else settings.FLYWHEEL_VLLM,
-        "model": plain(model),
-        "host": settings.FLYWHEEL_SERVE_HOST,
-        "ports": settings.FLYWHEEL_SERVE_PORTS,
-        "environment": {
+    return Serve(
+        **job_fields(run),
+        command="" if ours else settings.FLYWHEEL_VLLM,
+        model=model,
+        host=settings.FLYWHEEL_SERVE_HOST,
+        ports=settings.FLYWHEEL_SERVE_PORTS,
+        environment={
             name: value for name, value in os.environ.items() if name.startswith("VLLM_CPU_")
         },
-    }
+    )
 
 
 def served_name(server: Server) -> str:

@@ -11,11 +11,12 @@ from django.db import IntegrityError, transaction
 
 from apps.core import jobs
 from apps.core.errors import Rejected
-from apps.core.runner import job_folder
+from apps.core.runner import job_fields, job_folder
 from apps.registry.actions import ModelError, base_digest, check_base_folder
 from apps.registry.artifacts import SPARE, store_folder
 from apps.registry.engines import model_spec
 from apps.registry.models import Engine, MergedModel, MergeJob, ModelKind, ModelVersion
+from workers.lib.specs.merge_adapter import MergeAdapter
 from workers.lib.weights_proof import TEXT
 
 COPIES = 2  # times the base's size: what the job writes, and what the store keeps of it
@@ -53,7 +54,7 @@ def latest_job(version: ModelVersion) -> MergeJob | None:
     return version.merge_jobs.order_by("-created_at").first()
 
 
-def job_spec(job: MergeJob) -> dict[str, Any]:
+def job_spec(job: MergeJob) -> MergeAdapter:
     """Raises ModelError, ArtifactError."""
     base = job.version.base_version()
     weights = check_base_folder(Path(job.version.base))
@@ -63,7 +64,7 @@ def job_spec(job: MergeJob) -> dict[str, Any]:
             f"The folder {job.version.base} is no longer {base}: its weights were changed after it"
             " was registered."
         )
-    return {"kind": "merge_adapter", "model": model_spec(job.version), "text": TEXT}
+    return MergeAdapter(**job_fields(job), model=model_spec(job.version), text=TEXT)
 
 
 def require_space(size: int) -> None:

@@ -94,9 +94,8 @@ class Health(models.TextChoices):
 
 class Server(models.Model):
     """An inference server: an external one, or a managed one, which a worker starts to serve `base`
-    as configured in `serving` (`workers.lib.specs.ServedModel`). A managed server's address is
-    where it currently runs, "" if it is down. Policies, judges and writers of variants may share a
-    server.
+    as configured in `serving` (`workers.lib.specs.serve`). A managed server's address is where it
+    currently runs, "" if it is down. Policies, judges and writers of variants may share a server.
 
     `served` is the last list of its models: [{id, context, parent}], where an adapter's `parent` is
     its base. `capabilities` is the result of probing `probed_model`: {name: {value, how}}; value is

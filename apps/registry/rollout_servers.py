@@ -15,6 +15,7 @@ from apps.registry.adapters import artifacts_at, slots_of
 from apps.registry.copies import elsewhere
 from apps.registry.engines import AUTO, Holder, asked_at, holders, server_of, why_not_up
 from apps.registry.models import Health, ModelVersion, Server, ServerKind
+from workers.lib.specs.rollouts import Rollouts, RolloutServer
 
 EXACT = (ServerKind.VLLM, ServerKind.TRANSFORMERS)  # kinds that accept and return token ids
 
@@ -86,10 +87,9 @@ def _named(holder: Holder) -> dict[str, Any]:
     }
 
 
-def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
-    """`specs.Rollouts` for a job, with the servers' current state. Adapters are written next to the
-    artifacts, where the servers can read them. Raises ModelError if a server may no longer be
-    called.
+def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> Rollouts:
+    """For a job, with the servers' current state. Adapters are written next to the artifacts, where
+    the servers can read them. Raises ModelError if a server may no longer be called.
     """
     name = f"rollouts/{job}"
     ours = f"{settings.FLYWHEEL_DATA_DIR}/artifacts"
@@ -100,10 +100,12 @@ def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> dict[str, Any]:
             raise ModelError(why_not(server))
         there = artifacts_at(server)
         found.append(
-            asked_at(server, model=given["model"])
-            | {
-                "folder": "" if there in ("", ours) else f"{there}/{name}",
-                "lora_slots": slots_of(server) or 0,
-            }
+            asked_at(
+                RolloutServer,
+                server,
+                model=given["model"],
+                folder="" if there in ("", ours) else f"{there}/{name}",
+                lora_slots=slots_of(server) or 0,
+            )
         )
-    return {"servers": found, "folder": f"{ours}/{name}", "steps_ahead": rollouts["steps_ahead"]}
+    return Rollouts(servers=found, folder=f"{ours}/{name}", steps_ahead=rollouts["steps_ahead"])

@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -24,6 +24,7 @@ from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts, key_of
+from apps.core.runner import job_fields
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 from apps.registry.models import Dialect, Health, ModelVersion, Server, ServerProbe
@@ -32,6 +33,8 @@ from apps.webhooks.models import Event
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_base_url
 from workers.lib.serving import Address, Listing, list_models
+from workers.lib.specs.check_server import CheckServer
+from workers.lib.specs.engines import ServerAddress
 
 MOST = 50  # servers per project: the health of each is checked every few minutes
 RESERVED = ("auto", "transformers")
@@ -82,10 +85,13 @@ def _base_url(text: str) -> URL:
         raise ServerError(str(error), "base_url") from error
 
 
-def address_spec(base_url: str, key_variable: str, **more: Any) -> dict[str, Any]:
-    """An address in a job's spec (`specs.ServerAddress`; with a model, `specs.ModelServer`)."""
-    allowed = {"api_key_env": key_variable, "allow_private": settings.FLYWHEEL_ALLOW_PRIVATE_URLS}
-    return {"base_url": base_url} | allowed | more
+A = TypeVar("A", bound=ServerAddress)
+
+
+def address_spec(form: type[A], base_url: str, key_variable: str, **more: Any) -> A:
+    """A server in a job's spec; `allow_private` is the installation's unless given."""
+    allow_private = more.pop("allow_private", settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
+    return form(base_url=base_url, api_key_env=key_variable, allow_private=allow_private, **more)
 
 
 @transaction.atomic
@@ -294,19 +300,20 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
         return jobs.submit(probe, by=by)
 
 
-def probe_spec(probe: ServerProbe) -> dict[str, Any]:
-    """The child's spec. Raises ServerError if permissions have changed."""
-    given = probe.spec
-    private = may_be_private(probe.server)
+def probe_spec(probe: ServerProbe) -> CheckServer:
+    """Raises ServerError if permissions have changed."""
+    asked, private = probe.spec, may_be_private(probe.server)
+    address = asked["base_url"], asked["key_variable"]
     if not probe.server.is_managed:
-        check_address(given["base_url"], given["key_variable"])
-    server = address_spec(given["base_url"], given["key_variable"], allow_private=private)
-    asked = {
-        "model": given["model"],
-        "registered": given.get("registered", []),
-        "dialect": given.get("dialect", Dialect.NATIVE),
-    }
-    return {"kind": "check_server", "server": server, "server_kind": given["kind"]} | asked
+        check_address(*address)
+    return CheckServer(
+        **job_fields(probe),
+        server=address_spec(ServerAddress, *address, allow_private=private),
+        server_kind=asked["kind"],
+        model=asked["model"],
+        registered=asked.get("registered", []),
+        dialect=asked.get("dialect", Dialect.NATIVE),
+    )
 
 
 def complete_probe(probe: ServerProbe, result: dict) -> dict:

@@ -11,7 +11,6 @@ register(
     ProbeRun,
     ChildProcess(
         queue="default",
-        program=lambda run: "probe",
         child_spec=rescoring.probe_spec,
         complete=rescoring.complete_probe,
     ),
@@ -20,7 +19,6 @@ register(
     Rescore,
     ChildProcess(
         queue="default",
-        program=lambda job: "rescore",
         child_spec=rescoring.rescore_spec,
         complete=rescoring.complete_rescore,
     ),

@@ -13,6 +13,7 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.errors import Rejected
+from apps.core.runner import job_fields
 from apps.environments.actions import check_verifier, content_hash
 from apps.environments.clients import job_spec
 from apps.environments.models import Environment, Verifier
@@ -24,6 +25,9 @@ from apps.registry.models import Server
 from apps.reviews.models import ProbeRun, Rescore
 from workers.lib.errors import SpecError
 from workers.lib.probes import is_stochastic, promises_of, rubrics_of
+from workers.lib.specs import rescore as specs
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.probe import Probe, ProbeOptions
 
 PROBED_TASKS = 40
 CHEAT_TOKENS, MOST_CHEAT_TOKENS = 20_000, 1_000_000
@@ -48,7 +52,7 @@ class CheatingModel:
     model: str
     tokens: int = CHEAT_TOKENS
 
-    def as_spec(self) -> dict[str, Any]:
+    def as_spec(self) -> ModelServer:
         """Raises RescoringError if this installation may not call the server, or send it its key,
         now.
         """
@@ -56,7 +60,7 @@ class CheatingModel:
             check_askable(self.server)
         except ModelError as error:
             raise RescoringError(f"The cheating model: {error}") from error
-        return asked_at(self.server, model=self.model, dialect=self.server.dialect)
+        return asked_at(ModelServer, self.server, model=self.model, dialect=self.server.dialect)
 
 
 @transaction.atomic
@@ -109,33 +113,33 @@ def _spread(tasks: Any, count: int) -> list[Task]:
     return list(tasks.filter(pk__in=first).order_by("key"))
 
 
-def probe_spec(run: ProbeRun) -> dict:
+def probe_spec(run: ProbeRun) -> Probe:
     """Raises RescoringError if the model that is instructed to cheat may no longer be called."""
     record_scorer(run, run.environment)
-    return _cheat_spec(run) | {
-        "kind": "probe",
-        "seed": 0,
-        "environment": job_spec(run.environment),
-        "tasks": [
-            task.as_spec() for task in Task.objects.filter(pk__in=run.spec["tasks"]).order_by("key")
-        ],
-        "options": {
-            "multi_turn": run.environment.harness.get("max_turns", 1) > 1,
-            "promises": sorted(promises_of(run.verifier.spec)),
-            "stochastic": is_stochastic(run.verifier.spec),
-            "rubrics": list(rubrics_of(run.verifier.spec)),
-        },
-    }
+    verifier, cheat = run.verifier.spec, _cheating_model(run)
+    tasks = Task.objects.filter(pk__in=run.spec["tasks"]).order_by("key")
+    return Probe(
+        **job_fields(run),
+        environment=job_spec(run.environment),
+        tasks=[task.as_spec() for task in tasks],
+        options=ProbeOptions(
+            multi_turn=run.environment.harness.get("max_turns", 1) > 1,
+            promises=frozenset(promises_of(verifier)),
+            stochastic=is_stochastic(verifier),
+            rubrics=tuple(rubrics_of(verifier)),
+        ),
+        server=cheat and cheat.as_spec(),
+        cheat_tokens=cheat.tokens if cheat else CHEAT_TOKENS,
+    )
 
 
-def _cheat_spec(run: ProbeRun) -> dict[str, Any]:
+def _cheating_model(run: ProbeRun) -> CheatingModel | None:
     if (wanted := run.spec.get("cheat")) is None:
-        return {}
+        return None
     server = Server.objects.filter(project=run.project, pk=wanted["server"]).first()
     if server is None:
         raise RescoringError("The server of the cheating model has been removed.")
-    cheat = CheatingModel(server, wanted["model"], wanted["tokens"])
-    return {"server": cheat.as_spec(), "cheat_tokens": cheat.tokens}
+    return CheatingModel(server, wanted["model"], wanted["tokens"])
 
 
 def complete_probe(run: ProbeRun, result: dict) -> dict:
@@ -212,23 +216,22 @@ def spread_of(run: EvalRun, count: int = RESCORED_SAMPLES) -> list[Sample]:
     return list(run.samples.select_related("task").order_by("index", "task__key")[:count])
 
 
-def rescore_spec(job: Rescore) -> dict:
+def rescore_spec(job: Rescore) -> specs.Rescore:
     record_scorer(job, job.environment, job.candidate)
-    return {
-        "kind": "rescore",
-        "seed": 0,
-        "environment": job_spec(job.environment, verifier=job.candidate),
-        "samples": [
-            {
-                "id": str(sample.pk),
-                "task": sample.task.as_spec(),
-                "messages": sample.messages,
-                "output": sample.output,
-                "stop_reason": sample.stop_reason,
-            }
+    return specs.Rescore(
+        **job_fields(job),
+        environment=job_spec(job.environment, verifier=job.candidate),
+        samples=[
+            specs.StoredSample(
+                id=str(sample.pk),
+                task=sample.task.as_spec(),
+                messages=sample.messages,
+                output=sample.output,
+                stop_reason=sample.stop_reason,
+            )
             for sample in job.samples.select_related("task").order_by("pk")
         ],
-    }
+    )
 
 
 def complete_rescore(job: Rescore, result: dict) -> dict:

@@ -34,7 +34,8 @@ from apps.training.sources import groups_of, why_not_learned
 from apps.training.start_adapter import continued
 from apps.training.teachers import chosen, teacher_of
 from workers.lib.gold import gold_answers
-from workers.lib.specs import CONFIGS, Training
+from workers.lib.specs.methods import CONFIGS
+from workers.lib.specs.training import Training
 from workers.lib.typed import FormError, convert, plain
 
 FEWEST_PAIRS = 4  # pairs for a reward model

@@ -20,7 +20,7 @@ from apps.training.sources import evaluations_of
 from apps.training.start_adapter import SHAPE
 from apps.training.teachers import server_name_of
 from workers.lib.presets import PRESETS
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import FormError, Seed, Text, convert, plain, unknown
 
 GUIDE = {

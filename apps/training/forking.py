@@ -22,7 +22,7 @@ from apps.training.config_yaml import Head
 from apps.training.models import Checkpoint, Method, TrainingRun
 from apps.training.start_adapter import whole_settings
 from apps.training.teachers import chosen, server_name_of, teacher_of
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 
 FIXED = Lora.__struct_fields__  # the adapter in the checkpoint already has its shape
 LONGEST = 20_000  # characters of settings

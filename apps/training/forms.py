@@ -21,7 +21,9 @@ from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
 from apps.training.start_adapter import SHAPE, whole_settings
 from apps.training.teachers import TAUGHT
-from workers.lib.specs import CONFIGS, GrpoConfig, PreferenceConfig
+from workers.lib.specs.grpo import GrpoConfig
+from workers.lib.specs.methods import CONFIGS
+from workers.lib.specs.rows import PreferenceConfig
 from workers.lib.typed import FormError
 
 ALL_LINEAR = "all-linear"

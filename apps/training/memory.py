@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import structs
 
 from apps.training.models import TrainingRun
-from workers.lib.specs import CONFIGS, SIDE_BY_SIDE
+from workers.lib.specs.methods import CONFIGS
+from workers.lib.specs.training import SIDE_BY_SIDE
 
 Settings = dict[str, Any]
 SMALL = 4  # rows or answers that a retry computes at a time

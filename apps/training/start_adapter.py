@@ -14,7 +14,8 @@ from apps.registry.artifacts import ArtifactError, read_file
 from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.trained_elsewhere import has_every_linear_layer
 from workers.lib.lora_files import CONFIG
-from workers.lib.specs import CONFIGS, Lora, Training
+from workers.lib.specs.methods import CONFIGS
+from workers.lib.specs.training import Lora, Training
 from workers.lib.typed import FormError, convert, plain
 
 # Our names and PEFT's, with PEFT's default. Dropout is not part of an adapter's shape: a run that

@@ -40,7 +40,7 @@ def test_pairs_are_decided_and_undone_by_keys(user: Any, page: Any, data_dir: Pa
     source = check.Source(version=make_base(project, data_dir).pk)
     job = check.submit(eval_set=eval_set, source=source, by=user)
     job.claim("test")
-    check.child_spec(job)
+    check.comparison_spec(job)
     ids = {task.key: str(task.pk) for task in eval_set.tasks.all()}
     pairs = [
         {"held": ids[f"t{at}"], "other": ids[f"t{at + 3}"], "text": 0, "score": 1 - at / 10}

@@ -19,6 +19,8 @@ from apps.failures.judge.client import ServerError
 from tests.environments.gym import called, make_gym
 from tests.factories import admin_of, make_environment, make_project
 from tests.failures.judge_server import running
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.environment import Clients
 
 pytestmark = pytest.mark.django_db
 URL = "http://127.0.0.1:9/v1"
@@ -66,16 +68,15 @@ def test_a_judged_environment_names_the_judge_and_never_the_key() -> None:
     project = make_project()
     switch_on(project)
     spec = job_spec(judged(project))
-    assert spec["clients"] == {
-        "judge": {"base_url": URL, "model": "m", "api_key_env": "SOME_KEY", "allow_private": True}
-    }
+    judge = ModelServer(base_url=URL, model="m", api_key_env="SOME_KEY", allow_private=True)
+    assert spec.clients == Clients(judge=judge)
 
 
 def test_without_need_or_without_a_judge_there_is_none() -> None:
     project = make_project()
-    assert job_spec(judged(project))["clients"] == {}
+    assert job_spec(judged(project)).clients == Clients()
     switch_on(project)
-    assert job_spec(make_environment(project))["clients"] == {}
+    assert job_spec(make_environment(project)).clients == Clients()
 
 
 def test_a_variable_that_is_not_allowed_any_more_is_refused(settings: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from apps.evals import actions
-from apps.training.jobs import sft_row
+from apps.training.sft_rows import sft_row
 from tests.factories import make_project
 from workers.lib.environments import load
 
@@ -30,7 +30,7 @@ def test_what_is_written_is_imported_and_trains(
         draft.tasks.count() == 2 * kinds and draft.tasks.values("group").distinct().count() == kinds
     )
     environment = load({"kind": "builtin", "name": name})
-    assert all(sft_row(task, environment).get("turns") for task in draft.tasks.all())
+    assert all(sft_row(task, environment).turns for task in draft.tasks.all())
 
 
 def test_without_a_number_they_are_the_environments_own(capsys: pytest.CaptureFixture) -> None:

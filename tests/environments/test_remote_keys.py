@@ -18,10 +18,11 @@ from apps.core.models import AuditEvent, Project, Role
 from apps.environments.actions import connect_remote
 from apps.environments.clients import job_spec, load_for
 from apps.environments.models import Environment
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from tests.environments.gym import called, make_gym
 from tests.factories import make_base, make_eval_run, make_eval_set, make_member
 from workers.lib.keys import RefusedKey
+from workers.lib.typed import plain
 
 pytestmark = pytest.mark.django_db
 SECRET = "sk-very-secret"
@@ -163,11 +164,11 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(
     load_for(environment)
     run = make_eval_run(make_eval_set(project), make_base(project, data_dir), environment)
     run.samples.all().delete()  # a run that is to start
-    assert SECRET not in json.dumps(child_spec(run))
+    assert SECRET not in json.dumps(plain(evaluation_spec(run)))
     settings.FLYWHEEL_OUTGOING_KEYS = ["GYM_KEY@gym.example.org"]
     for ask in (
         lambda: job_spec(environment),
-        lambda: child_spec(run),
+        lambda: evaluation_spec(run),
         lambda: load_for(environment),
     ):
         with pytest.raises(RefusedKey, match=r"may go to gym.example.org only"):

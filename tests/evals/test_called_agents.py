@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from apps.core.models import JobState
 from apps.evals.costs import used_in_words
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalRun, HoldoutView
 from apps.promotion.actions import make_gate_report
 from apps.promotion.preparation import prepare
@@ -21,9 +21,8 @@ from apps.registry.models import ModelVersion
 from tests.evals.test_answers import work
 from tests.evals.test_runs_api import Api
 from tests.factories import admin_of, make_environment, make_eval_set, make_project, make_server
+from tests.forms import as_read
 from tests.registry.model_server import ModelServer, serving
-from workers.lib.specs import Evaluate
-from workers.lib.typed import convert
 
 pytestmark = pytest.mark.django_db
 PATH = ("POST", "/v1/chat/completions")
@@ -215,7 +214,7 @@ def test_only_an_address_that_is_allowed_is_registered_and_called(
     run = EvalRun.objects.get(
         pk=world.api.post("evals_api:runs", body=world.asked(version)).json()["id"]
     )
-    assert convert(child_spec(run), Evaluate, "spec").engine.allow_private
+    assert as_read(evaluation_spec(run)).engine.allow_private
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
     assert world.register("http://127.0.0.1:8/v1").status_code == 400
     refused = world.api.post("evals_api:runs", body=world.asked(version, split="train"))
@@ -276,7 +275,7 @@ def test_an_evaluation_within_its_limit_says_what_it_used(world: World) -> None:
         "without_cost": 3,
     }
     assert used_in_words(run) == "3 calls: 36 of 1,000 tokens"
-    spec = convert(child_spec(run), Evaluate, "spec").engine
+    spec = as_read(evaluation_spec(run)).engine
     assert (spec.most_tokens, spec.tokens_per_call, spec.most_usd, spec.prices) == (
         1000,
         100,

@@ -20,8 +20,8 @@ from apps.evals.holdout.groups import groups_of, held_out_runs
 from apps.evals.models import EvalSet, Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.training.actions import TrainingError, freeze_dataset
-from apps.training.jobs import refuse_leaks
 from apps.training.models import Method, TrainingRun
+from apps.training.refusals import refuse_leaks
 from apps.trajectories.exports import HELD_OUT, SftExport
 from apps.trajectories.models import Trajectory
 from tests.factories import (

@@ -12,7 +12,7 @@ from apps.core.events import parse_event
 from apps.core.kinds import Incomplete
 from apps.evals import jobs
 from apps.evals.bounds import fixed_order
-from apps.evals.jobs import child_spec, complete, store_events, stream_tasks
+from apps.evals.jobs import complete, evaluation_spec, store_events, stream_tasks
 from apps.evals.models import Sample
 from tests.factories import make_base, make_environment, make_eval_run, make_eval_set, make_project
 from workers.lib.task_files import read_tasks
@@ -57,7 +57,7 @@ def test_tasks_go_to_the_child_in_a_file_a_part_at_a_time(
     ) as asked:
         first = next(stream_tasks(run))
     assert len(asked) == 2 and first.pk == tasks[fixed_order(tasks)[0]].pk and len(tasks) > 2
-    given = child_spec(run)["tasks"]
+    given = evaluation_spec(run).tasks
     assert list(read_tasks(given)) == [tasks[pk].as_spec() for pk in fixed_order(tasks)]
     assert Path(given).is_relative_to(data_dir / "jobs" / "evalrun" / str(run.pk))
 

@@ -21,7 +21,7 @@ from tests.factories import (
     make_eval_set,
     make_measurement,
 )
-from workers.lib.specs import checked
+from tests.forms import as_read
 
 pytestmark = pytest.mark.django_db
 
@@ -39,7 +39,7 @@ def test_the_child_gets_all_versions_and_the_same_tasks(runs: list[EvalRun]) -> 
     measurement = latency.submit_measurement(
         runs=runs, by=runs[0].created_by, tasks=3, adapters="hot"
     )
-    spec = checked(latency.child_spec(measurement), "measure_latency")
+    spec = as_read(latency.latency_spec(measurement))
     assert [version.id for version in spec.versions] == [str(run.pk) for run in runs]
     assert [bool(version.model.adapter) for version in spec.versions] == [False, True]
     assert len(spec.tasks) == 3 and spec.adapters == "hot"

@@ -25,8 +25,9 @@ from apps.evals.holdout import leaks
 from apps.evals.models import EvalSet, Split, Task
 from apps.evals.near_duplicates import compare
 from apps.training.actions import TrainingError, freeze_dataset
-from apps.training.jobs import refuse_leaks, sft_row
 from apps.training.models import Dataset, Method, TrainingRun
+from apps.training.refusals import refuse_leaks
+from apps.training.sft_rows import sft_row, whole_conversation
 from apps.trajectories.exports import SftExport
 from tests.factories import (
     PACKAGE,
@@ -226,7 +227,9 @@ def trained_on(eval_set: EvalSet) -> list[dict]:
         return []
     tasks = [row.task for row in dataset.rows.select_related("task")]
     plain = load({"kind": "single_turn", "harness": {}, "verifier": {"kind": "no_call"}})
-    return [sft_row(task, plain) for task in tasks] + [task.as_spec() for task in tasks]
+    return [whole_conversation(row) for task in tasks if (row := sft_row(task, plain))] + [
+        task.as_spec() for task in tasks
+    ]
 
 
 def near(row: dict[str, Any]) -> bool:

@@ -39,7 +39,7 @@ from tests.factories import (
     make_member,
     make_project,
 )
-from workers.lib.specs import checked
+from tests.forms import as_read
 
 pytestmark = pytest.mark.django_db
 HELD = (
@@ -104,7 +104,7 @@ def checked_with(eval_set: EvalSet, *pairs: tuple[str, str]) -> list[MeaningPair
     """A finished check with pairs of these keys, as its program would have found them."""
     job = ask(eval_set)
     job.claim("test")
-    check.child_spec(job)
+    check.comparison_spec(job)
     ids = {task.key: str(task.pk) for task in eval_set.tasks.all()}
     found = [{"held": ids[one], "other": ids[two], "text": 0, "score": 1.0} for one, two in pairs]
     result = check.complete(job, {"pairs": found, "texts": 8, "known": 0})
@@ -172,13 +172,13 @@ def test_a_models_version_is_its_own_source_and_a_served_one_its_server(
     draft: EvalSet, data_dir: Path
 ) -> None:
     base = make_base(draft.project, data_dir)
-    spec = checked(check.child_spec(ask(draft, Source(version=base.pk))), "compare_meaning")
+    spec = as_read(check.comparison_spec(ask(draft, Source(version=base.pk))))
     assert spec.model.base == base.base and spec.engine.batch_size == check.BATCH
     assert not HoldoutView.objects.exists(), "nothing left this installation"
     assert {one.text for one in spec.held} == set(HELD) and len(spec.others) == 5
     MeaningCheck.objects.all().delete()
     served = make_endpoint(draft.project, served_as="e")
-    spec = checked(check.child_spec(ask(draft, Source(version=served.pk))), "compare_meaning")
+    spec = as_read(check.comparison_spec(ask(draft, Source(version=served.pk))))
     assert spec.engine.base_url == served.server.base_url and spec.engine.model == "e"
 
 
@@ -194,8 +194,8 @@ def test_all_that_could_train_is_compared_and_nothing_else(draft: EvalSet) -> No
     )
     for key, split in (("r", Split.REGRESSION), ("g", Split.GENERAL)):
         add(draft, key, f"Tell me {key * 9}.", split)
-    spec = check.child_spec(ask(draft))
-    found = {one["id"]: one["texts"] for one in spec["others"]}
+    spec = check.comparison_spec(ask(draft))
+    found = {one.id: one.texts for one in spec.others}
     assert set(found) == {
         str(pk)
         for pk in draft.tasks.filter(split__in=("train", "validation")).values_list("pk", flat=True)
@@ -262,12 +262,12 @@ def test_a_key_that_is_bound_to_no_host_is_an_operators(
     with pytest.raises(EvalSetError, match="only an operator"):
         ask(draft, source, make_member(draft.project))
     job = ask(draft, source)
-    assert check.child_spec(job)["engine"]["api_key_env"] == "FREE_KEY" and "sk-1" not in str(
+    assert check.comparison_spec(job).engine.api_key_env == "FREE_KEY" and "sk-1" not in str(
         job.spec
     )
     settings.FLYWHEEL_OUTGOING_KEYS = []
     with pytest.raises(EvalSetError, match="may not be read"):
-        check.child_spec(job)  # checked again when it starts
+        check.comparison_spec(job)  # checked again when it starts
 
 
 def test_there_must_be_two_sides_and_one_check_at_a_time(draft: EvalSet) -> None:
@@ -345,12 +345,12 @@ def test_different_is_remembered_by_content_in_the_next_version(draft: EvalSet) 
     drafts.freeze(eval_set=draft, by=None)
     newer = drafts.new_version(eval_set=draft, by=None)
     ids = {task.key: str(task.pk) for task in newer.tasks.all()}
-    assert check.child_spec(ask(newer))["known"] == [[ids["held-1"], ids["other-2"]]]
+    assert check.comparison_spec(ask(newer)).known == [(ids["held-1"], ids["other-2"])]
     MeaningCheck.objects.filter(eval_set=newer).delete()
     newer.tasks.filter(key="other-2").update(
         demonstration="A demonstration that nobody has compared yet."
     )
-    assert check.child_spec(ask(newer))["known"] == [], "what it teaches has changed"
+    assert check.comparison_spec(ask(newer)).known == [], "what it teaches has changed"
 
 
 def test_two_people_do_not_overwrite_each_other(draft: EvalSet) -> None:

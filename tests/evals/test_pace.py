@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from apps.core.models import JobState, Project
 from apps.environments.models import Environment
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalRun, Sample, Split
 from apps.evals.notes import Pace
 from apps.evals.submission import submit_eval
@@ -284,4 +284,4 @@ def test_one_answer_may_take_as_long_as_its_sample(
     scene.environment = with_limit(scene.environment, limit_s)
     run = scene.earlier()
     run.spec |= {"batch_size": 8}
-    assert child_spec(run)["engine"]["timeout_s"] == timeout_s
+    assert evaluation_spec(run).engine.timeout_s == timeout_s

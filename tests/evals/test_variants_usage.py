@@ -14,6 +14,8 @@ import pytest
 
 from workers import write_variants
 from workers.lib.errors import JobError
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.write_variants import Seed, WriteVariants
 from workers.lib.variants.requests import FRAME, MAX_TOKENS, Wish, expected, fitting
 from workers.lib.variants.usage import (
     BYTES_PER_TOKEN,
@@ -33,6 +35,13 @@ SEED = {
     "tools": [],
 }
 BODY = b"x" * 30
+SPEC = WriteVariants(
+    server=ModelServer(base_url="http://127.0.0.1:1/v1", model="m"),
+    seeds=[Seed(**SEED)],
+    kinds=["paraphrase", "arguments"],
+    each=3,
+    most_tokens=1,
+)
 
 
 def meter(most: int, answer: int = 100) -> tuple[Meter, list[dict[str, int]]]:
@@ -128,13 +137,8 @@ def test_every_request_of_the_process_is_counted_and_the_one_too_many_is_never_s
 
 
 def test_what_is_expected_is_rather_too_much() -> None:
-    cost = expected({"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3})
-    prompts = [
-        wish.prompt
-        for wish in write_variants.wishes(
-            {"seeds": [SEED], "kinds": ["paraphrase", "arguments"], "each": 3}
-        )
-    ]
+    cost = expected(SPEC)
+    prompts = [wish.prompt for wish in write_variants.wishes(SPEC)]
     assert cost.questions == 6 and cost.input_tokens > sum(map(len, prompts)) / BYTES_PER_TOKEN
     assert cost.max_request_tokens > MAX_TOKENS and cost.most_tokens >= 2 * cost.tokens
     assert cost.most_tokens >= write_variants.PARALLEL * cost.max_request_tokens

@@ -16,7 +16,7 @@ from apps.evals.capability.add import add_general
 from apps.evals.capability.environment import general_environment
 from apps.evals.capability.generate import general_tasks
 from apps.evals.drafts import freeze
-from apps.evals.jobs import child_spec, tasks_of
+from apps.evals.jobs import evaluation_spec, tasks_of
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, Sample, Split
 from apps.promotion import actions, inputs, preparation
 from apps.promotion.gate import Policy
@@ -31,7 +31,7 @@ from tests.factories import (
     make_eval_set,
     make_measurement,
 )
-from workers.lib.specs import checked
+from tests.forms import as_read
 from workers.lib.task_files import read_tasks
 
 pytestmark = pytest.mark.django_db
@@ -158,7 +158,7 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
         and LatencyMeasurement.objects.count() == 1
     )
     general = [guard_run(run, Split.GENERAL) for run in guarded]
-    spec, other = (checked(child_spec(run), "evaluate") for run in general)
+    spec, other = (as_read(evaluation_spec(run)) for run in general)
     assert list(read_tasks(spec.tasks)) == list(read_tasks(other.tasks))
     assert (
         len(read_tasks(spec.tasks)) == 24

@@ -26,7 +26,7 @@ from django.utils import timezone
 
 from apps.core import bus, runner
 from apps.core.models import JobState
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import Split
 from apps.evals.submission import submit_eval
 from apps.promotion import actions
@@ -109,7 +109,7 @@ class Far:
             by=None,
         )
         assert run.claim("w")
-        return child_spec(run)
+        return evaluation_spec(run)
 
     def stop(self) -> None:
         self.run.request_cancel()

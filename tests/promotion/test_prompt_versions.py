@@ -20,7 +20,7 @@ from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals.actions import EvalSetError, HoldoutLeak
 from apps.evals.capability.environment import general_environment
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.evals.submission import submit_eval
 from apps.promotion import actions
@@ -38,11 +38,10 @@ from tests.factories import (
     make_server,
     override,
 )
+from tests.forms import as_read
 from tests.registry.model_server import chat, models, serving
 from workers.lib.environments.workplace import TOOLS as NAMED
 from workers.lib.messages import chat_tool
-from workers.lib.specs import Evaluate
-from workers.lib.typed import convert
 
 TOOLS = [chat_tool(tool) for tool in NAMED]
 GOOD = "Close tickets with the tool, at once."
@@ -159,7 +158,7 @@ def test_what_the_prompt_leaves_out_is_the_environments(model: ModelVersion) -> 
     version = prompt_on(model, {"tools": [tool], "temperature": 0.9})
     environment = with_tools(model.project, system_prompt="Work.")
     run = evaluated(version, make_eval_set(model.project), environment)
-    harness = convert(child_spec(run), Evaluate, "spec").environment.harness
+    harness = as_read(evaluation_spec(run)).environment.harness
     assert (harness.temperature, harness.max_new_tokens, harness.system_prompt) == (
         0.9,
         50,
@@ -204,7 +203,7 @@ def test_general_capability_is_of_the_bare_model(model: ModelVersion) -> None:
     run = evaluated(
         prompt_on(model, {"system_prompt": "Only JSON."}), make_eval_set(model.project), environment
     )
-    assert run.prompt == {} and "system_prompt" not in child_spec(run)["environment"]["harness"]
+    assert run.prompt == {} and evaluation_spec(run).environment.harness.system_prompt is None
     like_it = save_environment(
         project=model.project,
         slug="mine",

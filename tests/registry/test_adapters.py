@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 
 from apps.core.models import JobState
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.registry import adapters
@@ -82,7 +82,7 @@ class World:
         """A job that a worker has begun."""
         run = self.submit(version)
         assert run.claim("w")
-        child_spec(run)
+        evaluation_spec(run)
         return run
 
 
@@ -99,10 +99,10 @@ def test_it_is_loaded_under_its_digests_name_once(world: World) -> None:
     version = world.adapter("one")
     run = world.submit(version)
     assert run.spec["engine"]["managed"] and run.spec["engine"]["model"] == adapter_name(version)
-    spec = child_spec(run)
-    assert spec["engine"]["model"] == adapter_name(version) and spec["engine"]["allow_private"]
+    spec = evaluation_spec(run)
+    assert spec.engine.model == adapter_name(version) and spec.engine.allow_private
     assert world.loaded == [adapter_name(version)] and version.digest[:24] in world.loaded[0]
-    child_spec(run)
+    evaluation_spec(run)
     (row,) = AdapterSlots.objects.all()
     assert row.adapters[adapter_name(version)]["jobs"] == [["evals.EvalRun", str(run.pk)]]
     assert world.loaded == [adapter_name(version)]
@@ -262,11 +262,11 @@ def test_a_server_that_went_away_ends_the_job_with_the_reason(world: World) -> N
     run = world.submit(world.adapter("one"))
     ServerRun.objects.update(phase=Phase.WAITING)
     with pytest.raises(ModelError, match="not up"):
-        child_spec(run)
+        evaluation_spec(run)
     ServerRun.objects.update(phase=Phase.UP)
     Server.objects.update(base_url="http://127.0.0.1:9/v1")
     with pytest.raises(JobError, match="is down"):
-        child_spec(run)
+        evaluation_spec(run)
 
 
 @pytest.mark.parametrize("status", [404, 400])
@@ -278,9 +278,9 @@ def test_an_adapter_that_is_not_loaded_ends_the_job_with_the_reason(
     with pytest.raises(
         JobError, match=f"did not load the adapter .*HTTP {status}: .*max_lora_rank"
     ):
-        child_spec(run)
+        evaluation_spec(run)
     world.handler.load = lambda self, body: (400, {"error": {"message": "has already been loaded"}})
-    child_spec(run)  # by a job of another installation, meanwhile
+    evaluation_spec(run)  # by a job of another installation, meanwhile
 
 
 def test_an_outside_server_is_told_the_path_as_it_sees_it(

@@ -11,6 +11,7 @@ from apps.registry.actions import ModelError, register_agent
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import Engine, ModelKind, ModelVersion, Reach
 from tests.factories import make_project
+from workers.lib.specs.engines import Model
 
 pytestmark = pytest.mark.django_db
 SHA = "3f2a9c1d5e7b8a0c4d6e8f0a1b2c3d4e5f6a7b8c"
@@ -87,7 +88,7 @@ def test_what_does_not_name_an_agent_is_refused(fields: dict, sentence: str) -> 
 def test_a_job_here_does_not_generate_for_an_agent() -> None:
     version = agent(make_project())
     assert not ModelVersion.objects.run_here()
-    assert model_spec(version) == {"base": "support-agent", "adapter": None}
+    assert model_spec(version) == Model(base="support-agent")
     with pytest.raises(ModelError, match="runs elsewhere"):
         engine_spec(version, 8)
 

@@ -73,7 +73,7 @@ def test_versions_are_numbered_and_made_once(data_dir: Path) -> None:
     assert make_base(project, data_dir) == base
     one, two = make_adapter(project, base, data_dir), make_adapter(project, base, data_dir)
     assert [str(one), str(two)] == ["adapter-v1", "adapter-v2"]
-    assert model_spec(two)["adapter"].endswith(two.artifact_id)
+    assert model_spec(two).adapter.endswith(two.artifact_id)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from apps.core.models import Role
 from apps.evals.actions import EvalSetError
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.promotion.actions import make_gate_report
@@ -38,9 +38,8 @@ from tests.factories import (
     make_project,
     make_server,
 )
+from tests.forms import as_read
 from tests.registry.model_server import models, serving
-from workers.lib.specs import Evaluate
-from workers.lib.typed import convert
 
 pytestmark = pytest.mark.django_db
 ABLE = {"kind": "vllm", "adapters_at": "/mnt/artifacts/"}
@@ -169,7 +168,7 @@ def test_the_spec_keeps_the_engine_and_the_adapter_is_loaded_when_the_job_begins
     ) as live:
         run.spec["engine"]["base_url"] = live.base
         world.change(capabilities={}, health=Health.DOWN, base_url=live.base)
-        spec = convert(child_spec(run), Evaluate, "spec")
+        spec = as_read(evaluation_spec(run))
     assert spec.engine.model == adapter_name(world.adapter) and spec.model.adapter is None
     path = f"/mnt/artifacts/{world.adapter.artifact_id}"
     assert json.loads(live.asked[-1][3]) == {
@@ -178,7 +177,7 @@ def test_the_spec_keeps_the_engine_and_the_adapter_is_loaded_when_the_job_begins
     }
     Server.objects.filter(pk=world.server.pk).update(base_url="http://127.0.0.1:7/v1")
     with pytest.raises(ModelError, match="has another address"):
-        child_spec(run)
+        evaluation_spec(run)
     with pytest.raises(EvalSetError, match="known to have the weights"):
         submitted(world, world.adapter, engine="gone")
 
@@ -273,7 +272,7 @@ def test_limits_are_kept_with_the_engine_and_given_to_the_child(world: World) ->
     run = submitted(
         world, ModelVersion.objects.get(pk=world.endpoint.pk), most_tokens=5000, most_usd=0.25
     )
-    engine = convert(child_spec(EvalRun.objects.get(pk=run.pk)), Evaluate, "spec").engine
+    engine = as_read(evaluation_spec(EvalRun.objects.get(pk=run.pk))).engine
     assert (engine.price, engine.most_tokens, engine.most_usd) == ((0.5, 1.5), 5000, 0.25)
     assert run.max_attempts == 1, "another attempt would spend the limit again"
     assert engines.in_words(run.spec["engine"], world.endpoint).endswith(

@@ -16,7 +16,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import JobState
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_base
@@ -39,11 +39,12 @@ from tests.factories import (
     make_server,
     override,
 )
+from tests.forms import as_read
 from tests.registry.model_server import serving
 from tests.workers.test_responses_api import call, response, thought
 from workers.lib.clients import chat_server, key_variables
-from workers.lib.specs import Evaluate
-from workers.lib.typed import convert
+from workers.lib.specs.engines import Model
+from workers.lib.specs.engines import Server as ServerSpec
 
 pytestmark = pytest.mark.django_db
 URL = "http://127.0.0.1:8123/v1"
@@ -60,7 +61,7 @@ def test_a_folder_is_generated_with_here(tmp_path: Path) -> None:
     version = register_base(
         project=make_project(), name="m", folder=make_base_folder(tmp_path / "m"), by=None
     )
-    assert version.engine == Engine.TRANSFORMERS and engine_spec(version, 7)["batch_size"] == 7
+    assert version.engine == Engine.TRANSFORMERS and engine_spec(version, 7).batch_size == 7
 
 
 def test_an_evaluation_takes_its_engine_from_the_model_version() -> None:
@@ -82,12 +83,9 @@ def test_an_evaluation_takes_its_engine_from_the_model_version() -> None:
         model_version=version,
         by=None,
     )
-    spec = child_spec(run)
-    assert spec["engine"]["kind"] == "openai" and spec["model"] == {
-        "base": "Qwen/Qwen3",
-        "adapter": None,
-    }
-    server = chat_server(convert(spec, Evaluate, "spec").engine, "engine")
+    spec = evaluation_spec(run)
+    assert isinstance(spec.engine, ServerSpec) and spec.model == Model(base="Qwen/Qwen3")
+    server = chat_server(as_read(spec).engine, "engine")
     assert (server.base_url, server.model, server.key_variable) == (URL, "Qwen/Qwen3", "VLLM_KEY")
     assert key_variables(spec) == ["VLLM_KEY"] and "sk-secret" not in str(spec)
 
@@ -100,7 +98,7 @@ def test_a_job_knows_the_template_of_a_model_that_takes_tools_as_text(
     server = make_managed(base, "http://127.0.0.1:8123/v1")
     for dialect, template in (("text", "{{ messages }} of this base"), ("native", None)):
         engine = choose(base, server.name) | {"dialect": dialect}
-        assert (engine_spec(base, 1, engine).get("template") or "").strip() == (template or "")
+        assert engine_spec(base, 1, engine).template.strip() == (template or "")
         assert _at(server, "m", base, dialect).template.strip() == (template or "")
 
 

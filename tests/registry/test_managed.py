@@ -35,6 +35,7 @@ from tests.registry.test_servers import call
 from tests.workers.conftest import make_tiny_model
 from workers import serve
 from workers.lib.serving import list_models
+from workers.lib.typed import plain
 
 pytestmark = pytest.mark.django_db
 threads = pytest.mark.django_db(transaction=True)
@@ -218,7 +219,7 @@ def test_one_that_never_answers_is_stopped_at_once_when_asked(world: World) -> N
 def spec_of(world: World, folder: Path) -> Path:
     run = world.add().runs.get()
     path = folder / "spec.json"
-    path.write_text(json.dumps(managed.child_spec(run)))
+    path.write_text(json.dumps(plain(managed.serve_spec(run))))
     return path
 
 

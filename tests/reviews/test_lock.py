@@ -17,7 +17,7 @@ from apps.environments.models import Environment
 from apps.environments.scorer import ScorerChanged, record_scorer, scorer_of
 from apps.evals import actions as evals
 from apps.evals import drafts
-from apps.evals.jobs import child_spec
+from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalSet, Origin, Sample, Split
 from apps.failures.models import Rubric
 from apps.reviews import actions
@@ -269,14 +269,14 @@ def test_an_evaluation_that_is_tried_again_mixes_no_judges(judged: Made) -> None
     """
     run = make_run(judged.eval_set, judged.base, judged.environment)
     record_scorer(run, run.environment)
-    child_spec(run)
+    evaluation_spec(run)
     Rubric.objects.update(model="lenient")
     with pytest.raises(ScorerChanged, match="The judge was"):
-        child_spec(run)
+        evaluation_spec(run)
     run.refresh_from_db()
     assert "lenient" not in run.spec["scorer"]["judge"]
     run.samples.all().delete()
-    child_spec(run)
+    evaluation_spec(run)
 
 
 def test_another_judge_locks_again(judged: Made) -> None:

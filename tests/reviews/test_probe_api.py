@@ -22,10 +22,10 @@ from tests.factories import (
     make_project,
     make_server,
 )
+from tests.forms import as_read
 from tests.reviews.made import Made, pass_probes
 from workers.lib.clients import chat_server
-from workers.lib.specs import ModelServer, checked
-from workers.lib.typed import convert
+from workers.lib.specs.engines import ModelServer
 
 pytestmark = pytest.mark.django_db
 FINDING = {
@@ -244,18 +244,14 @@ def test_a_probe_run_names_the_model_that_is_told_to_cheat(
     assert answer.status_code == 201, answer.content
     run = ProbeRun.objects.get(pk=answer.json()["id"])
     spec = probe_spec(run)
-    assert spec["server"] == {
-        "base_url": "http://127.0.0.1:8123/v1",
-        "model": "sly",
-        "api_key_env": "CHEAT_KEY",
-        "allow_private": True,
-        "dialect": "native",
-    }
-    assert spec["cheat_tokens"] == 5000 and "secret" not in json.dumps(spec)
-    assert (
-        checked(spec | {"job_id": "1", "attempt": 1, "out_dir": "/tmp/x"}, "probe").server.model
-        == "sly"
+    assert spec.server == ModelServer(
+        base_url="http://127.0.0.1:8123/v1",
+        model="sly",
+        api_key_env="CHEAT_KEY",
+        allow_private=True,
     )
+    assert spec.cheat_tokens == 5000 and "secret" not in str(spec)
+    assert as_read(spec).server.model == "sly"
     settings.FLYWHEEL_OUTGOING_KEYS = []  # no longer allowed: the job says so and asks nobody
     with pytest.raises(RescoringError, match="CHEAT_KEY"):
         probe_spec(run)
@@ -303,7 +299,7 @@ def test_a_server_that_may_not_be_called_any_more_starts_nothing(
 def test_a_cheating_model_is_asked_as_its_server_is(made: Made, cheat: dict) -> None:
     server = made.project.servers.get()
     server.dialect = "responses"
-    spec = convert(CheatingModel(server, "sly").as_spec(), ModelServer, "server")
+    spec = CheatingModel(server, "sly").as_spec()
     assert chat_server(spec, "server").protocol == "responses"
 
 

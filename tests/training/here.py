@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from apps.core.child import Child
+from tests.forms import form_of
 from workers.lib import program
 
 
@@ -42,7 +43,7 @@ def start(command: Sequence[str], spec_path: Path, spec: dict, stderr_path: Path
         patch.setattr(program, "is_imported", lambda: None)
         before = signal.getsignal(signal.SIGTERM)
         try:
-            program.run_main(name.rpartition(".")[2], import_module(name).main)
+            program.run_main(form_of(name.rpartition(".")[2]), import_module(name).main)
         except SystemExit as end:
             status = end.code
         finally:

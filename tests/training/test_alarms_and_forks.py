@@ -18,7 +18,7 @@ from apps.core.models import JobState, Role
 from apps.notifications.models import Notification
 from apps.training import actions, forking, run_alarms
 from apps.training.charts import curves
-from apps.training.jobs import child_spec
+from apps.training.child_spec import training_spec
 from apps.training.models import TrainingRun
 from tests.core.conftest import ended
 from tests.factories import admin_of, key_headers, make_member
@@ -205,7 +205,7 @@ def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_t
         made.checkpoints.count(),
         made.spec["config"]["lora_rank"],
     ) == (run, 0, 0, 3)
-    assert child_spec(made)["resume_from"] is None and "step 0" in page(made)
+    assert training_spec(made).resume_from is None and "step 0" in page(made)
     with pytest.raises(actions.TrainingError, match="lora_rank cannot change"):
         forking.fork(run=run, step=1, config=config_of(run, **changes), by=by)
 

@@ -383,8 +383,8 @@ def test_it_is_queued_once(run: EvalRun, monkeypatch: pytest.MonkeyPatch) -> Non
     by = admin_of(run.project)
     first, second = (measuring.measure_for(asked(run), by=by) for _ in range(2))
     assert first == second and Measurement.objects.count() == 1
-    spec = measuring.child_spec(first)
-    assert len(spec["tasks"]) == 5 and spec["lora"]["lora_rank"] == 16
+    spec = measuring.measuring_spec(first)
+    assert len(spec.tasks) == 5 and spec.lora.lora_rank == 16
     finish(first)
     assert measuring.measure_for(asked(run), by=by) != first
 

@@ -44,7 +44,7 @@ from tests.factories import (
     make_project,
     override,
 )
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import convert
 
 LAYER = "model.layers.0.self_attn.q_proj"

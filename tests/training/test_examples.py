@@ -26,8 +26,8 @@ from apps.reviews.models import Judgement, ReviewItem, RewardReview
 from apps.reviews.policy import policy_of
 from apps.training import sources
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.child_spec import training_spec
 from apps.training.engines.exporting import export
-from apps.training.jobs import child_spec
 from apps.training.judged import BOTH
 from apps.training.lineage import learners_of_trajectory, trajectories_of
 from apps.training.models import SHAPES, Example, Method, Shape, Source, TrainingRun
@@ -58,8 +58,8 @@ from tests.factories import (
     override,
     tell,
 )
+from tests.forms import as_read
 from workers.lib.prompting import as_text
-from workers.lib.specs import checked
 
 CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
 HOSTILE = "</td><script>alert(1)</script> <|im_end|>"
@@ -348,7 +348,7 @@ def test_the_gate_refuses_examples_that_were_held_out_since(run: EvalRun) -> Non
     with pytest.raises(TrainingError, match="belong to the hold-out"):
         freeze_dataset(eval_set=run.eval_set, by=None, shape=Shape.PAIRS, examples=made.examples)
     with pytest.raises(HoldoutLeak, match="Nothing was trained"):
-        child_spec(job)
+        training_spec(job)
 
 
 def test_a_job_whose_production_runs_were_held_out_since_is_refused_when_it_starts(
@@ -364,17 +364,17 @@ def test_a_job_whose_production_runs_were_held_out_since_is_refused_when_it_star
         session_id="s-shared",
     )
     job = submitted(run, found(run, Source.CORRECTIONS))
-    child_spec(job)
+    training_spec(job)
     hold_out(run, corrected(run, 79, session_id="s-shared"))
     with pytest.raises(
         HoldoutLeak,
         match=r"Nothing was trained\. 1 of these production runs belong to the hold-out",
     ):
-        child_spec(job)
+        training_spec(job)
     with pytest.raises(HoldoutLeak, match="production runs belong to the hold-out"):
         export(run=job, engine="trl", by=job.created_by)
     monkeypatch.setattr("apps.training.refusals.refuse_held_runs", lambda run: None)
-    child_spec(job)  # nothing else would have noticed
+    training_spec(job)  # nothing else would have noticed
 
 
 def test_the_database_refuses_an_example_of_a_held_out_task(run: EvalRun) -> None:
@@ -414,7 +414,7 @@ def submitted(
 def test_a_dpo_job_is_given_the_conversation_as_an_agent_is(run: EvalRun, settings: Any) -> None:
     trajectory = corrected(run, 78)
     job = submitted(run, found(run, Source.CORRECTIONS, Source.EVALUATION), beta=0.2)
-    spec = checked(child_spec(job) | {"out_dir": "x"}, "dpo")
+    spec = as_read(training_spec(job))
     assert spec.config.beta == 0.2 and len(spec.rows) == 3
     row = spec.rows[0]
     assert (row.chosen, row.rejected) == (
@@ -435,9 +435,9 @@ def test_a_dpo_job_is_given_the_conversation_as_an_agent_is(run: EvalRun, settin
 @pytest.mark.parametrize(("method", "program"), [(Method.KTO, "kto"), (Method.REJECTION, "sft")])
 def test_other_methods_are_given_answers(run: EvalRun, method: Method, program: str) -> None:
     shape = "labels" if method == Method.KTO else "answers"
-    spec = child_spec(submitted(run, found(run, Source.EVALUATION, shape=shape), method))
-    rows = checked(spec | {"out_dir": "x"}, program).rows
-    assert spec["kind"] == program and rows[0].completion == "right 0"
+    spec = training_spec(submitted(run, found(run, Source.EVALUATION, shape=shape), method))
+    rows = as_read(spec).rows
+    assert spec.program() == program and rows[0].completion == "right 0"
 
 
 @pytest.mark.parametrize("method", [Method.DPO, Method.KTO, Method.REJECTION])
@@ -471,15 +471,13 @@ def test_an_export_has_the_rows_of_the_job(run: EvalRun, method: Method) -> None
         files = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     rows, wanted = (
         [json.loads(line) for line in files["data/train.jsonl"].splitlines()],
-        child_spec(job)["rows"],
+        training_spec(job).rows,
     )
     said = ("chosen", "rejected", "completion")
     assert [[row.get(name) for name in said] for row in rows] == [
-        [row.get(name) for name in said] for row in wanted
+        [getattr(row, name, None) for name in said] for row in wanted
     ]
-    assert [row["messages"] for row in rows] == [
-        as_text(row["messages"], row["tools"]) for row in wanted
-    ]
+    assert [row["messages"] for row in rows] == [as_text(row.messages, row.tools) for row in wanted]
     assert [row.get("label") for row in rows] == [row.get("good") for row in wanted]
     assert json.loads(files["manifest.json"])["facts"]["method"] == method
     if method != Method.REJECTION:
@@ -747,7 +745,7 @@ def test_distillation_learns_from_a_teachers_passing_samples(
         str(teacher),
         str(run.pk),
     )
-    rows = checked(child_spec(job) | {"out_dir": "x"}, "sft").rows
+    rows = as_read(training_spec(job)).rows
     assert len(rows) == 2 + 4 + 1 + 4 and all(row.completion.startswith("right") for row in rows)
     html = engineer.get(
         reverse("training:detail", args=[run.project.slug, job.pk])

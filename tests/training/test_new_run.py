@@ -32,7 +32,7 @@ from tests.factories import (
     override,
 )
 from tests.training.test_picks import PASSED, sent
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import FormError, convert
 
 

@@ -25,7 +25,7 @@ from apps.training.models import Method, TrainingRun
 from tests.core.conftest import ended
 from tests.factories import admin_of, make_environment, override
 from tests.workers.conftest import make_tiny_model
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import convert, plain
 
 # Bytes: less than 64 answers with their prompts take side by side (over 2 GB), more than 4 do

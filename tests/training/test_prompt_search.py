@@ -28,7 +28,7 @@ from apps.training.actions import TrainingError
 from apps.training.models import PromptSearch
 from apps.training.prompt_search import actions
 from apps.training.prompt_search.cost import Size, expected
-from apps.training.prompt_search.job import child_spec
+from apps.training.prompt_search.job import search_spec
 from tests.factories import (
     admin_of,
     candidate_event,
@@ -45,7 +45,8 @@ from tests.factories import (
     make_server,
     override,
 )
-from workers.lib.specs import checked
+from tests.forms import as_read
+from workers.lib.specs.engines import InProcess
 
 pytestmark = pytest.mark.django_db
 
@@ -135,7 +136,7 @@ def test_a_reward_that_nobody_reviewed_optimises_no_prompt(world: dict[str, Any]
     with pytest.raises(TrainingLocked):
         search_of(world)
     with pytest.raises(TrainingLocked):
-        child_spec(search)
+        search_spec(search)
     assert (
         api(world, "post", "searches", body=wanted(world)).status_code == 409
         and PromptSearch.objects.count() == 1
@@ -151,12 +152,12 @@ def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], setting
     search = search_of(world, **given)
     ServerRun.objects.update(phase=Phase.WAITING)
     with pytest.raises(ModelError, match="not up"):
-        child_spec(search)
+        search_spec(search)
     with pytest.raises(TrainingError, match="not up"):
         search_of(world, **given)
     ServerRun.objects.update(phase=Phase.UP)
     Server.objects.filter(pk=writer.pk).update(base_url="http://127.0.0.1:9999/v1")
-    spec = checked(child_spec(search) | {"out_dir": "/tmp/x"}, "search_prompts")
+    spec = as_read(search_spec(search))
     assert spec.server.base_url == "http://127.0.0.1:9999/v1" and spec.server.allow_private
 
 
@@ -204,7 +205,7 @@ def test_what_was_held_out_since_is_not_sent(world: dict[str, Any]) -> None:
         eval_set=draft, key="long", request=request, expected=expected, split=Split.TRAIN, by=None
     )
     search = search_of(world, eval_set=drafts.freeze(eval_set=draft, by=world["by"]))
-    assert child_spec(search)["tasks"]
+    assert search_spec(search).tasks
     held = evals.create_eval_set(project=project, slug="late", by=None)
     held.tasks.create(  # behind the back of `add_task`, which refuses it
         project=project,
@@ -216,7 +217,7 @@ def test_what_was_held_out_since_is_not_sent(world: dict[str, Any]) -> None:
         messages=[{"role": "user", "content": f"From my inbox, do it today: {request}"}],
     )
     with pytest.raises(HoldoutLeak, match="Nothing was trained"):
-        child_spec(search)
+        search_spec(search)
 
 
 # What the child is given
@@ -226,7 +227,7 @@ def test_the_child_gets_train_and_validation_and_no_hold_out(world: dict[str, An
     search = search_of(world, config={"most_usd": 2.5})
     PromptSearch.objects.filter(pk=search.pk).update(used={"calls": 7, "usd": 0.5, "best": 0.1})
     search.refresh_from_db()
-    spec = checked(child_spec(search) | {"out_dir": "/tmp/x"}, "search_prompts")
+    spec = as_read(search_spec(search))
     keys = {str(task.pk): task.split for task in world["eval_set"].tasks.all()}
     assert [keys[task["id"]] for task in spec.tasks] == ["train"] * 4
     assert [keys[task["id"]] for task in spec.validation_tasks] == ["validation"] * 3
@@ -247,7 +248,7 @@ def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(
 ) -> None:
     Server.objects.filter(pk=world["server"].pk).update(dialect="responses")
     world["server"].refresh_from_db()
-    spec = checked(child_spec(search_of(world)) | {"out_dir": "/tmp/x"}, "search_prompts")
+    spec = as_read(search_spec(search_of(world)))
     assert (spec.server.dialect, spec.engine.dialect) == ("responses", "native")
 
 
@@ -257,8 +258,8 @@ def test_a_prompt_version_is_where_it_starts(world: dict[str, Any]) -> None:
         project=world["project"], name="kind", on=world["version"], prompt=prompt, by=None
     )
     search = search_of(world, version=version)
-    spec = child_spec(search)
-    assert spec["prompt"] == "Be kind." and spec["environment"]["harness"]["temperature"] == 0.25
+    spec = search_spec(search)
+    assert spec.prompt == "Be kind." and spec.environment.harness.temperature == 0.25
     search.claim("test")
     made = done(search, best=1).model_version
     assert made.prompt == {"system_prompt": "Be exact.", "temperature": 0.25}
@@ -272,9 +273,8 @@ def test_the_failures_evidence_goes_along(world: dict[str, Any]) -> None:
     draft = make_eval_set(project, validation=1, frozen=False)
     task = draft.tasks.trainable().first()
     type(task).objects.filter(pk=task.pk).update(trajectory=trajectory)
-    found = child_spec(search_of(world, eval_set=drafts.freeze(eval_set=draft, by=world["by"])))[
-        "evidence"
-    ]
+    frozen = drafts.freeze(eval_set=draft, by=world["by"])
+    found = search_spec(search_of(world, eval_set=frozen)).evidence
     assert set(found) == {str(task.pk)} and trajectory.failure.mode.name in found[str(task.pk)]
 
 
@@ -686,5 +686,5 @@ def test_the_key_of_somebody_who_left_starts_nothing(world: dict[str, Any]) -> N
 def test_a_model_in_this_installation_can_be_searched_for(world: dict[str, Any]) -> None:
     """No price is needed for it: only the proposals cost money."""
     base = make_base(world["project"], world["folder"])
-    spec = child_spec(search_of(world, version=base, config={"most_usd": 1}))
-    assert spec["engine"]["kind"] == "transformers" and spec["config"]["most_usd"] == 1
+    spec = search_spec(search_of(world, version=base, config={"most_usd": 1}))
+    assert isinstance(spec.engine, InProcess) and spec.config.most_usd == 1

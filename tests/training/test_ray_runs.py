@@ -24,10 +24,11 @@ from apps.training.actions import TrainingError
 from apps.training.engines import ray
 from apps.training.models import TrainingRun
 from tests.factories import admin_of, make_key, make_member, make_project
+from tests.forms import as_read
 from tests.training.test_engine_results import GOOD, lora
 from tests.training.test_engine_results import run as prepared  # noqa: F401 - a fixture
 from tests.workers.fake_ray import fake_ray
-from workers.lib.specs import checked
+from workers.lib.typed import plain
 
 pytestmark = pytest.mark.django_db
 
@@ -58,9 +59,9 @@ def run(prepared: TrainingRun, cluster: RayCluster) -> TrainingRun:  # noqa: F81
 def secrets(run: TrainingRun) -> dict[str, Any]:
     """What its job is given."""
     spec = kind_of(run).child_spec(run)
-    checked(json.loads(json.dumps(spec)), "ray_job")
+    as_read(spec)
     run.refresh_from_db()
-    return json.loads(Path(spec["secrets"]).read_text())
+    return json.loads(Path(spec.secrets).read_text())
 
 
 def job(secrets: dict[str, Any]) -> Client:
@@ -84,20 +85,20 @@ def test_a_run_becomes_a_job_with_its_folder_and_keys_that_end_with_it(
         and run.spec["cluster"]["name"] == "gpus"
         and run.spec["engine"] == "trl"
     )
-    assert kind_of(run).program(run) == "ray_job"
     spec = kind_of(run).child_spec(run)
     assert (
-        spec["gpus"] == 2.0
-        and spec["server"]["base_url"] == "http://127.0.0.1:8265"
-        and TOKEN_IN not in json.dumps(spec)
+        spec.program() == "ray_job"
+        and spec.gpus == 2.0
+        and spec.server.base_url == "http://127.0.0.1:8265"
+        and TOKEN_IN not in json.dumps(plain(spec))
     )
-    assert Path(spec["secrets"]).stat().st_mode & 0o777 == 0o600
+    assert Path(spec.secrets).stat().st_mode & 0o777 == 0o600
     env = secrets["env"]
     assert (
         env["FLYWHEEL_URL"] == "http://here:8000"
         and secrets["submission"] == run.cursor["submission"]
     )
-    with zipfile.ZipFile(spec["package"]) as archive:
+    with zipfile.ZipFile(spec.package) as archive:
         names = set(archive.namelist())
         base = json.loads(archive.read("base.json"))
         everything = b"".join(archive.read(name) for name in names)
@@ -123,7 +124,7 @@ TOKEN_IN = "FLYWHEEL_RUN_TOKEN"
 
 
 def test_a_later_attempt_has_the_same_job_and_key(run: TrainingRun, secrets: dict) -> None:
-    assert json.loads(Path(kind_of(run).child_spec(run)["secrets"]).read_text()) == secrets
+    assert json.loads(Path(kind_of(run).child_spec(run).secrets).read_text()) == secrets
     assert run.project.api_keys.count() == 1
 
 
@@ -240,7 +241,7 @@ def test_what_cannot_be_submitted(prepared: TrainingRun, cluster: RayCluster) ->
 def test_a_cluster_that_was_removed_meanwhile(run: TrainingRun, cluster: RayCluster) -> None:
     cluster.delete()
     with pytest.raises(TrainingError, match="“gpus” was removed"):
-        ray.child_spec(run)
+        ray.ray_spec(run)
 
 
 def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:  # noqa: F811

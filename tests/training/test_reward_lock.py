@@ -12,8 +12,8 @@ from django.urls import reverse
 from apps.evals.models import EvalRun
 from apps.reviews.actions import TrainingLocked
 from apps.training.actions import freeze_dataset, resume, submit_training
+from apps.training.child_spec import training_spec
 from apps.training.engines import exporting
-from apps.training.jobs import child_spec
 from apps.training.judged import Example
 from apps.training.models import SOURCES, Method, Shape, Source, TrainingRun
 from apps.training.reward_lock import uses_reward
@@ -89,7 +89,7 @@ def test_demonstrations_and_corrections_train_without_a_review_and_the_run_says_
 ) -> None:
     for made in (start(run, Method.SFT), start(run, Method.DPO, **pairs(run, Source.CORRECTIONS))):
         assert made.spec["oversight"] == "No reward was used, so none was reviewed."
-        assert child_spec(made)["rows"]
+        assert training_spec(made).rows
         assert exporting.export(run=made, engine="trl", by=made.created_by).content
     with pytest.raises(TrainingLocked):
         start(run, Method.GRPO)

@@ -28,10 +28,11 @@ from apps.registry.artifacts import ArtifactError, local_path
 from apps.registry.engines import choose
 from apps.registry.models import ModelKind, ModelVersion
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
+from apps.training.child_spec import training_spec
 from apps.training.engines.exporting import reason_against
 from apps.training.engines.folder import ENGINES
 from apps.training.forking import fork
-from apps.training.jobs import child_spec, complete
+from apps.training.jobs import complete
 from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
 from apps.training.models import Checkpoint, Method, Shape, Source, TrainingRun
@@ -46,8 +47,8 @@ from tests.factories import (
     make_project,
     override,
 )
+from tests.forms import as_read
 from workers.lib.errors import SpecError
-from workers.lib.specs import checked
 
 CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
 MEASURED = {
@@ -119,13 +120,13 @@ def finished(run: EvalRun, folder: Path, **measured: Any) -> ModelVersion:
 
 
 def test_its_job_keeps_pairs_of_whole_groups_aside_and_leaves_the_harness_out(run: EvalRun) -> None:
-    spec = child_spec(submitted(run))
-    typed = checked(spec | {"out_dir": "x"}, "reward_model")
+    spec = training_spec(submitted(run))
+    typed = as_read(spec)
     assert len(typed.rows) == 4 and len(typed.validation_rows) == 2
     asked = [json.dumps(row.messages) for row in typed.rows]
     assert not any(json.dumps(row.messages) in asked for row in typed.validation_rows)
     assert all(row.messages[0]["role"] == "user" for row in typed.rows)
-    assert spec["validation_rows"] == child_spec(submitted(run))["validation_rows"]
+    assert spec.validation_rows == training_spec(submitted(run)).validation_rows
 
 
 def test_a_production_run_that_asks_what_a_task_asks_is_kept_aside_with_it(run: EvalRun) -> None:
@@ -411,13 +412,13 @@ def test_a_job_is_told_where_the_weights_are_and_altered_ones_are_refused(
     )
     spec = resolved(run.project, {"kind": "trained_reward", "version": str(model)})
     job = job_spec(run.environment, verifier=spec)
-    [folder] = job["clients"]["reward_models"]
-    assert (folder["name"], folder["digest"], folder["base"]) == (
+    [folder] = job.clients.reward_models
+    assert (folder.name, folder.digest, folder.base) == (
         str(model),
         model.artifact_id,
         run.model_version.base,
     )
-    assert job["verifier"] == spec
+    assert job.verifier == spec
     (local_path(model.artifact) / "adapter_model.safetensors").write_bytes(b"wEights")
     with pytest.raises(
         ArtifactError, match=r"base-reward-v1 scores nothing\. Artifact .* was altered"

@@ -18,8 +18,9 @@ from apps.registry.models import ModelVersion, Server
 from apps.training import forking, reused_samples
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
 from apps.training.advisor import Evidence, advise
+from apps.training.child_spec import training_spec
 from apps.training.config_yaml import ConfigError, config_of, read, write
-from apps.training.jobs import child_spec, store_events, version_name
+from apps.training.jobs import store_events, version_name
 from apps.training.models import Checkpoint, Method, Rollout, TrainingRun
 from apps.training.results import lineage
 from apps.training.rollouts import standing, with_advantages
@@ -37,8 +38,8 @@ from tests.factories import (
     make_server,
     override,
 )
+from tests.forms import as_read
 from workers.lib.clients import key_variables
-from workers.lib.specs import checked
 
 BEST = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
 TAUGHT = {"steps": 2, "learning_rate": 1e-4}
@@ -76,7 +77,7 @@ def test_the_job_of_distillation_names_both_models_and_the_tasks(
     run: EvalRun, teacher: ModelVersion
 ) -> None:
     made = submitted(run, Method.ON_POLICY, TAUGHT, teacher=teacher)
-    spec = checked(child_spec(made) | {"out_dir": "x"}, "on_policy")
+    spec = as_read(training_spec(made))
     assert spec.teacher.adapter and not spec.model.adapter and spec.teacher.base == spec.model.base
     assert (
         len(spec.tasks) == 3
@@ -86,15 +87,15 @@ def test_the_job_of_distillation_names_both_models_and_the_tasks(
 
 
 def test_the_job_of_rejection_sampling_has_the_tasks_and_what_to_validate_on(run: EvalRun) -> None:
-    spec = child_spec(submitted(run, Method.BEST_OF_N, BEST | {"eval_every": 1, "samples": 3}))
-    typed = checked(spec | {"out_dir": "x"}, "best_of_n")
+    spec = training_spec(submitted(run, Method.BEST_OF_N, BEST | {"eval_every": 1, "samples": 3}))
+    typed = as_read(spec)
     validation = run.eval_set.tasks.filter(split=Split.VALIDATION).count()
     assert (
         len(typed.tasks) == 3
         and typed.config.samples == 3
         and len(typed.validation_tasks) == validation
     )
-    assert not child_spec(submitted(run, Method.BEST_OF_N, BEST))["validation_tasks"]
+    assert not training_spec(submitted(run, Method.BEST_OF_N, BEST)).validation_tasks
 
 
 def test_a_teacher_that_cannot_teach_is_refused_with_what_to_do(
@@ -128,7 +129,7 @@ def test_a_deleted_teacher_ends_the_job_with_a_sentence(
     made = submitted(run, Method.ON_POLICY, TAUGHT, teacher=teacher)
     teacher.delete()
     with pytest.raises(ModelError, match="The teacher teacher-v1 was deleted"):
-        child_spec(made)
+        training_spec(made)
 
 
 def form_of(run: EvalRun, method: str, **more: Any) -> dict[str, Any]:
@@ -278,18 +279,15 @@ def test_the_job_of_a_served_teacher_names_its_server_its_key_and_its_limits(
 ) -> None:
     limits = {"teacher_tokens": 900, "teacher_usd": 1.5}
     made = submitted(run, Method.ON_POLICY, TAUGHT | limits, teacher=served)
-    given = child_spec(made)
-    spec = checked(given | {"out_dir": "x"}, "on_policy").teacher_server
+    given = training_spec(made)
+    spec = as_read(given).teacher_server
     assert (spec.base_url, spec.model, spec.price) == ("http://127.0.0.1:8123/v1", "m", (2.0, 8.0))
     assert (spec.most_tokens, spec.most_usd) == (900, 1.5) and key_variables(given) == [
         "FLYWHEEL_JUDGE_API_KEY"
     ]
     found = lineage(made)
     assert (found["teacher_name"], found["teacher_engine"]["server_name"]) == (str(served), "gpu-1")
-    sampled = checked(
-        child_spec(submitted(run, Method.BEST_OF_N, BEST, teacher=served)) | {"out_dir": "x"},
-        "best_of_n",
-    )
+    sampled = as_read(training_spec(submitted(run, Method.BEST_OF_N, BEST, teacher=served)))
     assert sampled.teacher_server.model == "m" and sampled.teacher_server.most_tokens == 0
 
 
@@ -300,10 +298,7 @@ def test_a_model_of_this_installation_teaches_on_a_server_where_one_is_named(
     base = run.model_version.base_version()
     assert "teacher_engine" not in submitted(run, Method.BEST_OF_N, BEST, teacher=base).spec
     made = submitted(run, Method.BEST_OF_N, BEST, teacher=base, teacher_on=server.name)
-    assert (
-        checked(child_spec(made) | {"out_dir": "x"}, "best_of_n").teacher_server.base_url
-        == server.base_url
-    )
+    assert as_read(training_spec(made)).teacher_server.base_url == server.base_url
     Server.objects.filter(pk=server.pk).update(name="renamed")
     assert "teacher_on: renamed" in write(config_of(made))
 

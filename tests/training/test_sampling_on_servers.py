@@ -4,7 +4,6 @@ given.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,15 @@ from apps.evals.models import EvalRun
 from apps.registry.adapters import sampled_from, to_unload
 from apps.registry.models import Health, Server
 from apps.registry.rollout_servers import why_not
-from apps.training import jobs
 from apps.training.actions import TrainingError
+from apps.training.child_spec import training_spec
 from apps.training.forking import fork
 from apps.training.models import Checkpoint, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_managed, make_project, make_server, override
+from tests.forms import as_read
 from tests.training.test_picks import PASSED, sent
 from workers.lib.adapter_serving import adapter_name
-from workers.lib.specs import checked
 
 
 @pytest.fixture
@@ -71,8 +70,7 @@ def test_the_run_and_its_job_name_the_server(
     assert post(client, run, sample_on=[server.name], one_step_ahead="on").status_code == 302
     made = TrainingRun.objects.get()
     assert made.spec["rollouts"]["servers"][0]["server_name"] == server.name
-    spec = jobs.child_spec(made) | {"out_dir": "out", "job_id": str(made.pk), "attempt": 1}
-    given = checked(json.loads(json.dumps(spec)), "grpo").rollouts
+    given = as_read(training_spec(made)).rollouts
     assert given.steps_ahead == 1 and given.folder == str(
         data_dir / "artifacts" / "rollouts" / str(made.pk)
     )
@@ -86,7 +84,7 @@ def test_without_a_server_the_run_samples_itself(
     client: Client, run: EvalRun, server: Server
 ) -> None:
     assert post(client, run).status_code == 302
-    assert "rollouts" not in jobs.child_spec(TrainingRun.objects.get())
+    assert training_spec(TrainingRun.objects.get()).rollouts is None
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.evals.models import EvalRun
 from apps.training.alarms_field import as_inputs
+from apps.training.child_spec import training_spec
 from apps.training.config_yaml import ConfigError, Head, RunConfig, checked, read, write
-from apps.training.jobs import child_spec
 from apps.training.models import TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_key, override
 from tests.training.test_picks import PASSED, sent
 from workers.lib.alarms import TABLE
 from workers.lib.presets import PRESETS, preset_of
-from workers.lib.specs import BOUNDS_OF_CORRECTION, CONFIGS, GrpoConfig
+from workers.lib.specs.grpo import BOUNDS_OF_CORRECTION, GrpoConfig
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import convert, plain
 
 MINIMAL = """\
@@ -333,10 +334,10 @@ def test_several_seeds_are_one_group(client: Client, run: EvalRun) -> None:
 
 def test_a_curriculum_begins_with_what_an_evaluation_measured(client: Client, run: EvalRun) -> None:
     made = start(client, run, curriculum="on")
-    rates = child_spec(made)["success_rates"]
+    rates = training_spec(made).success_rates
     assert sorted(rates.values()) == sorted(passed / 4 for passed in PASSED)
-    assert rates.keys() == {task["id"] for task in child_spec(made)["tasks"]}
-    assert "success_rates" not in child_spec(start(client, run))
+    assert rates.keys() == {task["id"] for task in training_spec(made).tasks}
+    assert not training_spec(start(client, run)).success_rates
 
 
 def test_the_api_exports_and_starts(client: Client, run: EvalRun) -> None:

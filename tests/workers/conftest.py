@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from msgspec import Struct, structs
 
+from tests.forms import form_of
 from workers.lib.events import Emitter
-from workers.lib.specs import CONFIGS, SPECS, checked
+from workers.lib.specs.job import checked
+from workers.lib.specs.methods import CONFIGS
 
 
 class Recorder(Emitter):
@@ -115,7 +117,7 @@ def make_spec(tiny_model: Path, tmp_path: Path) -> Callable[..., dict]:
 
 def of_kind(spec: dict, kind: str) -> dict:
     """The spec without what `make_spec` has for other kinds."""
-    found = _known(spec, SPECS[kind])
+    found = _known(spec, form_of(kind))
     return found | ({"config": _known(found["config"], CONFIGS[kind])} if "config" in found else {})
 
 
@@ -126,7 +128,7 @@ def _known(given: dict, form: type[Struct]) -> dict:
 
 def typed(spec: dict, kind: str) -> Any:
     """The spec as the program of that kind reads it."""
-    return checked(of_kind(spec, kind), kind)
+    return checked(of_kind(spec, kind), form_of(kind))
 
 
 def tasks() -> list[dict]:

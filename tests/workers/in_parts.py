@@ -14,12 +14,13 @@ from unittest.mock import patch
 
 import torch
 
+from tests.forms import form_of
 from workers import best_of_n, dpo, kto, reward_model, sft
 from workers.lib import processes
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import PeerEnded, Stop, StopFlag
-from workers.lib.specs import checked
+from workers.lib.specs.job import checked
 from workers.ml import trl_runs
 from workers.ml.sharding import shard_layers
 
@@ -94,7 +95,7 @@ def run(given: dict[str, Any]) -> str:
     try:
         with patch.object(best_of_n.TransformersEngine, "load", that_ends_its_answers):
             PROGRAMS[given["kind"]].main(
-                checked(given, given["kind"]), Events(Path(given["out_dir"]), stop), stop
+                checked(given, form_of(given["kind"])), Events(Path(given["out_dir"]), stop), stop
             )
     except (Stop, PeerEnded, JobError) as end:
         return type(end).__name__

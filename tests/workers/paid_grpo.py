@@ -13,6 +13,7 @@ from workers import grpo
 from workers.lib.environments import workplace
 from workers.lib.errors import JobError
 from workers.lib.program import read_spec, run_main
+from workers.lib.specs.grpo import Grpo
 from workers.lib.verifiers import Score
 
 
@@ -39,9 +40,9 @@ def broken() -> None:
 def main(*given: Any) -> None:
     grpo.main(*given, Trainer)
     if after := os.environ.get("THEN"):
-        grpo.main(read_spec(Path(after), "grpo"), *given[1:], Trainer)
+        grpo.main(read_spec(Path(after), Grpo), *given[1:], Trainer)
 
 
 if __name__ == "__main__":
     workplace.OneCall.score = rewarded  # type: ignore[method-assign]
-    run_main("grpo", main)
+    run_main(Grpo, main)

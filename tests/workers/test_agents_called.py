@@ -20,7 +20,7 @@ from workers.lib.environments import load
 from workers.lib.environments.workplace import TOOLS
 from workers.lib.policies import PolicyError
 from workers.lib.rollouts import Finished, Limits, play
-from workers.lib.specs import AgentEndpoint
+from workers.lib.specs.engines import AgentEndpoint
 from workers.lib.spending import Usage
 from workers.lib.transcripts import agent_turns, reported_results, same_result
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from workers.lib.alarms import OUTSIDE, RULES, TABLE, Alarm, AlarmSettings, Watchman, metrics_of
 from workers.lib.sampler_gap import gap_metrics
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import FormError, convert, plain
 from workers.lib.watching import Alarmed, Paused, report
 

@@ -20,7 +20,7 @@ from workers import best_of_n
 from workers.best_of_n import COUNTED, SAMPLED, kept_of, unusable, why_nothing
 from workers.lib.errors import JobError
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import BestOfNConfig
+from workers.lib.specs.best_of_n import BestOfNConfig
 from workers.lib.verifiers import Score, masked
 from workers.ml import checkpoint
 from workers.ml.transformers_engine import TransformersEngine

@@ -20,7 +20,7 @@ from workers.lib.clients import chat_server
 from workers.lib.clocks import Clock
 from workers.lib.errors import SpecError
 from workers.lib.posts import Answer, TooLate
-from workers.lib.specs import ModelServer
+from workers.lib.specs.engines import ModelServer
 
 
 class Server(ThreadingHTTPServer):

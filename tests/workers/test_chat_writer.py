@@ -16,7 +16,8 @@ from tests.workers.test_turns import ASKED, NATIVE, TOOL
 from workers.dpo import pair_ids
 from workers.kto import answer_row
 from workers.lib.errors import SpecError
-from workers.lib.specs import Labelled, Pair
+from workers.lib.specs.kto import Labelled
+from workers.lib.specs.rows import Pair
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import load_base
 

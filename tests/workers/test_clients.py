@@ -13,6 +13,11 @@ import pytest
 
 from tests.workers.test_chat_client import Server, server  # noqa: F401
 from workers.lib.clients import clients_of, key_variables
+from workers.lib.specs.engines import Model
+from workers.lib.specs.engines import Server as ServerSpec
+from workers.lib.specs.environment import Clients, Environment, Harness
+from workers.lib.specs.measure_latency import MeasureLatency, Timed
+from workers.lib.specs.rollouts import Rollouts, RolloutServer
 
 TASK = {"id": "t", "messages": [{"role": "user", "content": "Say hello."}], "expected": {}}
 VERDICT = json.dumps(
@@ -82,51 +87,65 @@ def test_a_key_that_is_not_set_ends_the_job_with_a_sentence(tmp_path: Path) -> N
     assert said["type"] == "error" and "JUDGE_KEY" in said["message"]
 
 
-def remote(key: str) -> dict:
-    return {"kind": "remote", "config": {"url": "http://x", "api_key_env": key}}
+def asked(key: str | None = None) -> ServerSpec:
+    return ServerSpec(base_url="http://x/v1", model="m", api_key_env=key)
+
+
+def environment(kind: str = "builtin", key: str = "", **clients: Any) -> Environment:
+    return Environment(
+        kind=kind,
+        config={"url": "http://x"} | ({"api_key_env": key} if key else {}),
+        harness=Harness(),
+        verifier={},
+        clients=Clients(**clients),
+    )
+
+
+def version(**parts: Any) -> Timed:
+    made = {"engine": asked(), "environment": environment()} | parts
+    return Timed(id="v", model=Model(base="m"), **made)
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("spec", "names"),
     [
-        ({}, []),
-        ({"environment": {"clients": {}}}, []),
-        (spec("http://x/v1"), []),
-        (spec("http://x/v1", api_key_env="A"), ["A"]),
-        ({"engine": {"kind": "openai", "api_key_env": "C"}}, ["C"]),
-        ({"environment": remote("B")}, ["B"]),
-        ({"environment": {"kind": "remote", "config": {"url": "http://x"}}}, []),
-        ({"environment": {"kind": "replay", "config": {"api_key_env": "DATABASE_URL"}}}, []),
+        (environment(), []),
+        (environment(judge=asked()), []),
+        (environment(judge=asked("A")), ["A"]),
+        (asked("C"), ["C"]),
+        (environment("remote", "B"), ["B"]),
+        (environment("remote"), []),
+        (environment("replay", "DATABASE_URL"), []),
         (
-            {"versions": [{"engine": {"api_key_env": "A"}}, {"engine": {"api_key_env": "B"}}]},
+            MeasureLatency(
+                versions=[
+                    version(engine=asked("A")),
+                    version(environment=environment("remote", "B")),
+                ],
+                tasks=[{"id": "t", "api_key_env": "DATABASE_URL"}],
+            ),
             ["A", "B"],
         ),
         (
-            {
-                "sides": [
-                    {"engine": {}},
-                    {"engine": {"api_key_env": "A"}, "environment": remote("B")},
-                ]
-            },
-            ["A", "B"],
+            Rollouts(servers=[RolloutServer(base_url="u", model="m", api_key_env="A")], folder="f"),
+            ["A"],
         ),
     ],
     ids=[
         "nothing",
-        "no client",
         "no key",
-        "key",
+        "judge",
         "engine",
         "remote with a key",
         "remote without",
         "not remote",
-        "latency",
-        "playground",
+        "versions, and a task that names one",
+        "rollouts",
     ],
 )
-def test_a_job_is_given_the_variables_its_clients_name(given: dict, names: list[str]) -> None:
-    assert key_variables(given) == names
+def test_a_job_is_given_the_variables_its_clients_name(spec: Any, names: list[str]) -> None:
+    assert key_variables(spec) == names
 
 
 def test_without_a_judge_there_is_no_client() -> None:
-    assert clients_of({}) == {}
+    assert clients_of(Clients()) == {}

@@ -18,7 +18,8 @@ from workers import compare_meaning
 from workers.lib import meaning
 from workers.lib.errors import JobError, SpecError
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import checked
+from workers.lib.specs.compare_meaning import CompareMeaning
+from workers.lib.specs.job import checked
 from workers.ml.hidden_states import AGAIN, FIRST, LONGEST, vectors
 from workers.ml.models import load_base
 from workers.ml.tree import decoder_of
@@ -37,7 +38,7 @@ def spec_of(folder: Path | str, **changes: Any) -> dict:
 
 
 def run(spec: dict, events: Recorder, stop: StopFlag | None = None) -> dict:
-    compare_meaning.main(checked(spec, "compare_meaning"), events, stop or StopFlag())
+    compare_meaning.main(checked(spec, CompareMeaning), events, stop or StopFlag())
     return events.rows("result")[-1]
 
 
@@ -114,7 +115,7 @@ def test_a_stop_ends_it_and_numbers_that_are_none_are_said(
 )
 def test_a_spec_with_one_side_only_is_refused(changes: dict, tiny_model: Path) -> None:
     with pytest.raises(SpecError):
-        checked(spec_of(tiny_model, **changes), "compare_meaning")
+        checked(spec_of(tiny_model, **changes), CompareMeaning)
 
 
 # The method

@@ -21,7 +21,7 @@ from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.environments.requests import make_requests
 from workers.lib.policies import EnginePolicy
 from workers.lib.program import StopFlag
-from workers.lib.specs import Request
+from workers.lib.specs.demo_agent import Request
 from workers.lib.verifiers import Score
 
 

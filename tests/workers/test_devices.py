@@ -22,7 +22,8 @@ from workers.lib import policies
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.errors import JobError, SpecError
 from workers.lib.program import StopFlag
-from workers.lib.specs import InProcess, Lora, Model
+from workers.lib.specs.engines import InProcess, Model
+from workers.lib.specs.training import Lora
 from workers.ml import checkpoint
 from workers.ml.models import load_base, lora
 from workers.ml.policies import open_policy

@@ -18,7 +18,8 @@ from tests.workers.conftest import Recorder, tasks, typed
 from workers import dpo
 from workers.lib.errors import SpecError
 from workers.lib.program import StopFlag
-from workers.lib.specs import DpoConfig, Lora
+from workers.lib.specs.dpo import DpoConfig
+from workers.lib.specs.training import Lora
 from workers.ml import checkpoint
 from workers.ml.models import load_base, lora
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.lib.token_rows import TokenRow
 from workers.ml import lean, products, transformers_engine
 from workers.ml.models import load_base, load_policy, lora, merges_exactly

@@ -19,7 +19,7 @@ from workers.lib.environments.workplace import TOOLS
 from workers.lib.errors import JobError, SpecError
 from workers.lib.policies import EnginePolicy
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import Harness
+from workers.lib.specs.environment import Harness
 from workers.lib.task_files import read_tasks, write_tasks
 from workers.lib.typed import convert
 

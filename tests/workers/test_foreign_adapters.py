@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tests.workers.conftest import make_tiny_model
 from workers.lib.errors import JobError
 from workers.lib.lora_files import CONFIG, PLAIN_INITS, WEIGHTS
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.ml.checkpoint import save_adapter
 from workers.ml.hot_adapters import HotAdapters
 from workers.ml.models import add_adapter, load_base, load_side_by_side, lora, lora_config
@@ -122,7 +122,7 @@ LOADERS: dict[str, Callable[[Path, str], Any]] = {
 
 
 def model_of(base: Path, adapter: str) -> Any:
-    from workers.lib.specs import Model
+    from workers.lib.specs.engines import Model
 
     return Model(base=str(base), adapter=adapter)
 

@@ -30,7 +30,8 @@ from workers.lib.policies import Reply
 from workers.lib.probes.watch import Seen
 from workers.lib.program import Stop, StopFlag
 from workers.lib.rollouts import Finished
-from workers.lib.specs import GrpoConfig, Lora
+from workers.lib.specs.grpo import GrpoConfig
+from workers.lib.specs.training import Lora
 from workers.lib.verifiers import Rollout, Score
 from workers.lib.watching import Alarmed, Paused
 from workers.ml import attention, losses, policy_gradient, reference, tree

@@ -18,7 +18,7 @@ from tests.workers.test_dpo import an_adapter
 from workers import kto
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import KtoConfig, Labelled
+from workers.lib.specs.kto import KtoConfig, Labelled
 from workers.ml import checkpoint
 
 CONFIG = {

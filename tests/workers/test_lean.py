@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.ml import products
 from workers.ml.lean import _Gated, _Lora, keep_less
 from workers.ml.models import load_base, lora

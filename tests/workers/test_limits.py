@@ -20,7 +20,7 @@ from workers.lib.environments.workplace_assistant import own_tasks
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.program import StopFlag
 from workers.lib.rollouts import EXCEEDED, Finished, Limits, rollout
-from workers.lib.specs import StoredSample
+from workers.lib.specs.rescore import StoredSample
 from workers.lib.verifiers import Rollout, Score
 
 TASK = own_tasks()[0]

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.workers.conftest import make_tiny_model
 from workers.lib.errors import JobError
-from workers.lib.specs import Lora, SftConfig
+from workers.lib.specs.sft import SftConfig
+from workers.lib.specs.training import Lora
 from workers.ml import checkpoint
 from workers.ml.models import add_adapter, load_base, lora
 

@@ -19,7 +19,8 @@ from workers.lib.errors import SpecError
 from workers.lib.latency import quantile_ratio, typical_ratio
 from workers.lib.policies import EnginePolicy
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import Lora, Model
+from workers.lib.specs.engines import Model
+from workers.lib.specs.training import Lora
 from workers.ml.models import load_base, load_side_by_side, lora
 
 

@@ -15,7 +15,8 @@ from tests.workers.conftest import Recorder, typed
 from workers import dpo, measure_training
 from workers.lib.chat_tokens import ChatTokens, Conversation
 from workers.lib.program import StopFlag
-from workers.lib.specs import Lora, SftConfig
+from workers.lib.specs.sft import SftConfig
+from workers.lib.specs.training import Lora
 from workers.lib.training_cost import Rates
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.models import load_base, lora

@@ -32,7 +32,7 @@ from workers.lib.chat_client import ChatError, ChatServer
 from workers.lib.engines import Prompt, Sampling
 from workers.lib.openai_requests import NEUTRAL, ApiError, read_chat, read_completion
 from workers.lib.serving import Adapters, Address, list_models, probe
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.lib.token_policy import completion_body, sampled_in
 from workers.lib.weights_proof import CANARY, CANARY_TOKENS, TEXT
 from workers.ml.batches import GROUPS, MOST_WAITING

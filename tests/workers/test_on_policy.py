@@ -21,7 +21,8 @@ from workers import on_policy
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
 from workers.lib.same_tokenizer import why_not_same
-from workers.lib.specs import GrpoConfig, Lora
+from workers.lib.specs.grpo import GrpoConfig
+from workers.lib.specs.training import Lora
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
 from workers.ml.models import load_base, load_policy, lora

@@ -20,7 +20,7 @@ from tests.workers.test_best_of_n import few_at_once  # noqa: F401 - a model tha
 from workers import best_of_n, dpo, grpo, kto, on_policy, reward_model, sft
 from workers.lib.errors import JobError, SpecError
 from workers.lib.program import StopFlag
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 
 # Settings that must not change what is learned: how it is computed, saved, measured and shown.
 ELSEWHERE = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from workers.lib.advantages import group_advantages, overlong_shaping
 from workers.lib.engines import Sampling
 from workers.lib.errors import SpecError
-from workers.lib.specs import GrpoConfig
+from workers.lib.specs.grpo import GrpoConfig
 from workers.lib.typed import convert, plain
 from workers.ml.correction import correction_metrics, correction_of, ratios, weights
 from workers.ml.policy_loss import Completions, policy_loss

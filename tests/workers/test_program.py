@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.forms import form_of
 from workers.lib import memory
 from workers.lib.errors import JobError, SpecError, sentence
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, read_spec, run_main
-from workers.lib.specs import checked
+from workers.lib.specs.evaluate import Evaluate
+from workers.lib.specs.job import checked
 
 DISK_FULL = (
     "The disk is full. Free some space and start the job again; its last checkpoint is kept."
@@ -70,7 +72,7 @@ def without(spec: dict, path: str) -> dict:
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_whole_spec_passes(kind: str) -> None:
-    checked(WHOLE[kind](), kind)
+    checked(WHOLE[kind](), form_of(kind))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_a_whole_spec_passes(kind: str) -> None:
 )
 def test_a_missing_field_is_named(kind: str, path: str) -> None:
     with pytest.raises(SpecError, match=re.escape(f"“{path}” is missing")):
-        checked(without(WHOLE[kind](), path.replace("[0]", ".0")), kind)
+        checked(without(WHOLE[kind](), path.replace("[0]", ".0")), form_of(kind))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_a_missing_field_is_named(kind: str, path: str) -> None:
 )
 def test_a_wrong_value_is_named(kind: str, change: dict, says: str) -> None:
     with pytest.raises(SpecError, match=re.escape(says)):
-        checked(WHOLE[kind]() | change, kind)
+        checked(WHOLE[kind]() | change, form_of(kind))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_a_file_that_is_no_spec_is_refused(tmp_path: Path, text: str | None, say
     if text is not None:
         path.write_text(text)
     with pytest.raises(SpecError, match=says):
-        read_spec(path, "evaluate")
+        read_spec(path, Evaluate)
 
 
 def chained(inner: Exception) -> Exception:
@@ -230,7 +232,7 @@ def ended(
         monkeypatch.setenv("FLYWHEEL_EVENTS_FD", str(file.fileno()))
         monkeypatch.setattr(sys, "argv", ["workers.evaluate", str(spec)])
         try:
-            run_main("evaluate", program)
+            run_main(Evaluate, program)
         except SystemExit as end:
             status = end.code
         finally:

@@ -22,7 +22,8 @@ from workers.lib.program import Stop, StopFlag
 from workers.lib.ray_jobs import MAX_PACKAGE, ClusterError, RayApi
 from workers.lib.ray_logs import Log, step_in
 from workers.lib.serving import Address
-from workers.lib.specs import checked
+from workers.lib.specs.job import checked
+from workers.lib.specs.ray_job import RayJob
 from workers.lib.watching import Alarmed
 
 TOKEN = "token-that-nobody-may-read"
@@ -65,7 +66,7 @@ def spec(ray: FakeRay, tmp_path: Path) -> Any:
             "gpus": 1.0,
             "job_id": "run-1",
         },
-        "ray_job",
+        RayJob,
     )
 
 

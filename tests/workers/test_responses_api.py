@@ -28,7 +28,7 @@ from workers.lib.environments.workplace_assistant import own_tasks
 from workers.lib.messages import as_completion, text_of
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.rollouts import Finished, Limits, rollout
-from workers.lib.specs import Server
+from workers.lib.specs.engines import Server
 
 __all__ = ["server"]
 PATH = ("POST", "/v1/responses")

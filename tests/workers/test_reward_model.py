@@ -21,7 +21,8 @@ from workers import reward_model
 from workers.lib.errors import JobError, SpecError
 from workers.lib.folder_digest import folder_digest
 from workers.lib.program import StopFlag
-from workers.lib.reward_scorer import CannotScore, RewardModelFolder, RewardScorer
+from workers.lib.reward_scorer import CannotScore, RewardScorer
+from workers.lib.specs.environment import RewardModelFolder
 from workers.lib.verifiers import Rollout, build
 from workers.ml import checkpoint
 from workers.ml.reward_head import FACTS, load_scorer, scores
@@ -150,7 +151,7 @@ def test_the_loss_is_bradley_and_terrys_of_the_scores_at_the_last_token(
 
 
 def test_it_starts_from_the_adapter_of_a_policy(tiny_model: Path, tmp_path: Path) -> None:
-    from workers.lib.specs import Lora
+    from workers.lib.specs.training import Lora
     from workers.ml.models import load_base
     from workers.ml.reward_head import lora_with_head
 

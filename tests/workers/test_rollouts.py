@@ -29,7 +29,7 @@ from workers.lib.posts import Answer, NoAnswer, TooLate
 from workers.lib.program import StopFlag
 from workers.lib.prompting import as_text
 from workers.lib.rollouts import EXCEEDED, Finished, Limits, rollout, stream
-from workers.lib.specs import Server
+from workers.lib.specs.engines import Server
 from workers.lib.verifiers import Score
 
 SPEC: dict = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from workers.lib.row_facts import label_facts, pair_facts, use_facts
-from workers.lib.specs import Labelled, Pair
+from workers.lib.specs.kto import Labelled
+from workers.lib.specs.rows import Pair
 
 ASKED = [{"role": "user", "content": "Ist der Auftrag fertig?"}]
 OTHER = [{"role": "user", "content": "Und dieser?"}]

@@ -24,7 +24,9 @@ from workers.lib.environments import load
 from workers.lib.errors import JobError
 from workers.lib.program import Stop, StopFlag
 from workers.lib.rollouts import NO_LIMITS, stream
-from workers.lib.specs import SearchPrompts, Server, UsedBefore, checked
+from workers.lib.specs.engines import Server
+from workers.lib.specs.job import checked
+from workers.lib.specs.search_prompts import SearchPrompts, UsedBefore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GEPA = ROOT / ".venv-gepa" / "bin" / "python"
@@ -97,7 +99,7 @@ def spec_of(policy: ModelServer, writer: ModelServer, out: Path, **config: Any) 
         "python": str(GEPA),
         "config": {"most_calls": 60, "most_proposals": 4} | config,
     }
-    return checked(given, "search_prompts")
+    return checked(given, SearchPrompts)
 
 
 def run(spec: SearchPrompts, events: Recorder) -> dict:

@@ -23,10 +23,9 @@ from tests.workers.tiny_vllm import TinyVllm, tiny_vllm
 from workers import grpo
 from workers.lib.adapter_serving import Proof, ServersLost, check_slots
 from workers.lib.chat_client import ChatServer
-from workers.lib.clients import key_variables
 from workers.lib.errors import JobError
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import RolloutServer
+from workers.lib.specs.rollouts import RolloutServer
 from workers.lib.token_policy import Untrusted, sampled_in
 from workers.lib.verifiers import Score
 from workers.ml.server_rollouts import Remote
@@ -169,12 +168,6 @@ def test_moves_too_small_to_be_judged_add_up(moves: list[float], said: str) -> N
     with pytest.raises(ServersLost, match=said) if said else nullcontext():
         for move in moves:
             proof.check(base, [value + move for value in base], "It")
-
-
-def test_keys_of_rollout_servers_reach_the_job() -> None:
-    assert key_variables(
-        {"rollouts": {"servers": [{"api_key_env": "A"}, {"api_key_env": None}]}}
-    ) == ["A"]
 
 
 # Runs

@@ -22,7 +22,8 @@ from tests.workers.test_grpo_episodes import FORGETS
 from workers import sft
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
-from workers.lib.specs import Lora, SftRow
+from workers.lib.specs.sft import SftRow
+from workers.lib.specs.training import Lora
 from workers.lib.watching import Alarmed
 from workers.ml import checkpoint, tree, trl_runs
 from workers.ml.chat_writer import ChatWriter

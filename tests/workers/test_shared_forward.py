@@ -14,7 +14,7 @@ from datasets import Dataset
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 
 from workers.lib.prefixes import Tree
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.ml import tree
 from workers.ml.models import load_base, lora
 from workers.ml.shared_forward import share_prompts

@@ -16,7 +16,7 @@ from workers.lib.engines import Sampling
 from workers.lib.environments import load
 from workers.lib.policies import PolicyError
 from workers.lib.rollouts import Finished, Limits, rollout
-from workers.lib.specs import Server
+from workers.lib.specs.engines import Server
 from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
 
 

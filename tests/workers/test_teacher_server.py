@@ -24,6 +24,7 @@ from workers.lib.adapter_serving import ServersLost
 from workers.lib.clients import key_variables
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag
+from workers.lib.specs.engines import Server
 from workers.ml import checkpoint
 
 
@@ -219,7 +220,7 @@ def test_a_server_of_other_tokens_is_refused_before_anything_is_sampled(
 
 
 def test_the_key_of_a_teachers_server_reaches_the_job() -> None:
-    assert key_variables({"teacher_server": {"api_key_env": "A"}}) == ["A"]
+    assert key_variables([Server(base_url="http://x/v1", model="m", api_key_env="A")]) == ["A"]
 
 
 # Rejection sampling with a teacher's answers

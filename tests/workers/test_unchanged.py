@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from workers.lib.errors import JobError
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.ml.checkpoint import save_adapter, save_result
 from workers.ml.models import load_base, lora
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.workers.test_chat_client import Server, server  # noqa: F401
 from workers.lib.clients import VOTING_TEMPERATURE, clients_of
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.environment import Clients
 from workers.lib.verifiers import Rollout, build
 
 TASK = {"messages": [{"role": "user", "content": "Say hello."}], "expected": {"answer": "Hello."}}
@@ -64,9 +66,8 @@ def test_a_job_s_client_asks_the_server_for_different_draws(server: Server) -> N
     for votes, wanted in ((1, [(0.0, 0)]), (3, [(VOTING_TEMPERATURE, seed) for seed in (1, 2, 3)])):
         server.seen.clear()
         spec: dict[str, Any] = {"kind": "judge", "rubric": "Is it kind?", "votes": votes}
-        clients = clients_of(
-            {"judge": {"base_url": server.url, "model": "m", "allow_private": True}}
-        )
+        judge = ModelServer(base_url=server.url, model="m", allow_private=True)
+        clients = clients_of(Clients(judge=judge))
         build(spec, clients=clients).score(Rollout.of_text(TASK, "Hello!"))
         bodies = [body for body, _, _ in server.seen]
         assert [body["temperature"] for body in bodies] == [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from workers.lib.memory import free_memory
-from workers.lib.specs import ServedModel
+from workers.lib.specs.serve import ServedModel
 from workers.lib.tailed import printable
 from workers.lib.vllm import (
     OPTIONS,

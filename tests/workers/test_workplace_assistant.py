@@ -24,7 +24,7 @@ from workers.lib.errors import SpecError
 from workers.lib.gold import gold_turns
 from workers.lib.messages import from_items
 from workers.lib.rollouts import replay
-from workers.lib.specs import Environment, Harness
+from workers.lib.specs.environment import Environment, Harness
 from workers.lib.verifiers import Score
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "workplace_assistant"

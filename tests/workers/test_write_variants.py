@@ -11,6 +11,8 @@ import pytest
 
 from workers import write_variants
 from workers.lib.errors import JobError
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.write_variants import Seed, WriteVariants
 from workers.lib.variants.requests import Wish, prompt, wishes
 from workers.write_variants import CHUNK, Failed, design, keep_to, reason
 
@@ -29,9 +31,19 @@ SERVER = {
 }
 
 
+def spec_of(seeds: list[dict], each: int) -> WriteVariants:
+    return WriteVariants(
+        server=ModelServer(base_url="http://127.0.0.1:1/v1", model="m"),
+        seeds=[Seed(**seed) for seed in seeds],
+        kinds=["paraphrase", "arguments"],
+        each=each,
+        most_tokens=1,
+    )
+
+
 def test_every_seed_is_asked_about_in_every_kind_that_fits() -> None:
     answer = SEED | {"key": "s2", "calls": []}
-    asked = wishes({"seeds": [SEED, answer], "kinds": ["paraphrase", "arguments"], "each": 2})
+    asked = wishes(spec_of([SEED, answer], 2))
     assert [(wish.key, wish.kind) for wish in asked] == [
         ("s1", "paraphrase"),
         ("s1", "paraphrase"),
@@ -45,7 +57,7 @@ def test_every_seed_is_asked_about_in_every_kind_that_fits() -> None:
 
 def test_a_question_shows_the_called_tools_only_and_the_end_of_long_conversations() -> None:
     long = SEED | {"messages": [{"role": "user", "content": "x" * 50_000}, *SEED["messages"]]}
-    text = prompt(long, "edge", 0)
+    text = prompt(Seed(**long), "edge", 0)
     assert (
         "Close 4711." in text
         and '"close"' in text

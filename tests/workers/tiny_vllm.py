@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from tests.registry.model_server import ModelServer, serving
 from workers.lib.engines import Sampling
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.lib.token_rows import TokenRow
 from workers.ml.models import load_base, lora
 from workers.ml.transformers_engine import TransformersEngine

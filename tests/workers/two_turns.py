@@ -10,7 +10,7 @@ from workers.lib.advantages import turn_components
 from workers.lib.environments import EnvironmentFailed
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode
 from workers.lib.messages import text_of
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Score
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from workers.lib.chat_client import ChatClient, ChatError, ChatServer
 from workers.lib.errors import JobError
 from workers.lib.serving import ADAPTER_PREFIX, Adapters, Address
-from workers.lib.specs import RolloutServer
+from workers.lib.specs.rollouts import RolloutServer
 from workers.lib.token_policy import CompletionClient, Sampled, is_logprob, sampled_in
 
 ROLLOUT_PREFIX = f"{ADAPTER_PREFIX}rollout-"

@@ -24,12 +24,12 @@ from workers.lib.agent_shapes import (
     version_of,
 )
 from workers.lib.chat_client import wait_s
-from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.errors import JobError
 from workers.lib.keys import bearer, hidden, key_in, refusal
 from workers.lib.messages import Message
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 from workers.lib.policies import SPENT
+from workers.lib.specs.engines import AgentEndpoint
 from workers.lib.spending import Account, Spent, Usage
 
 MAX_BYTES = 4 * 1024 * 1024  # per answer

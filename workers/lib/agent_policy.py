@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from workers.lib.agent_client import AgentClient, AgentError
-from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.policies import PolicyError, Reply
+from workers.lib.specs.engines import AgentEndpoint
 from workers.lib.spending import Usage
 
 DOWN_AFTER = 10  # unreachable for this many samples in a row, after which the job ends

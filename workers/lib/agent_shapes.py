@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workers.lib.engine_specs import AgentEndpoint
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.messages import ItemError, Message, error_text, from_items, items_request
+from workers.lib.specs.engines import AgentEndpoint
 from workers.lib.spending import Price, Usage, count_of
 from workers.lib.transcripts import agent_turns, foreign_part, is_empty
 

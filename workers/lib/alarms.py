@@ -34,7 +34,6 @@ from typing import Any, Literal, get_args
 
 from msgspec import defstruct
 
-from workers.lib.engine_specs import Form
 from workers.lib.run_outcome import (
     LIKELY,
     SOLVED,
@@ -48,7 +47,7 @@ from workers.lib.run_outcome import (
     rose,
     variance,
 )
-from workers.lib.typed import AtLeastOne, Number
+from workers.lib.typed import AtLeastOne, Form, Number
 
 Action = Literal["ignore", "warn", "pause", "stop"]
 START = 5  # values of a metric that define the run's start

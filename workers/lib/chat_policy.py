@@ -16,7 +16,7 @@ from workers.lib.model_names import SHOWN as MOST_NAME
 from workers.lib.model_names import Answering
 from workers.lib.policies import SPENT, PolicyError, Reply, Watch
 from workers.lib.prompting import as_text
-from workers.lib.specs import Server
+from workers.lib.specs.engines import Server
 from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
 
 

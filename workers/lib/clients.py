@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from workers.lib.chat_client import ChatClient, ChatServer
 from workers.lib.errors import SpecError
 from workers.lib.messages import text_of
 from workers.lib.outgoing import RefusedAddress, check_url
-from workers.lib.reward_scorer import RewardModelFolder, RewardScorer
-from workers.lib.specs import REMOTE, ModelServer
-from workers.lib.typed import convert
+from workers.lib.reward_scorer import RewardScorer
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.environment import REMOTE, Clients, Environment
 
 MAX_OUTPUT = 800  # tokens per answer
 VOTING_TEMPERATURE = 0.7  # at 0, every vote would be the same answer
@@ -47,29 +49,21 @@ def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
     )
 
 
-def clients_of(given: dict[str, Any]) -> dict[str, Any]:
-    """The clients that a spec names: `ask` and `complete` for {"judge": {base_url, model,
-    api_key_env?, allow_private?}}, `reward_models` for {"reward_models": [folder]}
-    (`RewardModelFolder`); {} if it names none. Raises SpecError, ChatError.
+def clients_of(spec: Clients) -> dict[str, Any]:
+    """The clients that a spec names: `ask` and `complete` of a judge, `reward_models` by digest;
+    {} if it names none. Raises SpecError, ChatError.
     """
-    folders = convert(
-        given.get("reward_models") or [],
-        list[RewardModelFolder],
-        "environment.clients.reward_models",
-    )
-    found: dict[str, Any] = (
-        {"reward_models": {folder.digest: RewardScorer(folder) for folder in folders}}
-        if folders
-        else {}
-    )
-    return found | _judge(given) if given.get("judge") else found
-
-
-def _judge(given: dict[str, Any]) -> dict[str, Any]:
-    judge = convert(given["judge"], ModelServer, "environment.clients.judge")
-    droppable = ("seed", "temperature", "response_format")
-    client = ChatClient(chat_server(judge, "judge", name="judge's server", droppable=droppable))
-    return {"ask": partial(answer, client), "complete": client.ask}
+    clients: dict[str, Any] = {}
+    if spec.reward_models:
+        clients["reward_models"] = {
+            folder.digest: RewardScorer(folder) for folder in spec.reward_models
+        }
+    if spec.judge:
+        droppable = ("seed", "temperature", "response_format")
+        server = chat_server(spec.judge, "judge", name="judge's server", droppable=droppable)
+        client = ChatClient(server)
+        clients |= {"ask": partial(answer, client), "complete": client.ask}
+    return clients
 
 
 def judging(sample: int) -> Drawn:
@@ -91,27 +85,21 @@ def answer(client: ChatClient, messages: list[dict], *, sample: int = 0) -> str:
     return text_of(client.ask(body)["choices"][0]["message"])
 
 
-def key_variables(spec: dict[str, Any]) -> list[str]:
-    """Names of the environment variables with the keys that a job's spec needs, for itself or for
-    its `versions` or `sides`.
+def key_variables(spec: Any) -> list[str]:
+    """Names of the environment variables with the keys that a job's spec needs: of its servers and
+    remote environments, at any depth. Only its own Structs are read, never the JSON in them: a task
+    names no variable of this process.
     """
-    parts = [spec, *spec.get("versions", []), *spec.get("sides", [])]
-    return [name for part in parts for name in _key_variables(part)]
+    if isinstance(spec, list | tuple):
+        return [name for item in spec for name in key_variables(item)]
+    if not isinstance(spec, Struct):
+        return []
+    own = key_variable(spec.kind, spec.config) if isinstance(spec, Environment) else ""
+    names = [getattr(spec, "api_key_env", ""), own]
+    parts = (getattr(spec, name) for name in spec.__struct_fields__)
+    return [name for name in names if name] + key_variables(list(parts))
 
 
-def _key_variables(spec: dict[str, Any]) -> list[str]:
-    environment = spec.get("environment") or {}
-    clients = [
-        given for given in (environment.get("clients") or {}).values() if isinstance(given, dict)
-    ]
-    rollouts = (spec.get("rollouts") or {}).get("servers", [])
-    named = [spec.get(name) or {} for name in ("server", "engine", "teacher_server")]
-    asked = [*clients, *named, *rollouts]
-    names = [server.get("api_key_env") for server in asked] + [key_variable(environment)]
-    return [name for name in names if name]
-
-
-def key_variable(environment: dict[str, Any]) -> str:
+def key_variable(kind: str, config: dict[str, Any]) -> str:
     """The variable with the key for a remote environment's server; "" if there is none."""
-    config = environment.get("config") or {}
-    return config.get("api_key_env", "") if environment.get("kind") in REMOTE else ""
+    return config.get("api_key_env", "") if kind in REMOTE else ""

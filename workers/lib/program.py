@@ -16,7 +16,7 @@ from workers.lib.errors import SpecError, sentence
 from workers.lib.events import Emitter
 from workers.lib.garbage import is_imported
 from workers.lib.memory import is_out_of_memory
-from workers.lib.specs import checked
+from workers.lib.specs.job import J, checked
 
 STOPPED = 128 + signal.SIGTERM
 UNUSABLE = 2  # exit status for an invalid spec, as for commands with invalid arguments
@@ -65,33 +65,33 @@ class StopFlag:
             raise Stop
 
 
-def read_spec(path: Path, kind: str) -> Any:
-    """The typed spec (workers.lib.specs). Raises SpecError with the field in its message."""
+def read_spec(path: Path, form: type[J]) -> J:
+    """The typed spec. Raises SpecError with the field in its message."""
     try:
         spec = json.loads(path.read_text())
     except OSError as error:
         raise SpecError(f"The spec {path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise SpecError(f"The spec {path} is not JSON: {error}.") from error
-    return checked(spec, kind)
+    return checked(spec, form)
 
 
-def run_main(kind: str, program: Callable[[Any, Emitter, StopFlag], None]) -> None:
-    """`python -m workers.<kind> spec.json`. Exit status: 0 done, 1 error (reported in an event), 2
-    an invalid spec (reported without a traceback, since it is not an error of the program), 143
+def run_main(form: type[J], program: Callable[[J, Emitter, StopFlag], None]) -> None:
+    """`python -m workers.<program> spec.json`. Exit status: 0 done, 1 error (reported in an event),
+    2 an invalid spec (reported without a traceback, since it is not an error of the program), 143
     asked to stop, 76 ended with another process of the job. If the spec asks for several processes,
     this one starts them (workers.lib.processes).
     """
     is_imported()
     if len(sys.argv) != 2:
-        sys.exit(f"usage: python -m workers.{kind} spec.json")
+        sys.exit(f"usage: python -m workers.{form.program()} spec.json")
     events, stop = Emitter(mute=processes.number() > 0), StopFlag()
     stop.install()
     try:
-        spec = read_spec(Path(sys.argv[1]), kind)
+        spec = read_spec(Path(sys.argv[1]), form)
         asked = getattr(getattr(spec, "config", None), "processes", 1)
         if asked > 1 and not processes.are_started():
-            processes.start_them(f"workers.{kind}", sys.argv[1], asked)
+            processes.start_them(f"workers.{form.program()}", sys.argv[1], asked)
         program(spec, events, stop)
     except PeerEnded:
         sys.exit(processes.LOST)

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from workers.lib.messages import cleaned, function_of, functions_of, schemas_of
-from workers.lib.specs import Form
-from workers.lib.typed import AnswerTokens, FormError, Temperature, Text, TopP, convert, plain
+from workers.lib.typed import AnswerTokens, Form, FormError, Temperature, Text, TopP, convert, plain
 
 # The parts of a harness that belong to the agent and may be changed. Everything else (tools,
 # limits) defines the task.

@@ -15,10 +15,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from workers.lib.engine_specs import Form
 from workers.lib.framed import Framed, Lost
 from workers.lib.messages import answer_text
-from workers.lib.typed import Text
+from workers.lib.specs.environment import RewardModelFolder
 from workers.lib.verifiers.types import Rollout
 
 START_S, ANSWER_S = 900.0, 900.0
@@ -33,18 +32,6 @@ PASSED_ON = (
     "CUDA_VISIBLE_DEVICES",
 )
 ROOT = Path(__file__).parents[2]
-
-
-class RewardModelFolder(Form, kw_only=True):
-    """The folders of a reward model version. `digest` is that of the adapter's folder, and is
-    checked when it is loaded.
-    """
-
-    name: Text
-    base: Text
-    adapter: Text
-    digest: Text
-    dtype: str = "float32"
 
 
 class CannotScore(Exception):

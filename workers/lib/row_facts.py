@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from workers.lib.specs import Labelled, Pair
+from workers.lib.specs.kto import Labelled
+from workers.lib.specs.rows import Pair
 
 
 def pair_facts(rows: Sequence[Pair]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import Any
 from workers.lib.chat_client import ChatServer
 from workers.lib.engines import Sampling
 from workers.lib.prefixes import Tree
-from workers.lib.specs import Rollouts
+from workers.lib.specs.rollouts import Rollouts
 from workers.lib.token_policy import CompletionClient, completion_body
 
 SHORT, LONG = 1, 17  # tokens per answer

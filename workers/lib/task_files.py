@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.lib.errors import SpecError
-from workers.lib.specs import check_tasks
+from workers.lib.specs.job import check_tasks
 
 
 def write_tasks(path: Path, tasks: Iterable[dict]) -> str:

@@ -22,7 +22,7 @@ from workers.lib.engines import Sampling
 from workers.lib.errors import JobError, SpecError
 from workers.lib.journal import Journal, KeptAccount
 from workers.lib.loop_thread import LoopThread
-from workers.lib.specs import Server
+from workers.lib.specs.engines import Server
 from workers.lib.spending import Meter, Price, Spent, Usage, usage_of
 from workers.lib.token_policy import CompletionClient, completion_body, sampled_in
 from workers.lib.token_rows import TokenRow

@@ -55,6 +55,12 @@ _OWN = re.compile(r"(\w+): (.*)\Z", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
+class Form(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A form without unknown fields: a misspelt setting is an error instead of silently becoming a
+    default.
+    """
+
+
 class FormError(SpecError):
     """JSON that does not match the form: `path` is where (“” for the whole), `problem` says what,
     as the end of a sentence.

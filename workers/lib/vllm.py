@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.lib.log_cause import cause
-from workers.lib.specs import ServedModel
+from workers.lib.specs.serve import ServedModel
 
 RANKS = (
     8,

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from workers.lib.errors import JobError
 from workers.lib.lora_files import WEIGHTS
-from workers.lib.specs import Training
+from workers.lib.specs.training import Training
 
 NOTHING_LEFT = (
     "The gradient was 0 from the first step: there is nothing to learn from these rows, or nothing"

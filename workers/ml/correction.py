@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from workers.lib.specs import GrpoConfig
+from workers.lib.specs.grpo import GrpoConfig
 from workers.lib.token_rows import TokenRow
 from workers.ml.policy_loss import summed
 

@@ -20,7 +20,7 @@ from workers.lib.advantages import (
 )
 from workers.lib.probes import watch
 from workers.lib.rollouts import Finished
-from workers.lib.specs import GrpoConfig
+from workers.lib.specs.grpo import GrpoConfig
 from workers.lib.verifiers import Score
 
 

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from workers.lib.errors import JobError, SpecError
 from workers.lib.lora_files import WEIGHTS, check_base_is_plain, check_files
 from workers.lib.prompting import written_for
-from workers.lib.specs import Lora, Model
+from workers.lib.specs.engines import Model
+from workers.lib.specs.training import Lora
 from workers.ml import four_bit
 
 DTYPES = ("float32", "bfloat16", "float16")

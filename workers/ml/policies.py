@@ -8,7 +8,8 @@ from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import Environment
 from workers.lib.policies import EnginePolicy, Policy, Watch
-from workers.lib.specs import AgentEndpoint, Engine, Model, Server, Timed
+from workers.lib.specs.engines import AgentEndpoint, Engine, Model, Server
+from workers.lib.specs.measure_latency import Timed
 from workers.lib.spending import Account
 
 AT_ONCE = 64

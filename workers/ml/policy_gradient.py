@@ -15,7 +15,7 @@ from torch import Tensor
 
 from workers.lib.rollouts import Finished
 from workers.lib.sampler_gap import gap_metrics
-from workers.lib.specs import GrpoConfig
+from workers.lib.specs.grpo import GrpoConfig
 from workers.lib.token_rows import TokenRow, rows_of
 from workers.ml.correction import correction_metrics, ratios, sampler_logprobs, weights
 from workers.ml.groups import Group

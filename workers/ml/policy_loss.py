@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.lib.specs import GrpoConfig
+from workers.lib.specs.grpo import GrpoConfig
 
 OF_SEQUENCE = ("gspo", "rloo")  # losses with one ratio per completion
 

@@ -18,7 +18,7 @@ from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from workers.lib.calibration import Calibration
 from workers.lib.errors import JobError
 from workers.lib.prompting import as_text
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.ml.models import add_adapter, device, load_base, load_weights, lora_config
 
 FACTS = (  # stored next to the adapter's weights, so that the artifact's digest covers both

@@ -28,7 +28,8 @@ from workers.lib.chat_client import ChatServer
 from workers.lib.engines import Sampling
 from workers.lib.errors import JobError
 from workers.lib.program import Stop
-from workers.lib.specs import Grpo, RolloutServer
+from workers.lib.specs.grpo import Grpo
+from workers.lib.specs.rollouts import RolloutServer
 from workers.lib.token_policy import Sampled, TokenPolicy, completion_body
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from workers.lib.engines import Output, Prompt, Sampling, Show, SoFar
-from workers.lib.specs import InProcess, Model
+from workers.lib.specs.engines import InProcess, Model
 from workers.ml.attention import Look, Pass, Segment, row_attention
 from workers.ml.chat_writer import ChatWriter
 from workers.ml.lean import packed_weights

@@ -24,7 +24,7 @@ from workers.lib.events import Emitter
 from workers.lib.prefixes import count_tokens
 from workers.lib.program import Stop, StopFlag
 from workers.lib.row_facts import use_facts
-from workers.lib.specs import SPECS, Training
+from workers.lib.specs.training import Training
 from workers.lib.watching import Alarmed, judge_end, report
 from workers.ml import checkpoint
 from workers.ml.four_bit import products_in_float32
@@ -46,7 +46,6 @@ Row = TypeVar("Row")
 OTHER_DRAWS = (
     10**12
 )  # offset between the seeds of two processes, which draw dropout for different rows
-KINDS = {form: kind for kind, form in SPECS.items()}
 ALWAYS = {
     "loss": "train/loss",
     "learning_rate": "train/learning_rate",
@@ -237,7 +236,7 @@ def reporting(
     data = (data or {}) | use_facts(spec.rows, steps * config.batch_size)
     watchman = Watchman(
         config.alarms,
-        spec.kind or KINDS[type(spec)],
+        spec.program(),
         checkpoint.seen_by("alarms", spec.resume_from),
     )
 

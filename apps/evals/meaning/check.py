@@ -16,6 +16,7 @@ from django.db import transaction
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project, Role
+from apps.core.runner import job_fields
 from apps.evals.actions import EvalSetError
 from apps.evals.canonical import digest_of
 from apps.evals.holdout.view_log import record_view
@@ -25,8 +26,10 @@ from apps.evals.models import EvalSet, MeaningCheck, MeaningPair, Task
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError
 from apps.registry.engines import engine_spec, model_spec
-from apps.registry.models import Engine, ModelVersion
+from apps.registry.models import ModelVersion
 from apps.registry.servers import ServerError, address_spec, check_address
+from workers.lib.specs.compare_meaning import CompareMeaning, HeldText, TrainedTexts
+from workers.lib.specs.engines import Engine, Model, Server
 
 MOST_TEXTS = 50_000
 PAIRS, MOST_PAIRS = 50, 500
@@ -75,7 +78,7 @@ def submit(
     version = _version(eval_set.project, source)
     engine, _ = _engine_and_model(source, version, is_operator)
     name = str(version) if version else source.name
-    if server := engine.get("base_url", ""):
+    if server := getattr(engine, "base_url", ""):
         record_view(
             eval_set=eval_set, by=asked_by or by, detail=f"sent to {server} for a semantic check"
         )
@@ -125,7 +128,7 @@ def _version(project: Project, source: Source) -> ModelVersion | None:
 
 def _engine_and_model(
     source: Source, version: ModelVersion | None, is_operator: bool
-) -> tuple[dict, dict]:
+) -> tuple[Engine, Model]:
     """The parts of the job's spec. Raises EvalSetError if the server may not be called or the model
     is gone.
     """
@@ -137,8 +140,8 @@ def _engine_and_model(
         raise EvalSetError(str(error)) from error
     if not source.model:
         raise EvalSetError("Enter the name of the model on that server.")
-    engine = address_spec(base_url, source.key_variable, model=source.model, kind=Engine.OPENAI)
-    return engine, {"base": source.model, "adapter": None}
+    engine = address_spec(Server, base_url, source.key_variable, model=source.model)
+    return engine, Model(base=source.model)
 
 
 def stop(*, eval_set: EvalSet, by: Any) -> None:
@@ -151,7 +154,7 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
 # The job
 
 
-def child_spec(job: MeaningCheck) -> dict:
+def comparison_spec(job: MeaningCheck) -> CompareMeaning:
     """Also stores what was compared. Raises EvalSetError, since permissions may have changed since
     the check was queued.
     """
@@ -169,15 +172,17 @@ def child_spec(job: MeaningCheck) -> dict:
     known = judged_different(
         eval_set.project, held, {task: digest_of(texts) for task, texts in others.items()}
     )
-    return {
-        "kind": "compare_meaning",
-        "engine": engine,
-        "model": model,
-        "held": [{"id": str(task.pk), "text": text} for task, text in held.items() if text],
-        "others": [{"id": str(task.pk), "texts": texts} for task, texts in others.items() if texts],
-        "known": [[str(one.pk), str(other.pk)] for one, other in known],
-        "most": job.spec["most"],
-    }
+    return CompareMeaning(
+        **job_fields(job),
+        engine=engine,
+        model=model,
+        held=[HeldText(id=str(task.pk), text=text) for task, text in held.items() if text],
+        others=[
+            TrainedTexts(id=str(task.pk), texts=texts) for task, texts in others.items() if texts
+        ],
+        known=[(str(held.pk), str(other.pk)) for held, other in known],
+        most=job.spec["most"],
+    )
 
 
 def complete(job: MeaningCheck, result: dict) -> dict:

@@ -63,7 +63,7 @@ def _tools(digest: str, prompt: str, environment: Environment) -> tuple[dict, ..
     try:
         return tuple(load(spec).tools)
     except SpecError:
-        return tuple(spec["harness"].get("tools") or [])
+        return tuple(spec.harness.tools or [])
 
 
 def request_of(messages: list[dict]) -> str:

@@ -22,7 +22,7 @@ from django.db import transaction
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.models import Project, Role
-from apps.core.runner import job_folder
+from apps.core.runner import job_fields, job_folder
 from apps.environments.clients import judge_of
 from apps.evals import actions
 from apps.evals.formats.rows import Bad
@@ -30,6 +30,9 @@ from apps.evals.models import EvalSet, Task, VariantJob
 from apps.evals.variants import batches, from_model
 from apps.evals.variants.seeds import ARGUMENTS, Seed
 from apps.registry.servers import ServerError, address_spec, check_address, stored_address
+from workers.lib.specs.engines import ModelServer
+from workers.lib.specs.write_variants import Seed as SeedSpec
+from workers.lib.specs.write_variants import WriteVariants
 from workers.lib.variants.requests import Cost, expected
 
 MOST_ASKED = 2_000  # answers of one job
@@ -187,11 +190,11 @@ def stop(*, eval_set: EvalSet, by: Any) -> None:
 # Doing it
 
 
-def child_spec(job: VariantJob) -> dict:
+def variants_spec(job: VariantJob) -> WriteVariants:
     if not is_installed():
         raise actions.EvalSetError(ABSENT)
     wanted = WriteOrder(**job.spec["wanted"])
-    return spec_of(batches.usable_seeds(job.eval_set), wanted)
+    return spec_of(batches.usable_seeds(job.eval_set), wanted, **job_fields(job))
 
 
 def store_events(job: VariantJob, events: list[dict]) -> None:
@@ -235,28 +238,30 @@ def _tidy(home: Path) -> None:
     shutil.rmtree(home / "out", ignore_errors=True)
 
 
-def spec_of(seeds: list[Task], wanted: WriteOrder) -> dict:
-    """The child's spec (workers.write_variants)."""
-    server = address_spec(
-        wanted.base_url, wanted.key_variable, model=wanted.model, timeout_s=TIMEOUT_S
+def spec_of(seeds: list[Task], wanted: WriteOrder, **job: Any) -> WriteVariants:
+    return WriteVariants(
+        **job,
+        server=address_spec(
+            ModelServer,
+            wanted.base_url,
+            wanted.key_variable,
+            model=wanted.model,
+            timeout_s=TIMEOUT_S,
+        ),
+        seeds=[
+            SeedSpec(
+                key=str(task.pk),
+                messages=task.messages,
+                calls=from_model.calls_of(batches.seed_of(task)),
+                tools=task.tools,
+            )
+            for task in seeds
+            if _kinds(task, wanted)
+        ],
+        kinds=wanted.kinds,
+        each=wanted.each,
+        most_tokens=wanted.tokens,
     )
-    asked = [task for task in seeds if _kinds(task, wanted)]
-    told = [
-        {
-            "key": str(task.pk),
-            "messages": task.messages,
-            "calls": from_model.calls_of(batches.seed_of(task)),
-            "tools": task.tools,
-        }
-        for task in asked
-    ]
-    return {
-        "server": server,
-        "seeds": told,
-        "kinds": wanted.kinds,
-        "each": wanted.each,
-        "most_tokens": wanted.tokens,
-    }
 
 
 def _rows(path: Path) -> Iterator[Any]:

@@ -11,9 +11,11 @@ from django.db import IntegrityError, transaction
 
 from apps.core import jobs
 from apps.core.errors import Rejected
+from apps.core.runner import job_fields
 from apps.promotion.deployment.models import Fingerprint, FingerprintJob
 from apps.registry.engines import model_spec
 from apps.registry.models import Engine, ModelKind, ModelVersion
+from workers.lib.specs import fingerprint as specs
 from workers.lib.weights_proof import TEXT, Measured, Reference
 
 MOST_OTHERS = 50
@@ -73,14 +75,14 @@ def ask_for(version: ModelVersion, *, by: Any = None) -> FingerprintJob | None:
         return None
 
 
-def job_spec(job: FingerprintJob) -> dict[str, Any]:
+def job_spec(job: FingerprintJob) -> specs.Fingerprint:
     """Raises ModelError, ArtifactError."""
-    return {
-        "kind": "fingerprint",
-        "model": model_spec(job.version),
-        "text": TEXT,
-        "dtype": settings.FLYWHEEL_DTYPE,
-    }
+    return specs.Fingerprint(
+        **job_fields(job),
+        model=model_spec(job.version),
+        text=TEXT,
+        dtype=settings.FLYWHEEL_DTYPE,
+    )
 
 
 def complete(job: FingerprintJob, result: dict) -> dict:

@@ -17,7 +17,7 @@ from apps.training.judged import Example as Judged
 from apps.training.models import SHAPES, Dataset, Example, Method
 from apps.training.sft_rows import sft_row
 from workers.lib.chat_tokens import Conversation
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import convert, plain
 
 SAMPLED = 64  # rows whose prompts are tokenized
@@ -119,10 +119,8 @@ def conversations(asked: Asked) -> tuple[list[Conversation], int]:
     for task in spread(tasks):
         if asked.method == Method.SFT:
             if row := sft_row(task, environment):
-                answers = [row["completion"]] if "completion" in row else []
-                found.append(
-                    Conversation(row["messages"], row["tools"], answers, row.get("turns", []))
-                )
+                answers = [row.completion] if row.completion else []
+                found.append(Conversation(row.messages, row.tools, answers, row.turns))
         else:
             episode = environment.open(task.as_spec())
             found.append(Conversation(episode.messages, episode.offered))

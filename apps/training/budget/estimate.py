@@ -30,7 +30,7 @@ from apps.training.models import PROGRAMS, Measurement, Method
 from workers.lib.chat_tokens import Conversation, Tokenized, counted_apart
 from workers.lib.errors import JobError, SpecError
 from workers.lib.memory import gigabytes
-from workers.lib.specs import SIDE_BY_SIDE
+from workers.lib.specs.training import SIDE_BY_SIDE
 from workers.lib.training_cost import (
     Lengths,
     Rates,

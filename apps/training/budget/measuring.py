@@ -11,6 +11,7 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.models import JobState
+from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
@@ -19,7 +20,8 @@ from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelVersion
 from apps.registry.rollout_servers import rollouts_spec
 from apps.training.models import Measurement
-from workers.lib.specs import SIDE_BY_SIDE, Lora
+from workers.lib.specs.measure_training import MeasureTraining
+from workers.lib.specs.training import SIDE_BY_SIDE, Lora
 from workers.lib.typed import convert
 
 TASKS = 16  # tasks of the run used for the measurement
@@ -120,21 +122,17 @@ def measure_for(asked: Any, *, by: Any) -> Measurement:
     )
 
 
-def child_spec(job: Measurement) -> dict[str, Any]:
-    tasks = list(job.eval_set.tasks.trainable()[:TASKS])
-    spec = {
-        "kind": "measure_training",
-        "seed": 0,
-        "model": model_spec(job.parent),
-        "engine": engine_spec(job.parent, SIDE_BY_SIDE),
-        "environment": job_spec(job.environment),
-        "tasks": [task.as_spec() for task in tasks],
-        "lora": job.spec["lora"],
-        "max_new_tokens": job.spec["max_new_tokens"],
-    }
-    convert(job.spec["lora"], Lora)
-    return spec | (
-        {"rollouts": rollouts_spec(job.pk, job.spec["rollouts"])} if job.spec["rollouts"] else {}
+def measuring_spec(job: Measurement) -> MeasureTraining:
+    servers = job.spec["rollouts"]
+    return MeasureTraining(
+        **job_fields(job),
+        model=model_spec(job.parent),
+        engine=engine_spec(job.parent, SIDE_BY_SIDE),
+        environment=job_spec(job.environment),
+        tasks=[task.as_spec() for task in job.eval_set.tasks.trainable()[:TASKS]],
+        lora=convert(job.spec["lora"], Lora),
+        max_new_tokens=job.spec["max_new_tokens"],
+        rollouts=rollouts_spec(job.pk, servers) if servers else None,
     )
 
 

@@ -37,13 +37,13 @@ from apps.training.models import PROGRAMS, SHAPES, Method, TrainingRun
 from apps.training.refusals import refuse_leaks
 from apps.training.results import lineage
 from apps.training.reward_lock import require_reviewed
-from apps.training.sft_rows import as_leak_row, example_rows, sft_row, whole_conversation
+from apps.training.sft_rows import LearnedRow, example_rows, sft_row
 from workers.lib.environments import Environment
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.errors import SpecError, sentence
 from workers.lib.messages import items_request, read_json
 from workers.lib.prompting import written_for
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import convert
 
 SALT = "flywheel.engine-plan"
@@ -124,13 +124,13 @@ def learned_texts(plan: Plan) -> Iterable[tuple[str, dict]]:
     are compared with the hold-outs.
     """
     for row in plan.rows:
-        asked = {"messages": row.messages}
         if row.turns:
-            yield row.key, whole_conversation(asked | {"turns": row.turns})
+            yield row.key, {"messages": row.messages + row.turns}
         elif row.chosen:
-            yield row.key, as_leak_row(asked | {"chosen": row.chosen, "rejected": row.rejected})
+            pair = {"chosen": row.chosen, "rejected": row.rejected}
+            yield row.key, {"prompt": row.messages} | pair
         elif row.good is not None or not row.gym:
-            yield row.key, as_leak_row(asked | {"completion": row.completion})
+            yield row.key, {"prompt": row.messages, "completion": row.completion}
 
 
 def plan_of(
@@ -154,22 +154,22 @@ def plan_of(
     return plan_with(run, environment, config, rows, checked, facts)
 
 
-def row_of_example(key: str, row: dict, template: str) -> Row:
+def row_of_example(key: str, row: LearnedRow, template: str) -> Row:
     """A row as a job here learns from it: with native tools if the chat template supports them,
     otherwise with the tools written as text.
     """
-    turns = row.get("turns", [])
-    messages, tools = written_for(template, row["messages"], row["tools"])
-    whole, _ = written_for(template, [*row["messages"], *turns], row["tools"])
+    turns = getattr(row, "turns", [])
+    messages, tools = written_for(template, row.messages, row.tools)
+    whole, _ = written_for(template, [*row.messages, *turns], row.tools)
     return Row(
         key,
         messages,
         tools or [],
-        row.get("completion", ""),
+        getattr(row, "completion", ""),
         turns=whole[len(messages) :],
-        chosen=row.get("chosen", ""),
-        rejected=row.get("rejected", ""),
-        good=row.get("good"),
+        chosen=getattr(row, "chosen", ""),
+        rejected=getattr(row, "rejected", ""),
+        good=getattr(row, "good", None),
     )
 
 

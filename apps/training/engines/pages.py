@@ -25,7 +25,7 @@ from apps.training.engines.folder import ENGINES, Engine
 from apps.training.engines.settings import left_behind
 from apps.training.models import PROGRAMS, TrainingRun
 from apps.training.reward_lock import uses_reward
-from workers.lib.specs import CONFIGS
+from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import convert
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.lib.specs import Training
+from workers.lib.specs.training import Training
 
 
 class ExportError(ValueError):

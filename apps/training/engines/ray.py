@@ -27,7 +27,7 @@ from apps.core.actions import create_api_key, revoke_api_key
 from apps.core.bus import on
 from apps.core.kinds import Incomplete
 from apps.core.models import ACTIVE_STATES
-from apps.core.runner import job_folder
+from apps.core.runner import job_fields, job_folder
 from apps.core.scopes import Scope
 from apps.registry.actions import ModelError, register_adapter
 from apps.registry.artifacts import ArtifactError, NeededArtifacts
@@ -41,6 +41,10 @@ from apps.training.engines.folder import CARRIED, packed
 from apps.training.engines.returned import ResultError, Returned, store_adapter
 from apps.training.models import Method, TrainingRun
 from apps.training.results import lineage, version_name
+from workers.lib.alarms import AlarmSettings
+from workers.lib.specs.engines import ServerAddress
+from workers.lib.specs.ray_job import RayJob
+from workers.lib.typed import convert
 
 SALT = "flywheel.ray-run"
 LASTS = timedelta(days=30)  # lifetime of key and token, unless the run ends earlier
@@ -113,7 +117,7 @@ def copy_of(run: TrainingRun, by: Any) -> TrainingRun:
 # The worker's input
 
 
-def child_spec(run: TrainingRun) -> dict[str, Any]:
+def ray_spec(run: TrainingRun) -> RayJob:
     """The spec of `workers.ray_job`. A later attempt follows the job that an earlier one submitted.
     Raises TrainingError.
     """
@@ -137,17 +141,17 @@ def child_spec(run: TrainingRun) -> dict[str, Any]:
             {"submission": submission, "env": environment_of(run, cluster, submission)},
         )
     engine, config = exporting.engine_named(run.spec["engine"]), run.spec["config"]
-    return {
-        "kind": "ray_job",
-        "server": address_spec(cluster.base_url, cluster.key_variable),
-        "package": str(home / "package.zip"),
-        "secrets": str(home / "secrets.json"),
-        "name": run.name,
-        "method": run.method,
-        "total": config["steps"],
-        "gpus": 0.0 if engine.with_ray else cluster.gpus,
-        "alarms": config.get("alarms") or {},
-    }
+    return RayJob(
+        **job_fields(run),
+        server=address_spec(ServerAddress, cluster.base_url, cluster.key_variable),
+        package=str(home / "package.zip"),
+        secrets=str(home / "secrets.json"),
+        name=run.name,
+        method=run.method,
+        total=config["steps"],
+        gpus=0.0 if engine.with_ray else cluster.gpus,
+        alarms=convert(config.get("alarms") or {}, AlarmSettings, "alarms"),
+    )
 
 
 def package(run: TrainingRun, submission: str) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from workers.lib.specs import Training
+from workers.lib.specs.training import Training
 
 # Setting: its name for people, and whether a run uses it. All other settings are supported by every
 # engine, or only affect memory.

@@ -23,7 +23,7 @@ from apps.reviews.actions import require_unlocked
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.models import PromptSearch
 from apps.training.prompt_search.cost import Size
-from workers.lib.specs import SearchConfig
+from workers.lib.specs.search_prompts import SearchConfig
 from workers.lib.typed import FormError, convert, plain
 
 ABSENT = (

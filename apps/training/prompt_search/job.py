@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
+from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.environments.scorer import record_scorer
 from apps.evals.actions import HoldoutLeak
@@ -21,13 +22,21 @@ from apps.reviews.actions import require_unlocked
 from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.refusals import refuse_leaks
 from workers.lib.prompts import from_harness
+from workers.lib.specs.search_prompts import (
+    ReflectingServer,
+    SearchConfig,
+    SearchPrompts,
+    UsedBefore,
+)
+from workers.lib.specs.training import SIDE_BY_SIDE
+from workers.lib.typed import convert
 
 TIMEOUT_S = 180.0  # seconds for one answer of the reflecting model
 MOST_EVIDENCE = 1_000  # characters of one task's
 USED = ("calls", "input_tokens", "output_tokens", "usd")
 
 
-def child_spec(search: PromptSearch) -> dict:
+def search_spec(search: PromptSearch) -> SearchPrompts:
     """Checks the lock and the hold-outs again: both may have changed since the search was queued.
     Raises TrainingLocked, HoldoutLeak, ModelError, ScorerChanged."""
     record_scorer(search, search.environment, scored=search.candidates.exists())
@@ -41,28 +50,28 @@ def child_spec(search: PromptSearch) -> dict:
     validation = list(search.dataset.eval_set.tasks.filter(split=Split.VALIDATION))
     rows = ((task.key, leaks.row_of(task)) for task in tasks + validation)
     refuse_leaks(search, tasks, rows, version.prompt)
-    return {
-        "kind": "search_prompts",
-        "seed": search.spec["seed"],
-        "model": model_spec(version, search.spec["engine"]),
-        "engine": engine_spec(version, 64, search.spec["engine"]),
-        "environment": job_spec(search.environment, version.prompt),
-        "server": _server(search.spec["reflecting"]),
-        "prompt": search.spec["prompt"],
-        "tasks": [task.as_spec() for task in tasks],
-        "validation_tasks": [task.as_spec() for task in validation],
-        "evidence": evidence(tasks),
-        "config": search.spec["config"],
-        "used": {name: search.used[name] for name in USED if name in search.used},
-        "python": settings.FLYWHEEL_GEPA_PYTHON,
-    }
+    return SearchPrompts(
+        **job_fields(search),
+        model=model_spec(version, search.spec["engine"]),
+        engine=engine_spec(version, SIDE_BY_SIDE, search.spec["engine"]),
+        environment=job_spec(search.environment, version.prompt),
+        server=_server(search.spec["reflecting"]),
+        prompt=search.spec["prompt"],
+        tasks=[task.as_spec() for task in tasks],
+        validation_tasks=[task.as_spec() for task in validation],
+        evidence=evidence(tasks),
+        config=convert(search.spec["config"], SearchConfig, "config"),
+        used=UsedBefore(**{name: search.used[name] for name in USED if name in search.used}),
+        python=settings.FLYWHEEL_GEPA_PYTHON,
+    )
 
 
-def _server(reflecting: dict[str, Any]) -> dict[str, Any]:
+def _server(reflecting: dict[str, Any]) -> ReflectingServer:
     """Raises ModelError if it may no longer be called."""
     price = reflecting["price"] or (0.0, 0.0)
     dialect = reflecting.get("dialect", Dialect.NATIVE)
     return asked_at(
+        ReflectingServer,
         server_of(reflecting),
         model=reflecting["model"],
         dialect=dialect,

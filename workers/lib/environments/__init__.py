@@ -1,7 +1,7 @@
 """Environments: what turns a task into a conversation and what an agent did into a score. Light: no
 torch.
 
-Their spec is `workers.lib.specs.Environment`. See docs/environments.md.
+Their spec is `workers.lib.specs.environment`. See docs/environments.md.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from workers.lib.clients import clients_of
 from workers.lib.errors import SpecError
 from workers.lib.messages import call_of
-from workers.lib.specs import Environment as EnvironmentSpec
-from workers.lib.specs import Harness
+from workers.lib.specs.environment import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Harness
 from workers.lib.typed import convert
 from workers.lib.verifiers import Clients, Execution, Score
 

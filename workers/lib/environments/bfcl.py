@@ -20,7 +20,7 @@ from workers.lib.environments import EnvironmentFailed
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode
 from workers.lib.errors import SpecError
 from workers.lib.sandbox import CodeError, Limits, SandboxError, shared
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, masked
 
 OWN = "bfcl_turns"

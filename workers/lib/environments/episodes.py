@@ -25,7 +25,7 @@ from workers.lib.messages import (
     without_reasoning,
 )
 from workers.lib.prompts import shown
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import (
     Clients,
     Execution,

@@ -15,7 +15,7 @@ from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
 from workers.lib.mcp import McpClient, McpError, error_text, observed
 from workers.lib.outgoing import RefusedAddress
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, build
 
 OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "tools": list}

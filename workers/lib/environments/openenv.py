@@ -26,7 +26,7 @@ from workers.lib.environments.episodes import (
 from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
 from workers.lib.openenv import AGENTS_FAULT, LOST, OBSERVE, STEP, OpenEnvError, Session, error_text
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score
 
 OPTIONS = {

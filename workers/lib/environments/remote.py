@@ -23,7 +23,7 @@ from workers.lib.errors import SpecError
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import chat_tool
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, masked
 
 TRIES = 3

@@ -12,7 +12,7 @@ from rapidfuzz.distance import Indel
 from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged
 from workers.lib.messages import argument_share, normalise, same_value
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, build
 
 

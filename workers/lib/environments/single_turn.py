@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, build
 
 

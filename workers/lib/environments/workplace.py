@@ -11,7 +11,7 @@ from typing import Any
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged
 from workers.lib.json_schema import JsonSchema, refusal
 from workers.lib.messages import argument_share, as_json, native_calls, text_of
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score, build
 
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")

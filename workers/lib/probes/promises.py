@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from workers.lib.specs import ALWAYS_PROMISED
+from workers.lib.specs.probe import ALWAYS_PROMISED
 
 ANY_TEXT = frozenset({"case", "text_space"})
 # How the kind `expected` judges the forms of expected outputs that perturbations change.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from workers.lib.specs import MANY_MEDIUM, ProbeOptions
+from workers.lib.specs.probe import MANY_MEDIUM, ProbeOptions
 from workers.lib.verifiers import Score
 
 SHOWN = 2000  # characters of an input that a finding shows

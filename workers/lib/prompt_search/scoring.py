@@ -16,7 +16,7 @@ from workers.lib.journal import Journal, key_of
 from workers.lib.policies import Policy
 from workers.lib.prompt_search.records import record
 from workers.lib.rollouts import Finished, Limits, stream
-from workers.lib.specs import SearchPrompts
+from workers.lib.specs.search_prompts import SearchPrompts
 from workers.lib.spending import Spent
 
 MOST_MASKED = (

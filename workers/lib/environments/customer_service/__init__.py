@@ -29,7 +29,7 @@ from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, ver
 from workers.lib.errors import SpecError
 from workers.lib.json_schema import refusal
 from workers.lib.messages import text_of
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score
 
 MAX_TURNS = 20

@@ -27,7 +27,7 @@ from workers.lib.environments.episodes import (
 from workers.lib.environments.packages.runners import PackageFailed, Runner, runner_of
 from workers.lib.errors import SpecError
 from workers.lib.json_schema import JsonSchema, refusal
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.typed import convert
 from workers.lib.verifiers import Clients, Execution, Rollout, Score
 from workers.lib.verifiers.base import Guarded, Unavailable, Unscorable

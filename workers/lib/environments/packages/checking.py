@@ -22,8 +22,8 @@ from workers.lib.environments.packages.runners import PackageFailed, Runner
 from workers.lib.json_schema import refusal
 from workers.lib.messages import to_native
 from workers.lib.rollouts import out_of_range
-from workers.lib.specs import Environment as EnvironmentSpec
-from workers.lib.specs import Harness
+from workers.lib.specs.environment import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Harness
 
 TRIED = 5  # minimum number of tasks, however long they take
 MOST_TRIED = 500

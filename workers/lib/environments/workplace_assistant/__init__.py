@@ -24,7 +24,7 @@ from workers.lib.environments.workplace_assistant.tables import (
 )
 from workers.lib.environments.workplace_assistant.tools import TOOLS, coerced
 from workers.lib.errors import SpecError
-from workers.lib.specs import Environment as EnvironmentSpec
+from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score
 
 OWN = "tables"

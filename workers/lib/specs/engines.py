@@ -1,20 +1,10 @@
-"""The part of a job's spec about who answers: a model in this process, a model on a server, or a
-whole agent.
-"""
+"""What answers in a job: a model in this process, a model on a server, or a whole agent."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
-
-from workers.lib.typed import AtLeastOne, Count, NotNegative, Positive, Text
-
-
-class Form(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A form without unknown fields: a misspelt setting is an error instead of silently becoming a
-    default.
-    """
+from workers.lib.typed import AtLeastOne, Count, Form, NotNegative, Positive, Text
 
 
 class Model(Form, kw_only=True):
@@ -30,18 +20,22 @@ class InProcess(Form, kw_only=True, tag_field="kind", tag="transformers"):
     batch_size: AtLeastOne = 64
 
 
-class ModelServer(Form, kw_only=True):
-    """Any OpenAI-compatible server. `api_key_env` names the environment variable with its key.
-    `dialect`: tools and calls as in chat completions, written as text for models without tool
-    support, or as in OpenAI's Responses API. `template`: the model's chat template where it is
-    known, for what it refuses in a conversation written as text.
-    """
+class ServerAddress(Form, kw_only=True):
+    """`api_key_env` names the environment variable with the server's key."""
 
     base_url: Text
-    model: Text
     api_key_env: str | None = None
-    timeout_s: Positive = 120.0
     allow_private: bool = False
+
+
+class ModelServer(ServerAddress, kw_only=True):
+    """Any OpenAI-compatible server. `dialect`: tools and calls as in chat completions, written as
+    text for models without tool support, or as in OpenAI's Responses API. `template`: the model's
+    chat template where it is known, for what it refuses in a conversation written as text.
+    """
+
+    model: Text
+    timeout_s: Positive = 120.0
     dialect: Literal["native", "text", "responses"] = "native"
     template: str = ""
 
