@@ -278,7 +278,7 @@ def test_production_is_not_archived_while_flows_name_it(channel: Channel) -> Non
         .content.decode()
     )
     assert "It is used by the flow “nightly”. Change or delete what uses it first." in page
-    assert "because these depend on it. </p>" in page and "Archive it instead" not in page
+    assert "because these depend on it.</p>" in page and "Archive it instead" not in page
     with pytest.raises(ManagedError, match="the flow “nightly”"):
         archive(channel)
     flows.save_flow(
