@@ -98,7 +98,6 @@ def unlock_account(*, username: str, project: Project | None, by: Any) -> bool:
     return unlocked
 
 
-@dataclass(frozen=True)
 class ProjectCreated(Event):
     project: Project
     by: Any
@@ -215,13 +214,11 @@ def revoke_api_key(*, key: ApiKey, by: Any, actor_label: str = "") -> bool:
     return revoked
 
 
-@dataclass(frozen=True)
 class InvitationAccepted(Event):
     invitation: Invitation
     by: Any
 
 
-@dataclass(frozen=True)
 class MemberChanged(Event):
     """Somebody joined, has another role, or was removed (`role` is None)."""
 

@@ -1,6 +1,6 @@
 """What layers tell and ask those above them, without knowing them.
 
-What happens is an `Event`, what is asked a `Question`: dataclasses, defined next to the function
+What happens is an `Event`, what is asked a `Question`: Structs, defined next to the function
 that publishes or asks them. Whoever has to act or knows an answer is a function marked `@on(…)`
 (above its other decorators), in the module that knows the rule:
 
@@ -22,11 +22,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
 
+import msgspec
+
 A = TypeVar("A")
 F = TypeVar("F", bound=Callable[[Any], Any])
 
 
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """Something that has happened, or is about to."""
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -38,7 +37,6 @@ class Rejected(Exception):
     field: str | None = None
 
 
-@dataclass(frozen=True)
 class RefusalShown(Event):
     """The error's sentence is about to be shown to `by`, a person or an API key."""
 

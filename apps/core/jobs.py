@@ -4,7 +4,6 @@ runs it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -27,7 +26,6 @@ EXPIRES_S = 2 * LAST_RESEND.total_seconds()
 RESENT_AT_ONCE = 100
 
 
-@dataclass(frozen=True)
 class JobEnded(Event):
     """`by`: who cancelled it; None if it ended by itself."""
 

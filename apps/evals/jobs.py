@@ -5,7 +5,7 @@ written by a model, semantic checks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from django.conf import settings
@@ -179,7 +179,6 @@ def store_events(run: EvalRun, events: list[dict]) -> None:
         _stop_if_decided(run, len(samples))
 
 
-@dataclass(frozen=True)
 class IsDecided(Question[bool]):
     """Whether a comparison needs no more samples of the evaluation, so that it may stop early."""
 

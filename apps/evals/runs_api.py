@@ -4,7 +4,6 @@ project.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -157,7 +156,6 @@ def _submitted(
     return answers.open_run(agent=agent, **given)
 
 
-@dataclass(frozen=True)
 class MoreOfRun(Question[dict[str, Any]]):
     """Fields that other layers add to an evaluation's answer."""
 

@@ -5,7 +5,6 @@ settings.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +25,6 @@ DIGEST_AFTER = timedelta(minutes=2)  # what happens meanwhile goes into the same
 KEPT = timedelta(days=90)
 
 
-@dataclass(frozen=True)
 class WithheldExcerpts(Question[Collection[str]]):
     """Those of these keys of notifications whose excerpts may no longer be quoted."""
 

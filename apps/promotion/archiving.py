@@ -4,8 +4,6 @@ longer served.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from apps.core.bus import Question, ask, on
 from apps.core.managed.objects import (
     Archived,
@@ -51,7 +49,6 @@ register(
 )
 
 
-@dataclass(frozen=True)
 class ChannelUsers(Question[list[str]]):
     """What refers to a channel by its name, such as “the flow nightly”."""
 

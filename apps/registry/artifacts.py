@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -38,7 +37,6 @@ TRIES = 3  # attempts to read a file from a store whose connection breaks
 SPARE = 64 * 2**20  # bytes that a fetch leaves free on the disk
 
 
-@dataclass(frozen=True)
 class NeededArtifacts(Question[set[str]]):
     """Those of these artifacts that are needed although no model version has them."""
 

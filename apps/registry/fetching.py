@@ -13,7 +13,6 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +43,6 @@ SPARE = 64 * 2**20  # extra bytes of a download: the model card and the archive'
 UNREAD = (OSError, ValueError, httpx2.HTTPError, tarfile.TarError)
 
 
-@dataclass(frozen=True)
 class DownloadAddress(Question[str]):
     """An address from which a version's files can be downloaded once."""
 

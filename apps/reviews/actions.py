@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
@@ -54,7 +53,6 @@ __all__ = [
 SIZE = 60
 
 
-@dataclass(frozen=True)
 class OutputJudged(Event):
     """People have judged an output of a training run. Published after the commit."""
 

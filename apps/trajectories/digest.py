@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -44,7 +43,6 @@ TASK, EXPIRES_S = "trajectories.digest", 30
 wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0)
 
 
-@dataclass(frozen=True)
 class RunsDigested(Event):
     """Runs of a project were stored, changed or removed. `counts` were added to its hours, in the
     digest's transaction, so that each arrival counts once for listeners, too.

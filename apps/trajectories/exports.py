@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -143,7 +142,6 @@ class LeftOut(Exception):
     """A trajectory that is not a training example; the message is the reason."""
 
 
-@dataclass(frozen=True)
 class MayNotTrain(Question[Collection[int]]):
     """The indexes of those runs that no model may learn from. `lines` are theirs of the export."""
 

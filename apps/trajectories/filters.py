@@ -121,7 +121,6 @@ SIGNS = {"min": "≥", "max": "≤"}
 FEW = 1_000  # rows: more are soon met from the newest on
 
 
-@dataclass(frozen=True)
 class LearnedBy(Question[QuerySet]):
     """Those of the rows that a model or training run learned from."""
 

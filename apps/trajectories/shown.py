@@ -5,7 +5,6 @@ who has seen which.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +17,6 @@ from apps.trajectories.models import Trajectory
 Runs = Collection[UUID] | QuerySet[Trajectory]
 
 
-@dataclass(frozen=True)
 class RunsShown(Event):
     """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API key.
 

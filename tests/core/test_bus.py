@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from importlib import import_module
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
@@ -16,7 +15,6 @@ from apps.core.bus import Event, Listener, Question, ask, first, on, publish
 M = TypeVar("M")
 
 
-@dataclass(frozen=True)
 class Moved(Event, Generic[M]):
     row: M
 
@@ -25,7 +23,6 @@ class Moved(Event, Generic[M]):
         return type(self.row)
 
 
-@dataclass(frozen=True)
 class HowMany(Question[int]):
     limit: int
 

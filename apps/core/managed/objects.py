@@ -50,7 +50,6 @@ class Dependent(NamedTuple):
     links: list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
 class _OfRow(Event, Generic[M]):
     row: M
 
@@ -71,15 +70,13 @@ class WhyNotRename(_OfRow[M], Question[str]):
     """Why it may not be renamed, as a sentence."""
 
 
-@dataclass(frozen=True)
 class ArchivingOrDeleting(_OfRow[M]):
     """Listeners raise PermissionDenied where the object does not let an API key do that."""
 
     key: ApiKey | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Archived(_OfRow[M]):
+class Archived(_OfRow[M], kw_only=True):
     """It was archived or brought `back`, in this transaction, in which its row is locked."""
 
     back: bool

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from graphlib import TopologicalSorter
 from typing import Generic, TypeVar
@@ -44,7 +43,6 @@ CHUNK = 2000
 SETTLES = timedelta(seconds=10)  # keys are trusted for some seconds, and requests take some
 
 
-@dataclass(frozen=True)
 class Deleting(Question[Callable[[], None]], Generic[M]):
     """Rows that are about to go. The answer is called when they are gone, in the same
     transaction."""

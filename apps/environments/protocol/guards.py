@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from apps.core.bus import Event
@@ -14,7 +13,6 @@ class Use(Enum):
     SCORE = "scored"
 
 
-@dataclass(frozen=True)
 class UsingTask(Event):
     """Listeners raise Refusal if the caller may not. A task is {messages, expected, …}, or any row
     that a grader is given.
