@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import gc
 import time
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from workers.lib.agent_policy import AgentPolicy
 from workers.lib.engines import Sampling
@@ -15,7 +18,8 @@ from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
-from workers.lib.specs.engines import AgentEndpoint
+from workers.lib.shares import Shares, divided
+from workers.lib.specs.engines import AgentEndpoint, InProcess
 from workers.lib.specs.environment import Harness
 from workers.lib.specs.evaluate import Evaluate
 from workers.lib.task_files import read_tasks
@@ -71,6 +75,10 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     limited = isinstance(engine, AgentEndpoint) and bool(engine.most_tokens or engine.most_usd)
     events.progress(0, total, "calling the agent" if agent else "loading the model")
     environment = load(spec.environment)
+    shares = Shares()
+    if isinstance(engine, InProcess) and not environment.multi_turn:
+        shares = divided("workers.evaluate", Path(spec.model.base), len(tasks))
+        engine = msgspec.structs.replace(engine, threads=engine.threads or shares.threads)
 
     def show() -> None:
         nonlocal shown, shown_at
@@ -80,18 +88,25 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
         events.progress(ended, total, f"{passed} of {ended} succeeded")
 
     def tell(index: int, sample: int, done: Finished) -> None:
-        nonlocal ended, passed, answered
         if agent and done.problem:
             done.score.details = [*done.score.details, done.problem]
         done.score.details = [*done.score.details, *(fault[:500] for fault in done.faults)]
         emit_sample(events, tasks[index], sample, done, phase="eval")
-        ended, passed = ended + 1, passed + done.score.success
-        answered = answered or bool(done.replies)
-        if ended == total or time.monotonic() - shown_at >= SHOWN_EVERY_S:
-            show()
+        count(done.score.success, bool(done.replies))
         if ended == total and not answered:
             raise JobError(f"No sample got an answer. {done.score.mask_reason or done.problem}")
         stop.check()
+
+    def pass_on(sample: dict[str, Any]) -> None:
+        events.sample(**{name: sample[name] for name in sample.keys() - {"type", "seq", "at"}})
+        count(sample["success"], True)
+
+    def count(success: bool, has_reply: bool) -> None:
+        nonlocal ended, passed, answered
+        ended, passed = ended + 1, passed + success
+        answered = answered or has_reply
+        if ended == total or time.monotonic() - shown_at >= SHOWN_EVERY_S:
+            show()
 
     # everything loaded by now stays, so the garbage collector need not scan it again and again
     gc.freeze()
@@ -116,7 +131,10 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
             n=n,
             concurrency=episodes_at_once(engine, environment),
             seed=spec.seed,
+            only=shares.of(len(tasks)),
+            check=(lambda: shares.read(pass_on)) if shares.others else None,
         )
+        shares.read_all(pass_on, stop.check)
     except JobError:  # for a limit or a rejected key, the progress shows how many samples are kept
         if ended > shown or limited:
             show()
