@@ -5,11 +5,15 @@ itself.
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth import authenticate
+from django.contrib.staticfiles.finders import get_finder
 from django.core.management import call_command
 
+from apps.core.management.commands import prepare
 from apps.core.models import ApiKey, key_digest
 
 pytestmark = pytest.mark.django_db
@@ -42,3 +46,24 @@ def test_given_secrets_are_used_and_not_printed(monkeypatch: pytest.MonkeyPatch)
     assert "Log in as admin" in said and "correct horse battery" not in said and key not in said
     assert authenticate(username="admin", password="correct horse battery")
     assert ApiKey.objects.get().digest == key_digest(key)
+
+
+def test_static_files_are_collected_when_one_has_changed(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, settings.STATIC_ROOT = tmp_path / "sources", tmp_path / "static"
+    sources.mkdir()
+    settings.STATIC_ROOT.mkdir()
+    settings.STATICFILES_DIRS = [sources]
+    get_finder.cache_clear()
+    collected: list[str] = []
+    monkeypatch.setattr(prepare, "call_command", lambda name, **_: collected.append(name))
+    style = sources / "app.css"
+    style.write_text("a")
+    prepare._collect_static()
+    prepare._collect_static()
+    assert collected == ["collectstatic"]
+    style.write_text("b and more")
+    prepare._collect_static()
+    assert collected == ["collectstatic", "collectstatic"]
+    get_finder.cache_clear()
