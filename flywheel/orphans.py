@@ -12,7 +12,9 @@ LIBC = ctypes.CDLL(None)
 
 
 def end_with_parent(number: int) -> Callable[[], None]:
-    """Run in a child after fork: it gets this signal when its parent dies."""
+    """Run in a child after fork: it gets this signal when its parent dies. It takes no lock that
+    another thread of the parent may have held at the fork, so the library is loaded before.
+    """
 
     def after_fork() -> None:
         LIBC.prctl(PR_SET_PDEATHSIG, number)

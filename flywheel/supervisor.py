@@ -204,6 +204,9 @@ class Stack:
                 output=written,
                 end_with=signal.SIGTERM if program.name == LAST else signal.SIGKILL,
             )
+        except ForksError:
+            os.close(output)
+            raise
         finally:
             os.close(written)
         program.started_at = time.monotonic()

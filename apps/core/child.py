@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import logging
@@ -20,6 +19,7 @@ from pathlib import Path
 from django.conf import settings
 
 from apps.core.events import parse_event
+from flywheel.orphans import end_with_parent
 from workers.lib.clients import key_variables
 from workers.lib.specs.job import Job as Spec
 from workers.lib.typed import plain
@@ -29,7 +29,6 @@ CANCEL_GRACE_S = 30.0
 MAX_LINE = 8 * 1024 * 1024
 PIPE_BYTES = 1 << 20  # that a child can write before it has to wait for us
 GATHER_S = 0.02  # in which more events come: to be woken for each costs more than to read it
-PR_SET_PDEATHSIG = 1
 # What the child may know of this process: nothing that opens the database, the broker or a session.
 PASSED_ENV = (
     "PATH",
@@ -128,7 +127,7 @@ def start(command: Sequence[str], spec_path: Path, spec: Spec, stderr_path: Path
                 stderr=stderr,
                 pass_fds=[write_fd],
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=end_with_parent(signal.SIGKILL),
             )
     except BaseException:
         os.close(read_fd)
@@ -150,7 +149,3 @@ def _environment(python: str, spec: Spec) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(settings.BASE_DIR),
     }
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
