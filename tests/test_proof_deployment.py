@@ -48,7 +48,7 @@ pytestmark = [
 ]
 MAKE_ADAPTER = """
 import sys, torch
-from workers.lib.specs import Lora
+from workers.lib.specs.training import Lora
 from workers.ml.models import load_base, lora
 folder, out, seed = sys.argv[1:]
 torch.manual_seed(int(seed))
