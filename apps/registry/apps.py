@@ -11,6 +11,7 @@ class RegistryConfig(AppConfig):
         "audit_words",
         "jobs",
         "ray_clusters",
+        "server_operations",
         "uploads",
     )
     audit_section = "models"

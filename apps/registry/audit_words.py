@@ -10,8 +10,6 @@ declare(
         "model_version.downloaded": "downloaded the files of the model {name@}",
         "model_version.created": "registered the model {name@}",
         "server.added": "added the server {name}[ at {base_url}][, serving {serves}]",
-        "server.edited": "edited the server {name}[: {changed}]",
-        "server.removed": "removed the server {name}[ at {base_url}]",
     },
     jobs={
         "serverprobe": "",

@@ -8,6 +8,7 @@ from typing import Any, Self
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.auditing.words import page_of
@@ -150,6 +151,9 @@ class Server(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("registry:server", args=[self.project.slug, self.name])
 
     def can(self, capability: str) -> bool | int | None:
         """The last probe's result; None if unknown."""

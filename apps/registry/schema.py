@@ -96,10 +96,6 @@ class ServerChanges(Struct, forbid_unknown_fields=True, kw_only=True):
     prices: Prices | UnsetType = UNSET
 
 
-class ProbeWith(Struct, forbid_unknown_fields=True, kw_only=True):
-    model: Annotated[str, Meta(max_length=200, pattern=LINE)] = ""
-
-
 class Endpoint(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="endpoint"):
     """A model that a server has. `parent`: the id of the base model whose weights it has."""
 
@@ -407,17 +403,8 @@ VERSION = {
         "created_at": {"type": "string", "format": "date-time"},
     },
 }
-NEW_SERVER, SERVER_CHANGES, PROBE = (
-    json_schema(NewServer),
-    json_schema(ServerChanges),
-    json_schema(ProbeWith),
-)
+NEW_SERVER = json_schema(NewServer)
 NEW_VERSION = {"oneOf": [json_schema(form) for form in FORMS]}
-PROBED = {
-    "type": "object",
-    "required": ["id", "state"],
-    "properties": {"id": STRING, "state": STRING},
-}
 EXAMPLE_MANAGED = {
     "name": "local",
     "dialect": "text",

@@ -13,10 +13,6 @@ urlpatterns = [
     path("servers/<slug:name>/", views.detail, name="server"),
     path("servers/<slug:name>/status/", views.status, name="server_status"),
     path("servers/<slug:name>/edit/", views.edit, name="server_edit"),
-    path("servers/<slug:name>/remove/", views.remove, name="server_remove"),
     path("servers/<slug:name>/run/", views.run_status, name="server_run"),
-    path("servers/<slug:name>/start/", views.start, name="server_start"),
-    path("servers/<slug:name>/stop/", views.stop, name="server_stop"),
-    path("servers/<slug:name>/probe/", views.probe, name="server_probe"),
     *page_urls("registry"),
 ]

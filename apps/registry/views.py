@@ -9,7 +9,6 @@ from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.text import slugify
-from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.forms import query_of
@@ -168,26 +167,6 @@ def _edit_managed(request: HttpRequest, project: Project, server: Server) -> Htt
     )
 
 
-@require_POST
-@project_view(Role.OPERATOR)
-def start(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    server = get_object_or_404(Server, project=project, name=name)
-    try:
-        managed.start(server=server, by=request.user)
-    except ServerError as error:
-        messages.error(request, str(error))
-    return redirect("registry:server", project.slug, name)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def stop(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    server = get_object_or_404(Server, project=project, name=name)
-    if not managed.stop(server=server, by=request.user):
-        messages.info(request, f"{server} is not running.")
-    return redirect("registry:server", project.slug, name)
-
-
 @project_view(Role.OPERATOR)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
     form = ServerForm(request.POST or None)
@@ -224,33 +203,6 @@ def _initial(server: Server) -> dict[str, Any]:
     return {field: getattr(server, field) for field in ServerForm.base_fields} | {
         "prices": write_prices(server.prices)
     }
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def remove(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    server = get_object_or_404(Server, project=project, name=name)
-    try:
-        servers.remove_server(server=server, by=request.user)
-    except ServerError as error:
-        messages.error(request, str(error))
-        return redirect("registry:server", project.slug, name)
-    messages.success(request, f"{name} is removed.")
-    return redirect("registry:servers", project.slug)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def probe(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    """Probe with the model in the request, or else with one that is registered or listed."""
-    server = get_object_or_404(Server, project=project, name=name)
-    try:
-        servers.submit_probe(
-            server=server, by=request.user, model=request.POST.get("model", "").strip()[:200]
-        )
-    except ServerError as error:
-        messages.error(request, str(error))
-    return redirect("registry:server", project.slug, name)
 
 
 OF_REGISTRATION: Query = {

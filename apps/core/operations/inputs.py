@@ -43,6 +43,7 @@ class Inputs:
     typed: type[Struct] | None
     references: Mapping[str, Reference]
     whole: tuple[str, type[Struct]] | None = None
+    partial: bool = False
 
     @classmethod
     def of(cls, body: Callable[..., Any], others: Iterable[str], *, partial: bool) -> Inputs:
@@ -69,7 +70,7 @@ class Inputs:
             return cls(whole[1], whole[1], {}, whole)
         takes = {name: (sent[name][0], default) for name, (_, default) in fields.items()}
         typed = {name: field for name, field in fields.items() if name not in references}
-        return cls(_struct(title, takes), _struct(title, typed), references, whole)
+        return cls(_struct(title, takes), _struct(title, typed), references, whole, partial)
 
     def in_path(self, path: str) -> set[str]:
         """The references that a page's path names."""
@@ -107,9 +108,9 @@ class Inputs:
         return values | rows
 
     def arguments(self, values: Mapping[str, Any], target: Any) -> dict[str, Any]:
-        """Of the function: what a change leaves out keeps the object's value."""
+        """Of the function: what a partial change leaves out keeps the object's value."""
         known = {
-            name: getattr(target, name) if value is UNSET else value
+            name: getattr(target, name) if self.partial and value is UNSET else value
             for name, value in values.items()
         }
         return {self.whole[0]: self.whole[1](**known)} if self.whole else known
