@@ -20,6 +20,7 @@ ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP]
 def stack(data_dir: Path) -> Iterator[Stack]:
     before = {number: signal.getsignal(number) for number in ENDING}
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a script that starts it with `&`
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the suite runs under `nohup`
     made = Stack("127.0.0.1", free_port())
     made.heed_signals()
     yield made
