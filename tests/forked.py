@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import chain, groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,12 +37,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 class Processes:
-    """Each takes a file when it has ended its last one."""
+    """Each takes a file when it has ended its last one: of the same folder while there is one,
+    since what it has started for that folder (Chromium, a world to look at) is there; then of one
+    where nobody is.
+    """
 
     def __init__(self, session: pytest.Session) -> None:
         self.session = session
         by_file = groupby(range(len(session.items)), lambda at: session.items[at].path)
-        self.files = deque(list(numbers) for _, numbers in by_file)
+        self.files = [(path.parent, list(numbers)) for path, numbers in by_file]
+        self.folders: dict[Connection, Path] = {}  # where each is
         self.left: dict[Connection, deque[int]] = {}  # the items of the file that each is at
         self.names: dict[Connection, tuple[int, int]] = {}  # number, process
         session.config._tmp_path_factory.getbasetemp()
@@ -76,9 +81,9 @@ class Processes:
     def hear(self, connection: Connection, kind: str, *values: Any) -> None:
         hook = self.session.config.hook
         if kind == "next":
-            file = self.files.popleft() if self.files else []
-            self.left[connection] += file
-            connection.send(file)
+            numbers = self.take(connection)
+            self.left[connection] += numbers
+            connection.send(numbers)
         elif kind == "report":
             report = hook.pytest_report_from_serializable(
                 config=self.session.config, data=values[0]
@@ -89,11 +94,21 @@ class Processes:
         elif kind == "warning":
             hook.pytest_warning_recorded.call_historic(kwargs=values[0])
 
+    def take(self, connection: Connection) -> list[int]:
+        if not self.files:
+            return []
+        own, others = self.folders.pop(connection, None), {*self.folders.values()}
+        file = min(self.files, key=lambda file: (file[0] != own, file[0] in others))
+        self.files.remove(file)
+        self.folders[connection] = file[0]
+        return file[1]
+
     def end(self, connection: Connection) -> None:
         """Of a process that ended: where it did so in a test, another one takes the rest of the
         file.
         """
         left, (number, process) = self.left.pop(connection), self.names.pop(connection)
+        folder = self.folders.pop(connection, None)
         _, status = os.waitpid(process, 0)
         if not left:
             return
@@ -102,8 +117,8 @@ class Processes:
         self.session.config.hook.pytest_runtest_logreport(
             report=pytest.TestReport(item.nodeid, item.location, {}, "failed", how, "call")
         )
-        if left:
-            self.files.appendleft(list(left))
+        if left and folder:
+            self.files.insert(0, (folder, list(left)))
         if self.files:
             self.start(number)
 
