@@ -18,9 +18,15 @@ LONG = tuple(
     f"tests/{name}.py"
     for name in (
         "workers/test_processes",
-        "e2e/test_alone_by_pages",
+        "e2e/test_pages",
+        "flywheel/test_faults",
+        "evals/test_leak_routes",
+        "test_access",
+        "promotion/test_deployment",
+        "trajectories/test_extremes",
         "training/test_out_of_memory",
         "registry/test_managed",
+        "e2e/test_alone_by_pages",
         "workers/test_grpo",
         "workers/test_model_server",
         "workers/test_options",
@@ -44,12 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
     from whitenoise.middleware import WhiteNoiseMiddleware
 
     from flywheel import embedded
+    from tests import amounts
     from tests.database import create_test_db
     from tests.emptied import empty
     from tests.folded import fold_pages
 
     embedded.ensure()
     fold_pages()
+    amounts.in_proof = config.getoption("--hypothesis-profile") == "proof"
     if config.getoption("--hypothesis-profile") == "ci":
         forget_constants()
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
@@ -96,11 +104,28 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     eighth of the suite's time."""
     gc.disable()
     try:
-        return (yield)
+        collected = yield
+        if session.config.option.processes:
+            load_for_all()
+        return collected
     finally:
         gc.freeze()
         gc.set_threshold(2_000, 10, 30)
         gc.enable()
+
+
+def load_for_all() -> None:
+    """What each process of the suite would load by itself when first asked for."""
+    import scipy.stats  # noqa: F401
+    import sklearn  # noqa: F401
+    from django.conf import settings
+    from django.template.loader import get_template
+    from django.urls import get_resolver
+
+    folder = Path(settings.BASE_DIR, "templates")
+    for path in folder.rglob("*.html"):
+        get_template(str(path.relative_to(folder)))
+    len(get_resolver().reverse_dict)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,8 +16,10 @@ from apps.evals.near_duplicates.spelling import digits_for_words, one_slip, unes
 from apps.evals.near_duplicates.text import fold
 from bench.leak_routes import CALLS, MARKUP, OTHER, TYPOS, VERBATIM, chat, in_kind, in_words
 from bench.leak_tasks import FAMILIES, Invented, World
+from tests.amounts import amount
 
-SEED, HELD = 77, 56
+pytestmark = pytest.mark.more
+SEED, HELD = 77, amount(24, 56)
 LONG = ("meeting", "email", "transfer", "flight", "product", "salad", "boilerplate")
 
 
@@ -139,9 +141,10 @@ def test_digits_for_letters_of_number_words_and_identifiers(request_: str, disgu
 @pytest.mark.parametrize("name", TYPOS)
 def test_a_typo_in_every_fourth_word_hides_at_most_one_in_twenty(name: str) -> None:
     world = World(SEED + 2)
-    held = world.tasks(100)
+    held = world.tasks(amount(60, 100))
     index = HeldOut([task.held() for task in held])
-    assert len(caught(index, [TYPOS[name](world, task) for task in held])) >= 95
+    found = caught(index, [TYPOS[name](world, task) for task in held])
+    assert len(found) >= 0.95 * len(held)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -154,7 +157,7 @@ def test_the_same_calls_are_the_same_task(name: str, held: list[Invented], index
 @pytest.mark.parametrize("calls", [True, False])
 def test_other_tasks_of_a_template_are_not_refused(family: str, calls: bool) -> None:
     world = World(SEED + 4)
-    tasks = world.tasks(120, [family])
+    tasks = world.tasks(amount(48, 120), [family])
     index = HeldOut([task.held(calls) for task in tasks[::2]])
     rest = tasks[1::2]
     answer = in_kind if calls else in_words

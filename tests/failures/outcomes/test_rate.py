@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from apps.core.intervals import exact, wilson
 from apps.failures.outcomes.rate import Check, How, Stratum, failure_rate, recall, strata
+from tests.amounts import amount
+
+pytestmark = pytest.mark.more
 
 NONE, RULES = False, True  # flagged by the rules
-WORLDS = 400
+WORLDS = amount(100, 400)
 JUDGED = {True: 0.6, False: 0.05}  # how often a judge flags failed and good runs
 Kind = tuple[
     bool, int, float, float
@@ -194,7 +197,7 @@ def lived(
     ],
 )
 def test_intervals_cover_the_truth_of_projects_that_live(world: dict) -> None:
-    worlds = 60
+    worlds = amount(20, 60)
     found = [lived(seed, **world) for seed in range(worlds)]
     assert sum(covers for covers, _ in found) / worlds >= 0.95 - 3 * (0.95 * 0.05 / worlds) ** 0.5
 

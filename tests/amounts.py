@@ -1,0 +1,14 @@
+"""How much a test tries: a part in the suite, all of it in `make proof`, which runs the tests
+marked `more` again.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+in_proof = False  # set before the tests are loaded
+
+
+def amount(suite: T, proof: T) -> T:
+    return proof if in_proof else suite
