@@ -148,8 +148,22 @@ def limited(db: Any, project: Any, data_dir: Path, monkeypatch: pytest.MonkeyPat
     return make
 
 
+TELLS = """
+import json, os, sys
+config = json.load(open(sys.argv[1]))["config"]
+told = [config[name] for name in ("micro_batch", "sample_batch", "gradient_checkpointing")]
+line = json.dumps({"type": "error", "seq": 1, "message": f"told {told}"})
+os.write(int(os.environ["FLYWHEEL_EVENTS_FD"]), line.encode() + b"\\n")
+exit(1)
+"""
+
+
 @pytest.mark.django_db(transaction=True)
-def test_the_memory_of_a_real_process_ends_and_the_run_goes_on_with_less(limited: Submit) -> None:
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.proof)])
+def test_the_memory_of_a_real_process_ends_and_the_run_goes_on_with_less(
+    limited: Submit, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the proof, the second attempt is real, too: 40 CPU s."""
     run = limited(MORE)
     runner.run(run)
     run = ended(run)
@@ -160,11 +174,13 @@ def test_the_memory_of_a_real_process_ends_and_the_run_goes_on_with_less(limited
     assert (
         "Retrying with less memory and the same update: micro_batch to 4 (now 64)" in note.message
     )
+    if not real:
+        monkeypatch.setattr(runner, "command", lambda job: [sys.executable, "-c", TELLS])
     runner.run(run)
     run = ended(run)
-    assert run.attempt == 2 and run.error.startswith("No weight has changed"), (
-        "the model is too small to be right once"
-    )
+    # the model is too small to be right once
+    error = "No weight has changed" if real else "told [4, 4, True]"
+    assert run.attempt == 2 and run.error.startswith(error)
     assert run.spec["config"]["micro_batch"] == 0, "what was submitted stays as it was"
 
 
