@@ -5,7 +5,7 @@ expire.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,23 @@ def test_every_method_of_a_route_names_its_scope(route: str) -> None:
     }
 
 
+def another(scopes: Collection[Scope]) -> Scope:
+    """The one after those of a route, which is not among them."""
+    every = list(Scope)
+    first = max(every.index(scope) for scope in scopes)
+    return next(scope for scope in every[first:] + every if scope not in scopes)
+
+
 @pytest.mark.parametrize("only", Scope)
 def test_a_key_of_one_scope_opens_what_needs_it_and_nothing_else(
     project: Project, only: Scope
 ) -> None:
+    """What opens is asked of each; what is refused, with one of the scopes that do not open it."""
     secret = key_with(project, only)
     for route, methods in ROUTES.items():
         for method, wanted in methods.items():
+            if only not in wanted.scopes and only != another(wanted.scopes):
+                continue
             answer = ask(secret, reverse(route, args=key_args(route)), method)
             if only in wanted.scopes:
                 assert (
