@@ -35,11 +35,12 @@ def folded(html: str) -> str:
     kept = ""
     for piece in PIECE.findall(html):
         match = NAME.match(piece)
+        if match and kept in ("", "pre"):
+            piece = IN_TAG.sub(lambda part: part[1] or " " * bool(part[2]), piece)
         if kept and not (match and match[1] and match[2].lower() == kept):
             pieces.append(piece)
             continue
         if match:
-            piece = IN_TAG.sub(lambda part: part[1] or " " * bool(part[2]), piece)
             if not kept and is_edge(piece, "start"):
                 pieces[-1] = pieces[-1].removesuffix(" ")
             kept = match[2].lower() if match[2].lower() in KEPT and not match[1] else ""

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from django.template import engines
 
 ROOT = Path(__file__).resolve().parent.parent / "templates"
-LONGEST = 256  # a few attributes cannot be broken; 160 is the aim
-
-
-@pytest.mark.parametrize(
-    "path", sorted(ROOT.rglob("*.html")), ids=lambda path: str(path.relative_to(ROOT))
+LONGEST = (
+    200  # djangofmt's 100 for all but addresses and texts in attributes, and conditions in them
 )
+
+
+PROJECT = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+FORMATTED = {
+    *ROOT.rglob("*.html"),
+} - {ROOT.parent / path for path in PROJECT["tool"]["djangofmt"]["extend-exclude"]}
+
+
+@pytest.mark.parametrize("path", sorted(FORMATTED), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_line_of_a_template_is_too_long_to_read(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert [number for number, line in enumerate(lines, 1) if len(line) > LONGEST] == []
