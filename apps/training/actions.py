@@ -220,7 +220,7 @@ def settings_of(method: Method, config: dict) -> Training:
     if settings.load_in_4bit and not django_settings.FLYWHEEL_LOAD_IN_4BIT:
         raise TrainingError(
             "“config.load_in_4bit” needs bitsandbytes, which is not installed here. An operator"
-            " installs requirements-qlora.txt where training runs and sets FLYWHEEL_LOAD_IN_4BIT=1."
+            " installs requirements/qlora.txt where training runs and sets FLYWHEEL_LOAD_IN_4BIT=1."
         )
     return settings
 

@@ -146,7 +146,7 @@ def test_models_are_packages_and_folders(tmp_path: Any, monkeypatch: pytest.Monk
 
 
 REAL = pytest.mark.skipif(
-    find_spec("presidio_analyzer") is None, reason="pip install -r requirements-presidio.txt"
+    find_spec("presidio_analyzer") is None, reason="pip install -r requirements/presidio.txt"
 )
 
 
@@ -249,7 +249,7 @@ def test_where_presidio_cannot_be_used_rows_wait_and_are_stored_once_it_can(
         assert (waiting.waiting, waiting.set_aside) == (
             1,
             0,
-        ) and "requirements-presidio.txt" in waiting.problem
+        ) and "requirements/presidio.txt" in waiting.problem
     assert released() == 0, "it is asked again after some seconds"
     HeldBatch.objects.update(due_at="2020-01-01T00:00:00Z")
     assert released() == 1 and find(project, "a")

@@ -1,5 +1,5 @@
 """Bridges of the package renderers: taken only where their tokens are the template's, and
-dispensable. Those of the package itself run where it is installed (requirements-dev.txt)."""
+dispensable. Those of the package itself run where it is installed (requirements/dev.txt)."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_without_the_package_turns_are_separate_rows(
 
 
 @pytest.mark.skipif(
-    find_spec("renderers") is None, reason="no renderers: pip install -r requirements-renderers.txt"
+    find_spec("renderers") is None, reason="no renderers: pip install -r requirements/renderers.txt"
 )
 def test_nemotron_3_is_bridged_after_tool_results(nemotron: Path) -> None:
     found = checked_apart(nemotron)

@@ -1,5 +1,5 @@
 """QLoRA: an adapter is trained on a base in 4 bits, and stands on the whole one. Needs
-requirements-qlora.txt, but for the refusal.
+requirements/qlora.txt, but for the refusal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workers.ml.tree import in_float32
 
 SPECS = {"sft": (sft, sft_spec), "dpo": (dpo, dpo_spec), "kto": (kto, kto_spec)}
 needs_bitsandbytes = pytest.mark.skipif(
-    importlib.util.find_spec("bitsandbytes") is None, reason="pip install -r requirements-qlora.txt"
+    importlib.util.find_spec("bitsandbytes") is None, reason="pip install -r requirements/qlora.txt"
 )
 
 

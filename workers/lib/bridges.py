@@ -1,5 +1,5 @@
 """Bridges from one turn to the next, written by hand in the PyPI package `renderers`, if it is
-installed (requirements-renderers.txt).
+installed (requirements/renderers.txt).
 
 They are needed if a template alone does not determine how a conversation continues
 (`chat_templates.text_after`): Nemotron 3 opens a thought before each answer and later renders that

@@ -16,7 +16,7 @@ from workers.lib.errors import SpecError
 
 MISSING = (
     "“config.load_in_4bit” needs bitsandbytes, which is not installed where training runs. Install"
-    " it there with `pip install -r requirements-qlora.txt`, or set load_in_4bit to false."
+    " it there with `pip install -r requirements/qlora.txt`, or set load_in_4bit to false."
 )
 
 

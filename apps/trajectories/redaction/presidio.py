@@ -26,7 +26,7 @@ LARGEST = 1_000_000  # characters of one row
 # texts of at most `SHORT` characters: the same system prompts and tools come with every run
 CACHED = 1_024
 SHORT = 20_000
-INSTALL = "Run “pip install -r requirements-presidio.txt” and restart."
+INSTALL = "Run “pip install -r requirements/presidio.txt” and restart."
 FOLDER: Path | None = None
 # What people can choose. Keys, e-mail addresses, cards, IBAN, phone numbers and IP addresses have
 # built-in rules.
