@@ -440,6 +440,7 @@ def test_any_template_renders_or_names_what_is_wrong(template: str) -> None:
         ("8 - 4 - 2", 2),
         ("- - 3", 3),
         ("min(3, 1, 2)", 1),
+        ("max(a)", 0.25),
         ("max(a, b)", 0.5),
         ("abs(-a)", 0.25),
         ("floor(2.7)", 2),
