@@ -2,8 +2,8 @@
 
 SUITE is a checkout of github.com/json-schema-org/JSON-Schema-Test-Suite. Formats are asserted,
 which the suite has as an option: its tests that a format is ignored are left out. Tests whose
-schema we refuse to run (references to other addresses, dialects of the suite's own, patterns that
-RE2 does not take) are counted apart.
+schema we refuse to run (references to other addresses, dialects of the suite's own) are counted
+apart.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ class Checker:
     """Finds what is wrong with the arguments of calls of these tools (OpenAI's format, any shape
     tolerated).
 
-    All its checks share one budget of steps: a page of many calls with hostile schemas is as
-    limited as one of few.
+    All its checks share one budget of time: a page of many calls with hostile schemas is as limited
+    as one of few.
     """
 
     def __init__(self, tools: Any) -> None:
-        self._budget = Budget(tolerant=True)
+        self._budget = Budget()
         self._schemas: dict[str, JsonSchema | None] = {}
         self.dangerous: set[str] = set()
         for name, function in functions_of(tools):

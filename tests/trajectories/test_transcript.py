@@ -98,8 +98,8 @@ def test_interventions_and_blame_reach_the_turn_of_a_reply() -> None:
     [
         ({"id": 5}, ""),
         ('{"id": 5}', ""),
-        ({"id": "5"}, "id: '5' is not of type"),
-        ({}, "'id' is a required property"),
+        ({"id": "5"}, 'id: "5" is not of type'),
+        ({}, '"id" is a required property'),
         ({"id": 5, "x": 1}, "Additional properties"),
         ('{"id":', "not JSON"),
         ("[]", "is not of type"),

@@ -298,11 +298,8 @@ def test_an_answer_that_exceeds_a_limit_fails_and_is_not_masked(answer: str, rea
     assert reason in found.details[0]
 
 
-def test_a_comparison_without_end_costs_one_helper_and_the_next_answer_is_judged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("FLYWHEEL_MATHS_CPU_SECONDS", "1")
-    own = maths.Helpers(1)
+def test_a_comparison_without_end_costs_one_helper_and_the_next_answer_is_judged() -> None:
+    own = maths.Helpers("workers.maths", 1, 1.0)
     request = {"gold": "x", "given": "\\sum_{k=1}^{10^{12}} k^{k}", "positive": False}
     with pytest.raises(maths.TooMuch):
         own.ask(request)
@@ -311,7 +308,7 @@ def test_a_comparison_without_end_costs_one_helper_and_the_next_answer_is_judged
 
 
 def test_a_helper_that_others_kill_is_replaced() -> None:
-    own = maths.Helpers(1)
+    own = maths.Helpers("workers.maths", 1, 4.0)
     request = {"gold": "x^2-1", "given": "(x-1)(x+1)", "positive": False}
     assert own.ask(request)["same"]
     os.kill(own._idle[0].process.pid, signal.SIGKILL)

@@ -392,7 +392,7 @@ def test_json_of_another_shape_may_have_a_part_of_the_reward() -> None:
         True,
         {"valid": 1.0, "schema": 0.0},
     )
-    assert found.details == ["$: {'a': 1} is not of type 'array'"]
+    assert found.details == ['$: {"a":1} is not of type "array"']
 
 
 # Constraints

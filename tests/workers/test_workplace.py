@@ -66,14 +66,14 @@ def test_a_call_changes_the_state() -> None:
     ("tool", "args", "says"),
     [
         ("tickets.explode", {}, "no tool tickets.explode"),
-        ("tickets.close", {}, "'id' is a required property"),
-        ("tickets.close", {"id": "1234"}, "not of type 'integer'"),
+        ("tickets.close", {}, '"id" is a required property'),
+        ("tickets.close", {"id": "1234"}, 'not of type "integer"'),
         ("tickets.close", {"id": 99}, "no ticket 99"),
         ("tickets.close", {"id": 1234, "x": 1}, "'x' was unexpected"),
         (
             "calendar.create_event",
             {"attendee": "Alex", "day": "Sunday", "time": "14:00"},
-            "'Sunday' is not one of",
+            '"Sunday" is not one of ["Monday"',
         ),
         (
             "calendar.create_event",

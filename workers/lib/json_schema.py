@@ -1,94 +1,112 @@
 """JSON Schema, drafts 4 to 2020-12 by `$schema`, for untrusted schemas and values: all work is
 bounded.
 
-`jsonschema` does the checking. Its gaps are closed here: patterns use RE2, references stay within
-the schema, and every evaluated keyword costs steps. So a schema that unfolds (references to
-references), or a value that makes it compare everything with everything, ends in TooMuch instead of
-blocking the process.
+`jsonschema-rs` does the checking. It cannot be interrupted, and references and patterns can make a
+small schema endless; so schemas with these are checked in a helper process
+(`workers.json_schema`), which the kernel ends. Others look at each part of a value about once for
+each of their own parts, so where both are small, they are checked here.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
-from jsonschema_specifications import REGISTRY as SPECIFICATIONS
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import specification_with
+import jsonschema_rs
 
 from workers.lib.errors import SpecError
-from workers.lib.json_keywords import (
-    DIALECTS,
-    META,
-    NEWEST,
-    Budget,
-    TooMuch,
-    _budget,
-    dialect_of,
-    short,
-)
-from workers.lib.patterns import PatternError, compiled
+from workers.lib.helpers import TooMuch as ExceedsLimits
+from workers.lib.helpers import helpers_of
 
-__all__ = ["Budget", "JsonSchema", "TooMuch", "refusal", "short"]
-
+CPU_SECONDS, PROCESSES = 0.5, 2
 MAX_SCHEMA = 100_000  # characters as JSON
 MAX_DEPTH = 64
-MAX_PATTERNS = 200
-META_STEPS = 500_000  # for checking the schema itself, once
+MAX_WORDS = 300  # characters of a message, in which the library quotes the whole value
+MAX_REPAIRS = 50
+SMALL = 5_000_000  # characters of a schema × characters of a value
+_ENDLESS = re.compile(r'"(?:\$ref|\$dynamicRef|\$recursiveRef|pattern|patternProperties)":|"regex"')
+Problem = tuple[tuple[str | int, ...], str]  # the path in the value, and what is wrong
+
+
+class TooMuch(Exception):
+    """The check takes too long; the message is a sentence."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The value cannot be checked against the schema: that takes too long. Make either"
+            " smaller."
+        )
+
+
+@dataclass
+class Budget:
+    """The processor time that several checks have left together, in seconds."""
+
+    left: float = CPU_SECONDS
 
 
 class JsonSchema:
     """A schema, ready to check values. Raises SpecError naming what is wrong with it.
 
     `tolerant` is for schemas in imported data, such as those of a trajectory's tools: nothing in
-    them is an error, and anything that cannot be checked (patterns that RE2 does not support,
-    references that lead nowhere) is left out.
+    them is an error, and keywords that cannot be used are left out.
     """
 
     def __init__(self, schema: Any, where: str = "schema", *, tolerant: bool = False) -> None:
         self.where, self.tolerant = where, tolerant
+        self._text = json.dumps(schema, default=str)
         if not tolerant:
-            _refuse(schema, where)
-        self._validator = DIALECTS[_dialect(schema) or NEWEST](schema, registry=SPECIFICATIONS)
-
-    def problems(
-        self, value: Any, most: int = 5, budget: Budget | None = None
-    ) -> list[tuple[tuple[str | int, ...], str]]:
-        """The first `most` problems: the path of each in the value, and what is wrong. `budget` may
-        be shared by several checks.
-
-        Raises TooMuch, and SpecError for an error in the schema that only shows when it is used.
-        """
-        found: list[tuple[tuple[str | int, ...], str]] = []
-        token = _budget.set(budget or Budget(tolerant=self.tolerant))
+            _refuse(schema, self._text, where)
+        self._validator = None
         try:
-            for error in self._validator.iter_errors(value):
-                found.append((tuple(error.absolute_path), error.message))
-                if len(found) == most:
-                    break
+            if not _ENDLESS.search(self._text) and len(self._text) <= MAX_SCHEMA:
+                self._validator = compiled(self._text, tolerant)
+            elif not tolerant:
+                self._ask(None, 1, Budget())
+        except ValueError as error:
+            if not tolerant:
+                raise SpecError(f"“{where}” is not a JSON Schema: {error}.") from error
+        except TooMuch as error:
+            raise SpecError(f"“{where}” takes too long to be checked.") from error
+
+    def problems(self, value: Any, most: int = 5, budget: Budget | None = None) -> list[Problem]:
+        """The first `most` problems. `budget` may be shared by several checks. Raises TooMuch."""
+        try:
+            text = json.dumps(value, ensure_ascii=False)
         except RecursionError as error:
             raise TooMuch from error
-        except Unresolvable as error:
-            if not self.tolerant:
-                raise SpecError(
-                    f"“{self.where}” refers to {error.ref!r}, which is not in it."
-                ) from error
-        except (TooMuch, SpecError):
-            raise
-        except Exception as error:  # an invalid schema may make the library raise anything
-            if not self.tolerant:
-                raise SpecError(
-                    f"“{self.where}” cannot be used: {type(error).__name__}: {short(str(error))}"
-                ) from error
-        finally:
-            _budget.reset(token)
-        return found
+        if self._validator is not None and len(self._text) * len(text) <= SMALL:
+            return problems_of(self._validator, text, most)
+        try:
+            return self._ask(text, most, budget or Budget())
+        except ValueError:  # only a tolerant schema, since others were compiled before
+            return []
 
     def problem(self, value: Any) -> str:
         """The first problem's message; "" if the value is valid. Raises like `problems`."""
-        return next((said for _, said in self.problems(value, most=1)), "")
+        return next((message for _, message in self.problems(value, most=1)), "")
+
+    def _ask(self, value: str | None, most: int, budget: Budget) -> list[Problem]:
+        """Raises TooMuch, and ValueError for a schema that cannot be used."""
+        request = {"schema": self._text, "tolerant": self.tolerant, "value": value, "most": most}
+        helpers = helpers_of("workers.json_schema", PROCESSES, CPU_SECONDS)
+        try:
+            if budget.left <= 0:
+                raise TooMuch
+            answer = helpers.ask(request, budget.left)
+        except ExceedsLimits as error:
+            budget.left = 0
+            raise TooMuch from error
+        budget.left = answer["left"]
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        if answer["problems"] is None:
+            raise TooMuch
+        return [(tuple(path), message) for path, message in answer["problems"]]
 
 
 def refusal(schema: JsonSchema, arguments: Any) -> str:
@@ -101,75 +119,79 @@ def refusal(schema: JsonSchema, arguments: Any) -> str:
         return str(error)
 
 
-def _dialect(schema: Any) -> str | None:
-    """The dialect that a schema names, by default the newest; None for an unknown one."""
-    named = schema.get("$schema") if isinstance(schema, dict) else None
-    found = NEWEST if named is None else dialect_of(named) if isinstance(named, str) else ""
-    return found if found in DIALECTS else None
-
-
-def _refuse(schema: Any, where: str) -> None:
-    """Raises SpecError for what is not a JSON Schema, and for features that are not supported
-    here.
+@lru_cache(256)
+def compiled(text: str, tolerant: bool) -> jsonschema_rs.Validator:
+    """Formats are asserted in every draft, since the author of a schema for answers means it that
+    way. Raises ValueError for a schema that cannot be used; a tolerant one loses those of its
+    keywords that cannot.
     """
+    schema = json.loads(text)
+    for _ in range(MAX_REPAIRS if tolerant else 1):
+        try:
+            return jsonschema_rs.validator_for(
+                schema,
+                validate_formats=True,
+                retriever=(lambda address: True) if tolerant else None,
+                offline=not tolerant,
+            )
+        except jsonschema_rs.ValidationError as error:
+            reason = _reason(error)
+            if not tolerant or not _repaired(schema, error):
+                break
+    raise ValueError(reason)
+
+
+def problems_of(validator: jsonschema_rs.Validator, value: str, most: int) -> list[Problem]:
+    """What is wrong with a value, given as JSON. Raises TooMuch for one that is nested too deep."""
+    try:
+        parsed = json.loads(value.encode("utf-8", "replace"))  # without halves of surrogate pairs
+        if validator.is_valid(parsed):
+            return []
+        errors = list(islice(validator.iter_errors(parsed), most))
+    except (ValueError, RecursionError) as error:
+        raise TooMuch from error
+    return [(tuple(error.instance_path), _message(error)) for error in errors]
+
+
+def _message(error: jsonschema_rs.ValidationError) -> str:
+    """The library's, but for a choice: it names only two, and an agent needs all."""
+    kind = error.kind
+    if not isinstance(kind, jsonschema_rs.ValidationErrorKind.Enum):
+        return short(error.message)
+    given, options = (json.dumps(it, ensure_ascii=False) for it in (error.instance, kind.options))
+    return f"{short(given)} is not one of {short(options)}"
+
+
+def short(text: str) -> str:
+    return (
+        text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS // 2]} … {text[-MAX_WORDS // 2 :]}"
+    )
+
+
+def _reason(error: jsonschema_rs.ValidationError) -> str:
+    if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
+        return f"{short(error.message)} (only references inside it, #/$defs/…, are followed)"
+    return short(error.message)
+
+
+def _repaired(schema: Any, error: jsonschema_rs.ValidationError) -> bool:
+    """Takes out the keyword that cannot be used, or an unknown `$schema`."""
+    *path, keyword = error.instance_path or ["$schema"]
+    for part in path:
+        schema = schema[part]
+    removable = isinstance(schema, dict) and keyword in schema
+    if removable:
+        del schema[keyword]
+    return removable
+
+
+def _refuse(schema: Any, text: str, where: str) -> None:
     if not isinstance(schema, dict | bool):
         raise SpecError(f"“{where}” must be a JSON Schema: an object, true or false.")
     if _depth(schema) > MAX_DEPTH:
         raise SpecError(f"“{where}” is nested deeper than {MAX_DEPTH} levels.")
-    if (size := len(json.dumps(schema, default=str))) > MAX_SCHEMA:
-        raise SpecError(f"“{where}” has {size:,} characters; {MAX_SCHEMA:,} are allowed.")
-    dialect = _dialect(schema)
-    if dialect is None:
-        raise SpecError(f"“{where}.$schema” is not known. Known: {', '.join(DIALECTS)}.")
-    meta = META[dialect]
-    token = _budget.set(Budget(META_STEPS))
-    try:
-        error = next(meta(meta.META_SCHEMA, registry=SPECIFICATIONS).iter_errors(schema), None)
-    except TooMuch as too_much:
-        raise SpecError(f"“{where}” is too large to be checked.") from too_much
-    finally:
-        _budget.reset(token)
-    if error is not None:
-        raise SpecError(f"“{where}” is not a JSON Schema: {error.message[:200]}.")
-    patterns = list(_patterns(schema, dialect, where))
-    if len(patterns) > MAX_PATTERNS:
-        raise SpecError(f"“{where}” has {len(patterns):,} patterns; {MAX_PATTERNS} are allowed.")
-    for pattern in patterns:
-        try:
-            compiled(pattern)
-        except PatternError as error:
-            raise SpecError(f"“{where}”: the pattern {pattern[:80]!r} {error}.") from error
-
-
-def _patterns(schema: Any, dialect: str, where: str) -> Iterator[str]:
-    """The patterns of all schemas in it; references are followed to check them. Raises SpecError
-    for a reference out of the schema.
-    """
-    try:
-        whole = specification_with(META[dialect].META_SCHEMA["$schema"]).create_resource(schema)
-        registry: Registry = SPECIFICATIONS.with_resource(whole.id() or "", whole).crawl()
-        waiting = [(whole, registry.resolver_with_root(whole))]
-        while waiting:
-            part, resolver = waiting.pop()
-            if not isinstance(part.contents, dict):
-                continue
-            for name in ("$ref", "$dynamicRef"):
-                if isinstance(reference := part.contents.get(name), str):
-                    resolver.lookup(reference)
-            yield from filter(None, [part.contents.get("pattern")])
-            yield from part.contents.get("patternProperties", {})
-            waiting += [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]
-    except Unresolvable as error:
-        raise SpecError(
-            f"“{where}” refers to {str(error.ref)[:80]!r}, which is not in it. Only references"
-            " inside it (#/$defs/…) are followed."
-        ) from error
-    except SpecError:
-        raise
-    except Exception as error:  # an invalid schema may make the library raise anything
-        raise SpecError(
-            f"“{where}” cannot be used: {type(error).__name__}: {short(str(error))}"
-        ) from error
+    if len(text) > MAX_SCHEMA:
+        raise SpecError(f"“{where}” has {len(text):,} characters; {MAX_SCHEMA:,} are allowed.")
 
 
 def _depth(value: Any) -> int:

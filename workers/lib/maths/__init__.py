@@ -1,115 +1,24 @@
 """Whether two answers are mathematically equal. Light: sympy runs in helper processes (`python -m
-workers.maths`), which live for many answers and are killed if one takes too long or too much
-memory.
+workers.maths`).
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
-import sys
-import threading
-import time
-from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-from workers.lib.framed import Framed, Lost
-from workers.lib.sandbox.pool import Slots
-from workers.lib.sandbox.visits import current
+from workers.lib.helpers import HelperError, Helpers, TooMuch, helpers_of
 
-CPU_SECONDS, MEMORY = 4.0, 1 << 30  # seconds per comparison, bytes per helper
+__all__ = ["LONGEST", "HelperError", "TooMuch", "compare", "helpers", "problem_of"]
+CPU_SECONDS = 4.0  # per comparison
 LONGEST = 1000  # characters per answer
-WALL_SECONDS = 120.0  # reached only if the machine stalls
-MOST_ANSWERS = 2000  # sympy's caches grow, so a helper is replaced after this many answers
-ROOT = Path(__file__).parents[3]
-
-
-class TooMuch(Exception):
-    """Comparing this answer would exceed the limits on time or memory."""
-
-
-class HelperError(RuntimeError):
-    """The helper process itself does not work, which says nothing about the answer."""
-
-
-class Helper(Framed):
-    def __init__(self) -> None:
-        seconds = os.environ.get("FLYWHEEL_MATHS_CPU_SECONDS", str(CPU_SECONDS))
-        environment = {
-            "PATH": os.defpath,
-            "LANG": "C.UTF-8",
-            "OMP_NUM_THREADS": "1",
-            "FLYWHEEL_MATHS_CPU_SECONDS": seconds,
-        }
-        super().__init__([sys.executable, "-m", "workers.maths"], env=environment, cwd=str(ROOT))
-        self.answers = 0
-
-
-class Helpers:
-    """Up to `size` helpers, started when first needed. May be used from any number of threads."""
-
-    def __init__(self, size: int) -> None:
-        self._slots, self._pid = Slots(size), os.getpid()
-        self._idle: list[Helper] = []
-
-    def ask(self, request: dict) -> dict:
-        """Raises TooMuch, or HelperError if a helper dies twice for another reason."""
-        visit = current()
-        with self._slots.take(visit):
-            started = time.monotonic()
-            try:
-                return self._try(request) or self._try(request) or self._fail()
-            finally:
-                if visit is not None:
-                    visit.seconds -= time.monotonic() - started
-
-    def _try(self, request: dict) -> dict[str, Any] | None:
-        """None if the helper was lost through no fault of the request."""
-        helper = self._idle.pop() if self._idle else Helper()
-        try:
-            found = helper.send(request, WALL_SECONDS)
-        except Lost:
-            # Out of CPU time (SIGPROF) or, if it ended by itself, out of memory. Any other signal
-            # is not the answer's fault.
-            with suppress(Exception):
-                helper.process.wait(1)
-            ended = helper.process.poll()
-            helper.close()
-            if ended == -signal.SIGPROF or ended == 0:
-                raise TooMuch("takes too much time or memory to compare") from None
-            return None
-        helper.answers += 1
-        if helper.answers < MOST_ANSWERS:
-            self._idle.append(helper)
-        else:
-            helper.close()
-        return {"done": True} | found
-
-    def _fail(self) -> dict:
-        raise HelperError(
-            "The helper process for mathematics ends by itself. Try `python -m workers.maths`."
-        )
-
-    def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
-
-
-_helpers: Helpers | None = None
-_lock = threading.Lock()
 
 
 def helpers() -> Helpers:
-    """The helpers of this process, FLYWHEEL_MATHS_PROCESSES (2). A forked process gets its own."""
-    global _helpers
-    with _lock:
-        if _helpers is None or _helpers._pid != os.getpid():
-            _helpers = Helpers(int(os.environ.get("FLYWHEEL_MATHS_PROCESSES", "2")))
-            atexit.register(_helpers.close)
-        return _helpers
+    """The helpers of this process, FLYWHEEL_MATHS_PROCESSES (2)."""
+    size = int(os.environ.get("FLYWHEEL_MATHS_PROCESSES", "2"))
+    seconds = float(os.environ.get("FLYWHEEL_MATHS_CPU_SECONDS", CPU_SECONDS))
+    return helpers_of("workers.maths", size, seconds)
 
 
 @lru_cache(maxsize=4096)
@@ -124,7 +33,7 @@ def compare(gold: str, given: str, positive: bool = False) -> tuple[bool, str]:
     try:
         found = helpers().ask({"gold": gold, "given": given, "positive": positive})
     except TooMuch as error:
-        return False, f"the answer {error}"
+        return False, f"the answer {error} to compare"
     if left := found.get("undone"):
         return False, f"not evaluated: {given[:80]!r} leaves {' and '.join(left)} to be computed"
     return found.get("same", False), (
@@ -140,4 +49,4 @@ def problem_of(gold: str) -> str:
     try:
         return helpers().ask({"gold": gold}).get("gold", "")
     except TooMuch as error:
-        return str(error)
+        return f"{error} to compare"
