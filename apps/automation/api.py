@@ -14,7 +14,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.automation import actions, engine, starts
+from apps.automation import actions, starts
 from apps.automation.dry_run import DryRun, dry_run
 from apps.automation.models import Flow, FlowRun, FlowStep
 from apps.automation.specs import FlowError, FlowSpec, read, read_yaml, write_yaml
@@ -45,10 +45,6 @@ class Write(Struct, forbid_unknown_fields=True, kw_only=True):
         if (self.spec is UNSET) == (self.yaml is UNSET):
             raise FlowError("Send either `spec` or `yaml`.", "spec")
         return read(self.spec) if isinstance(self.spec, dict) else read_yaml(str(self.yaml))
-
-
-class Answer(Struct, forbid_unknown_fields=True, kw_only=True):
-    yes: bool
 
 
 TIME, ID = {"type": ["string", "null"], "format": "date-time"}, {"type": "string", "format": "uuid"}
@@ -358,46 +354,6 @@ def runs(request: Request, pk: UUID) -> Response:
 def run(request: Request, pk: UUID) -> Response:
     row = _run(request, pk)
     return Response(run_json(row) | {"steps": [step_json(step) for step in row.steps.all()]})
-
-
-@extend_schema(
-    operation_id="v1_flow_runs_cancel",
-    request=None,
-    responses=described({200: RUN}, 403, 404),
-    description="Stops the current step and cancels the run. No effect if the run has finished.",
-)
-@api(POST=MANAGED)
-def cancel(request: Request, pk: UUID) -> Response:
-    row = _run(request, pk)
-    engine.cancel(run=row, by=member_of(request).user)
-    return Response(run_json(_run(request, pk)))
-
-
-@extend_schema(
-    operation_id="v1_flow_runs_retry",
-    request=None,
-    responses=described({200: RUN}, 403, 404, 409),
-    description="Resumes a failed or cancelled run at the step where it stopped.",
-)
-@api(POST=MANAGED)
-def retry(request: Request, pk: UUID) -> Response:
-    row = _run(request, pk)
-    engine.retry(run=row, by=member_of(request).user)
-    return Response(run_json(_run(request, pk)))
-
-
-@extend_schema(
-    operation_id="v1_flow_runs_answer",
-    request={JSON: json_schema(Answer)},
-    responses=described({200: RUN}, 400, 403, 404, 409),
-    examples=[sent("Go on", {"yes": True})],
-    description="Answers the question that a run is waiting for.",
-)
-@api(POST=MANAGED)
-def answer(request: Request, pk: UUID) -> Response:
-    row, given = _run(request, pk), convert(request.data, Answer)
-    engine.answer(run=row, yes=given.yes, by=member_of(request).user)
-    return Response(run_json(_run(request, pk)))
 
 
 @csrf_exempt

@@ -1,6 +1,7 @@
 from django.urls import path
 
 from apps.automation import api
+from apps.core.operations import rest_urls
 
 app_name = "automation_api"
 urlpatterns = [
@@ -10,7 +11,5 @@ urlpatterns = [
     path("flows/<uuid:pk>/runs/", api.runs, name="flow_runs"),
     path("flows/<uuid:pk>/call/", api.call, name="call"),
     path("flow-runs/<uuid:pk>/", api.run, name="run"),
-    path("flow-runs/<uuid:pk>/cancel/", api.cancel, name="cancel"),
-    path("flow-runs/<uuid:pk>/retry/", api.retry, name="retry"),
-    path("flow-runs/<uuid:pk>/answer/", api.answer, name="answer"),
+    *rest_urls("automation"),
 ]

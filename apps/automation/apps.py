@@ -9,8 +9,10 @@ class AutomationConfig(AppConfig):
         "automation.flowrun": "automation:run",
     }
     lists = {"automation.flow": "automation:list"}
+    audit_section = "automation"
     declares = (
         "actions",
         "audit_words",
+        "operations",
         "targets",
     )

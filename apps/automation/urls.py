@@ -1,6 +1,7 @@
 from django.urls import path
 
 from apps.automation import views
+from apps.core.operations import page_urls
 
 app_name = "automation"
 urlpatterns = [
@@ -12,13 +13,10 @@ urlpatterns = [
     path("<uuid:pk>/edit/", views.edit, name="edit"),
     path("<uuid:pk>/dry-run/", views.try_it, name="dry_run"),
     path("<uuid:pk>/run/", views.run_now, name="run_now"),
-    path("<uuid:pk>/switch/", views.switch, name="switch"),
     path("<uuid:pk>/secret/", views.secret, name="secret"),
     path("<uuid:pk>/delete/", views.delete, name="delete"),
     path("runs/", views.runs, name="runs"),
     path("runs/<uuid:pk>/", views.run, name="run"),
     path("runs/<uuid:pk>/status/", views.run_status, name="run_status"),
-    path("runs/<uuid:pk>/cancel/", views.cancel, name="cancel"),
-    path("runs/<uuid:pk>/answer/", views.answer, name="answer"),
-    path("runs/<uuid:pk>/retry/", views.retry, name="retry"),
+    *page_urls("automation"),
 ]

@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from apps.automation import actions, engine, starts, words
+from apps.automation import actions, starts, words
 from apps.automation.dry_run import dry_run, forecast
 from apps.automation.editor import Editor
 from apps.automation.examples import EXAMPLES, example_of, filled
@@ -223,13 +223,6 @@ def run_now(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 
 @require_POST
 @project_view(Role.OPERATOR)
-def switch(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    actions.switch(flow=_flow(project, pk), on="on" in request.POST, by=request.user)
-    return redirect("automation:flow", project.slug, pk)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
 def secret(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     row = _flow(project, pk)
     return render(
@@ -303,33 +296,3 @@ def _shown(step: FlowStep, spec: FlowSpec | None) -> dict[str, Any]:
         "failures": failures,
         "said": "" if failures and not going else step.said,
     }
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    if not engine.cancel(run=_run(project, pk), by=request.user):
-        messages.info(request, "This run has finished or is already stopping.")
-    return redirect("automation:run", project.slug, pk)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def answer(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    try:
-        engine.answer(
-            run=_run(project, pk), yes=request.POST.get("answer") == "yes", by=request.user
-        )
-    except FlowError as error:
-        messages.error(request, str(error))
-    return redirect("automation:run", project.slug, pk)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    try:
-        engine.retry(run=_run(project, pk), by=request.user)
-    except FlowError as error:
-        messages.error(request, str(error))
-    return redirect("automation:run", project.slug, pk)
