@@ -11,31 +11,18 @@ one (workers.ml.trl_runs).
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from workers.dpo import answers_in, refuse_pairs_without_preference
 from workers.lib.calibration import Calibration, brier, fit
-from workers.lib.events import Emitter
-from workers.lib.program import StopFlag, run_main
+from workers.lib.program import run_main
 from workers.lib.row_facts import pair_facts
-from workers.lib.shown_progress import tokenizing
-from workers.lib.specs.reward_model import RewardModel
+from workers.lib.specs.reward_model import RewardModel, RewardModelConfig
 from workers.lib.specs.rows import Pair
-from workers.ml import checkpoint
-from workers.ml.ranks import join
-from workers.ml.reward_head import Facts, conversation_ids, prepare, scores, write_facts
-from workers.ml.trl_runs import (
-    InParts,
-    arguments,
-    checkpointing,
-    learnable,
-    loaded,
-    refuse_long_rows,
-    reporting,
-    row_order,
-    train,
-)
+from workers.ml.chat_writer import ChatWriter
+from workers.ml.judged_runs import Ids, Method, Run, main_of
+from workers.ml.reward_head import Facts, conversation_ids, scores, write_facts
 
 NAMED = {
     "accuracy": "rewards/accuracy",
@@ -46,88 +33,41 @@ NAMED = {
 }
 
 
-def main(spec: RewardModel, events: Emitter, stop: StopFlag) -> None:
-    from datasets import Dataset
-    from trl import RewardConfig, RewardTrainer
-
-    class InOurOrder(InParts, RewardTrainer):
-        def _get_train_sampler(self, train_dataset: Any = None) -> list[int]:
-            order = row_order(len(self.train_dataset), steps * config.batch_size, spec.seed)
-            return ranks.part_of_each(config.batch_size, order[start * config.batch_size :])
-
-    config, steps, start = spec.config, spec.config.steps, checkpoint.step_of(spec.resume_from)
-    refuse_pairs_without_preference([*spec.rows, *spec.validation_rows])
-    ranks = join(config.processes, in_lockstep=config.shard)
-    model, tokenizer, optimizer, scheduler = loaded(spec, events, stop, ranks, scalar_head=True)
-    prepare(model, tokenizer)
-    rows, aside = (
-        [
-            pair_ids(tokenizer, row, config.show_tools)
-            for row in learnable(some, answers_in, tokenizer, events, what=what)
-        ]
-        for some, what in ((spec.rows, "pairs"), (spec.validation_rows, "validation pairs"))
-    )
-    refuse_long_rows([max(map(len, row.values())) for row in [*rows, *aside]], config.max_length)
-
-    def validation(step: int) -> dict[str, float]:
-        return ranking(aside_scores(model, tokenizer, aside))
-
-    counted = Counter[str]()
-    with tokenizing(events, start, steps):
-        trainer = InOurOrder(
-            model=model,
-            processing_class=tokenizer,
-            train_dataset=Dataset.from_list(rows),
-            optimizers=(optimizer, scheduler),
-            callbacks=[
-                reporting(
-                    events,
-                    stop,
-                    spec,
-                    model,
-                    optimizer,
-                    named=NAMED,
-                    measure=validation,
-                    ranks=ranks,
-                    counted=counted,
-                    data=pair_facts(spec.rows),
-                )
-            ],
-            args=RewardConfig(
-                **arguments(spec, start, ranks) | checkpointing(config),
-                center_rewards_coefficient=config.center_rewards or None,
-            ),
-        )
-    trainer.ranks, trainer.counted = ranks, counted
-    adapter = train(trainer, model, spec, ranks)
-    events.progress(steps, steps, "scoring what was held back")
-    measured, calibration = measure(aside_scores(model, tokenizer, aside))
-    if ranks.is_main:
-        write_facts(
-            adapter,
-            Facts(
-                max_length=config.max_length, show_tools=config.show_tools, calibration=calibration
-            ),
-        )
-    events.result(adapter=str(adapter), metrics={"steps": steps, "pairs": len(rows)} | measured)
-
-
-def pair_ids(tokenizer: Any, row: Pair, show_tools: bool) -> dict[str, list[int]]:
-    tools = row.tools if show_tools else []
+def pair_ids(writer: ChatWriter, row: Pair, config: RewardModelConfig) -> Ids:
+    tools = row.tools if config.show_tools else []
     return {
         f"{side}_ids": conversation_ids(
-            tokenizer, [*row.messages, {"role": "assistant", "content": getattr(row, side)}], tools
+            writer.tokenizer,
+            [*row.messages, {"role": "assistant", "content": getattr(row, side)}],
+            tools,
         )
         for side in ("chosen", "rejected")
     }
 
 
-def aside_scores(model: Any, tokenizer: Any, aside: list[dict]) -> list[tuple[float, float]]:
+def settings(config: RewardModelConfig, rows: Sequence[Pair]) -> dict[str, Any]:
+    return {"center_rewards_coefficient": config.center_rewards or None}
+
+
+def measured(run: Run) -> dict[str, Any]:
+    """Measures the model on the held-back pairs, and writes down how its scores are read."""
+    config = run.spec.config
+    run.events.progress(config.steps, config.steps, "scoring what was held back")
+    found, calibration = measure(aside_scores(run))
+    if run.ranks.is_main:
+        facts = Facts(
+            max_length=config.max_length, show_tools=config.show_tools, calibration=calibration
+        )
+        write_facts(run.adapter, facts)
+    return found
+
+
+def aside_scores(run: Run) -> list[tuple[float, float]]:
     """(score of the chosen answer, score of the rejected one) of each held-back pair."""
-    found = scores(
-        model, tokenizer, [row[side] for side in ("chosen_ids", "rejected_ids") for row in aside]
-    )
-    return list(zip(found[: len(aside)], found[len(aside) :], strict=True))
+    rows, n = run.held_back, len(run.held_back)
+    sides = [row[side] for side in ("chosen_ids", "rejected_ids") for row in rows]
+    found = scores(run.model, run.tokenizer, sides)
+    return list(zip(found[:n], found[n:], strict=True))
 
 
 def ranking(pairs: list[tuple[float, float]]) -> dict[str, float]:
@@ -160,6 +100,22 @@ def measure(pairs: list[tuple[float, float]]) -> tuple[dict[str, Any], Calibrati
         "lowest": min(chosen + rejected),
         "highest": max(chosen + rejected),
     }, found
+
+
+REWARD = Method(
+    trl="Reward",
+    what="pairs",
+    named=NAMED,
+    relative=False,
+    refuse=refuse_pairs_without_preference,
+    answers_in=answers_in,
+    ids=pair_ids,
+    facts=pair_facts,
+    settings=settings,
+    held=lambda run: ranking(aside_scores(run)),
+    measured=measured,
+)
+main = main_of(REWARD)
 
 
 if __name__ == "__main__":

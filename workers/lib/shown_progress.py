@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from workers.lib.events import Emitter
 
@@ -43,31 +42,3 @@ class ShownProgress:
         for n, item in enumerate(items, 1):
             yield item
             self.count(done, doing, n, len(items))
-
-
-@contextmanager
-def tokenizing(events: Emitter, done: int, total: int) -> Iterator[ShownProgress]:
-    """Show how many examples TRL has tokenized while it creates a trainer. It reports that to a
-    progress bar only.
-    """
-    from datasets import arrow_dataset
-
-    shown, bar = ShownProgress(events, total), arrow_dataset.hf_tqdm
-
-    class Shown(bar):  # type: ignore[valid-type,misc]
-        def __init__(self, *given: Any, **named: Any) -> None:
-            self.tokenizes = str(named.get("desc")).startswith("Tokenizing")
-            self.examples, self.of = int(named.get("initial") or 0), int(named.get("total") or 0)
-            super().__init__(*given, **named)
-
-        def update(self, n: float | None = 1) -> bool | None:
-            self.examples += int(n or 0)
-            if self.tokenizes:
-                shown.count(done, "tokenizing examples:", self.examples, self.of)
-            return super().update(n)
-
-    arrow_dataset.hf_tqdm = Shown
-    try:
-        yield shown
-    finally:
-        arrow_dataset.hf_tqdm = bar
