@@ -124,11 +124,11 @@ def as_call(value: Any) -> dict | None:
 
 def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
     """The unsaved task of a trajectory. Raises EvalSetError if its expected answer is unknown."""
-    prompt, expected = groups.prompt_of(trajectory), expected_call(trajectory)
+    run_groups, expected = groups.groups_of(trajectory), expected_call(trajectory)
     demonstration = json.dumps(expected, ensure_ascii=False)
     if expected is None and (text := corrected_text(trajectory)):
         expected, demonstration = {"answer": text}, text
-    if not has_request(prompt):
+    if not has_request(run_groups.request):
         raise EvalSetError(f"Trajectory {trajectory} has no request before the agent's first turn.")
     if expected is None:
         raise EvalSetError(
@@ -141,11 +141,11 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
         key=trajectory.external_id[:120],
         split=split,
         group=str(
-            trajectory.metadata.get("group") or trajectory.session_id or canonical_hash(prompt)
+            trajectory.metadata.get("group") or trajectory.session_id or run_groups.request_hash
         ),
-        groups=groups.names_of(trajectory),
-        canonical_hash=canonical_hash(prompt),
-        messages=prompt,
+        groups=run_groups.keys,
+        canonical_hash=run_groups.request_hash,
+        messages=run_groups.request,
         tools=trajectory.tools,
         expected=expected,
         demonstration=demonstration,

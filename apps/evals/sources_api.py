@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Meta, Struct, structs
@@ -20,21 +19,22 @@ from apps.core.openapi import JSON, described
 from apps.core.query import number_of, whole_number
 from apps.core.routes import RUNS, SIDES, api, shows
 from apps.core.scopes import MANAGED, READABLE
-from apps.evals import actions, from_failures
+from apps.evals import actions
 from apps.evals.actions import TasksMade
 from apps.evals.api import STORED
 from apps.evals.capability.add import add_general
 from apps.evals.comparison.tasks import CHANGES
 from apps.evals.formats.rows import Bad, checked_expected
+from apps.evals.from_failures import make_task
 from apps.evals.from_package import add_package_tasks
 from apps.evals.from_production import MOST, candidates, newest
-from apps.evals.holdout import groups
 from apps.evals.lookups import find_environment, find_run, find_set, form_of
 from apps.evals.models import EvalSet, Split
 from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import make_tasks
-from apps.failures.actions.decisions import decide
-from apps.failures.models import Failure, FailureState
+from apps.evals.source_runs import RunStep, failed_step
+from apps.evals.suggestions import suggestion_of, suggestions
+from apps.failures.models import Failure
 from apps.trajectories.actions import store
 from apps.trajectories.filters import SINCE, apply_filters
 from apps.trajectories.models import Trajectory, TrajectoryKey
@@ -287,82 +287,68 @@ def from_failure(request: Request, pk: UUID) -> Response:
     if request.method == "POST":
         return _task_of(request, eval_set)
     failure = _failure(request, request.query_params["trajectory"])
-    run = failure.trajectory
-    cut = _cut(failure, number_of(request, "cut"))
-    runs_shown(request.auth.project, [run.pk], to=request.auth, where="API")
+    step = _step(failure, number_of(request, "cut"))
+    runs_shown(request.auth.project, [step.source.row.pk], to=request.auth, where="API")
     return Response(
         {
-            "trajectory": run.external_id,
+            "trajectory": step.source.row.external_id,
             "mode": failure.mode.slug,
-            "cut": cut,
-            "steps": from_failures.steps_of(run.messages),
-            "request": from_failures.prompt_at(run.messages, cut),
+            "cut": step.cut,
+            "steps": step.source.steps,
+            "request": step.prompt,
             "suggestions": [
-                {"expected": one.expected, "source": one.source, "detail": one.detail}
-                for one in from_failures.suggestions(run, cut)
+                {"expected": item.expected, "source": item.source, "detail": item.detail}
+                for item in suggestions(step)
             ],
-            "groups": dict(groups.groups_of(run)),
+            "groups": dict(step.source.groups.offered),
         }
     )
 
 
 def _task_of(request: Request, eval_set: EvalSet) -> Response:
-    by, asked = member_of(request).user, form_of(request, FromFailure)
-    failure = _failure(request, asked.trajectory)
-    offered = dict(groups.groups_of(failure.trajectory))
-    if asked.group and asked.group not in offered:
+    by, form = member_of(request).user, form_of(request, FromFailure)
+    failure = _failure(request, form.trajectory)
+    step = _step(failure, form.cut)
+    offered = dict(step.source.groups.offered)
+    if form.group and form.group not in offered:
         raise ValidationError({"path": "group", "error": f"must be one of {', '.join(offered)}"})
-    if assertions_in({"state": asked.state}) != asked.state:
+    if assertions_in({"state": form.state}) != form.state:
         raise ValidationError({"path": "state", "error": "must be a list of {“path”, “equals”}"})
-    with transaction.atomic():
-        made = from_failures.make_task(
-            failure=failure,
-            eval_set=eval_set,
-            cut=_cut(failure, asked.cut),
-            expected=expected_of(asked.expected),
-            split=Split(asked.split),
-            group=offered[asked.group] if asked.group else next(iter(offered.values())),
-            by=by,
-            demonstration=asked.demonstration,
-            replayable=asked.replayable,
-            state=asked.state,
-            viewer=request.auth,
-        )
-        if made.made and failure.state == FailureState.OPEN:
-            decide(failure=failure, by=by)
+    made = make_task(
+        failure=failure,
+        step=step,
+        answer=suggestion_of(expected_of(form.expected), suggestions(step)),
+        eval_set=eval_set,
+        split=Split(form.split),
+        group=offered[form.group] if form.group else step.source.groups.offered[0][1],
+        by=by,
+        demonstration=form.demonstration,
+        replayable=form.replayable,
+        state=form.state,
+        viewer=request.auth,
+    )
     return stored(made)
 
 
 def _failure(request: Request, external_id: str) -> Failure:
     """Raises NotFound."""
     run = store.find(request.auth.project, external_id)
-    found = (
-        Failure.objects.select_related("trajectory", "mode", "project")
-        .filter(trajectory=run)
-        .first()
-        if run
-        else None
-    )
-    if found is None:
+    failures = Failure.objects.select_related("trajectory", "mode", "project")
+    failure = failures.filter(trajectory=run).first() if run else None
+    if failure is None:
         raise NotFound("No failure of this project is of a run with this id (`trajectory`).")
-    return found
+    return failure
 
 
-def _cut(failure: Failure, given: int | None) -> int:
+def _step(failure: Failure, cut: int | None) -> RunStep:
     """The given step, or else the blamed one. Raises ValidationError."""
-    run = failure.trajectory
-    cut = (
-        from_failures.default_cut(run.messages, failure.blamed_message) if given is None else given
-    )
-    steps = from_failures.steps_of(run.messages)
-    if cut not in steps:
-        problem = (
-            f"must be one of {', '.join(map(str, steps))}"
-            if steps
-            else "the agent took no step in this run"
-        )
-        raise ValidationError({"path": "cut", "error": problem})
-    return cut  # type: ignore[return-value]
+    step = failed_step(failure, cut)
+    if step is None:
+        raise ValidationError({"path": "cut", "error": "the agent took no step in this run"})
+    if cut not in (None, step.cut):
+        steps = ", ".join(map(str, step.source.steps))
+        raise ValidationError({"path": "cut", "error": f"must be one of {steps}"})
+    return step
 
 
 def expected_of(value: dict[str, Any]) -> dict[str, Any]:

@@ -95,10 +95,12 @@ PRECEDENCE = (
 def classify(trajectory: dict) -> Diagnosis | None:
     """The diagnosis of a run {messages, tools, outcome_status, outcome_reason, interventions,
     metadata}, or None.
-
-    A success is only blamed for harm, and for breaking a tool's contract without recovering.
     """
-    run = read(trajectory)
+    return classify_run(read(trajectory))
+
+
+def classify_run(run: Run) -> Diagnosis | None:
+    """A success is only blamed for harm, and for breaking a tool's contract without recovering."""
     said: dict[Callable, list[Finding]] = {}
     found: list[tuple[Line, Finding]] = []
     for line in PRECEDENCE:

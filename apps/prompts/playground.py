@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from django.db import transaction
@@ -15,12 +16,13 @@ from django.db.models import Q, QuerySet
 from apps.core import jobs
 from apps.core.models import JobState, Project
 from apps.environments.models import Environment
-from apps.evals import actions, from_failures
+from apps.evals import actions, source_runs
 from apps.evals.actions import EvalSetError, HoldoutLeak, TasksMade
-from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
+from apps.evals.from_failures import free_key
 from apps.evals.holdout import groups, leaks
-from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.models import EvalSet, Split, Task
+from apps.evals.suggestions import demonstration_of
 from apps.prompts.models import CUT, Playground, PlaygroundAnswer, place_of
 from apps.registry import engines
 from apps.registry.actions import ModelError, register_prompt
@@ -72,14 +74,18 @@ class Step:
     cut: int
     expected: dict = field(default_factory=dict)
 
+    @cached_property
+    def of_run(self) -> source_runs.RunStep:
+        """Raises EvalSetError if there is no such step."""
+        return source_runs.step_at(source_runs.read_run(self.trajectory), self.cut)
+
     @property
     def prompt(self) -> dict[str, Any]:
         messages = self.trajectory.messages[: self.cut]
-        parts = from_failures.PARTS_OF_TURN
         examples = [
-            {name: one[name] for name in parts if name in one}
-            for one in messages
-            if is_example(one)
+            {name: message[name] for name in source_runs.PARTS_OF_TURN if name in message}
+            for message in messages
+            if is_example(message)
         ]
         text = system_prompt(messages)
         return ({"system_prompt": text} if text else {}) | (
@@ -88,27 +94,15 @@ class Step:
 
 
 def task_at(step: Step) -> Task:
-    """The unsaved task of a step, of no set. Raises PlaygroundError if there is no such step."""
-    trajectory = step.trajectory
-    if step.cut not in from_failures.steps_of(trajectory.messages):
-        raise PlaygroundError(
-            f"Message {step.cut} is not a step of the agent. Choose one of its turns."
-        )
-    messages = from_failures.prompt_at(trajectory.messages, step.cut)
-    digest = canonical_hash(messages)
-    return Task(
-        project=trajectory.project,
-        key=trajectory.external_id[:120],
-        split=Split.TRAIN,
-        group=digest,
-        groups=groups.names_of(trajectory),
-        canonical_hash=digest,
-        messages=messages,
-        tools=trajectory.tools,
+    """The unsaved task of a step, of no set. Raises EvalSetError if there is no such step."""
+    return source_runs.task_at(
+        step.of_run,
+        step.trajectory.project,
+        key=step.trajectory.external_id[:120],
         expected=step.expected,
-        trajectory=trajectory,
-        origin=Origin.FAILURE,
-        metadata={"cut": step.cut, RECORDED: from_failures.results_for(trajectory, None)},
+        split=Split.TRAIN,
+        group=step.of_run.digest,
+        metadata={"cut": step.cut, RECORDED: source_runs.recorded_results(step.of_run.source.run)},
     )
 
 
@@ -326,10 +320,10 @@ def save_task(
         raise PlaygroundError(
             "Only a step of a run in production becomes a task; this one is of tasks already."
         )
-    task = from_failures.task_of(playground.trajectory, eval_set, playground.step, expected)
-    task.split, task.group, task.confirmed_by = split, task.canonical_hash, by
-    task.demonstration = from_failures.demonstration_of(expected)
-    task.metadata = {"cut": playground.step, "source": "playground"}
-    task.metadata[RECORDED] = from_failures.results_for(playground.trajectory, None)
+    task = task_at(Step(playground.trajectory, playground.step, expected))
+    task.eval_set, task.split, task.confirmed_by = eval_set, split, by
+    task.key = free_key(eval_set, playground.trajectory.external_id)
+    task.demonstration = demonstration_of(expected)
+    task.metadata["source"] = "playground"
     what = f"playground {playground.pk}"
     return actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=what, viewer=viewer)

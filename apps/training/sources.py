@@ -13,10 +13,10 @@ from django.db.models import Q
 
 from apps.core.models import JobState, Project
 from apps.evals.canonical import canonical_hash
-from apps.evals.from_failures import prompt_at, steps_of
 from apps.evals.holdout import leaks
 from apps.evals.holdout.groups import held_out_runs, runs_of_groups
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
+from apps.evals.source_runs import prompt_at, steps_of
 from apps.failures.models import FailureState
 from apps.registry.models import ModelVersion
 from apps.reviews.labels import labels_of

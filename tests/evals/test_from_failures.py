@@ -8,28 +8,31 @@ import json
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import escape
 
 from apps.core.models import AuditEvent, Project
-from apps.evals import actions
-from apps.evals.from_failures import (
-    PERSON,
-    SUCCESS,
-    TRUTH,
-    default_cut,
-    demonstration_of,
-    prompt_at,
-    steps_of,
-    suggestions,
-)
+from apps.evals import actions, source_runs
+from apps.evals.from_failures import open_draft, tasks_of_cluster
 from apps.evals.holdout.groups import groups_of, template_of
 from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalSet, Origin, Split, Task
+from apps.evals.source_runs import default_cut, prompt_at, read_run, step_at, steps_of
+from apps.evals.suggestions import (
+    PERSON,
+    SUCCESS,
+    TRUTH,
+    Suggestion,
+    demonstration_of,
+    suggestions,
+)
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureState
+from apps.failures.rules.reading import read
 from apps.trajectories.models import Trajectory
 from tests.factories import (
     admin_of,
@@ -67,13 +70,17 @@ def test_a_task_may_be_cut_before_each_step_of_the_agent() -> None:
 
 @pytest.mark.parametrize(("blamed", "cut"), [(3, 3), (4, 3), (5, 5), (None, 3), (0, 3)])
 def test_the_blamed_step_is_where_it_is_cut(blamed: int | None, cut: int) -> None:
-    assert default_cut(RUN, blamed) == cut
-    assert default_cut([ASK], blamed) is None
+    assert default_cut(steps_of(RUN), blamed) == cut
+    assert default_cut(steps_of([ASK]), blamed) is None
 
 
 def failed(project: Project, **given: Any) -> Trajectory:
     usual = {"messages": RUN, "outcome": {"status": "failure"}}
     return make_trajectory(project, **usual | given)
+
+
+def suggested(run: Trajectory, cut: int) -> list[Suggestion]:
+    return list(suggestions(step_at(read_run(run), cut)))
 
 
 def test_a_persons_word_comes_before_ground_truth_and_that_before_a_later_success() -> None:
@@ -91,11 +98,12 @@ def test_a_persons_word_comes_before_ground_truth_and_that_before_a_later_succes
         messages=[SYSTEM, ASK, tool_message({"tool": "tickets.shut", "args": {"id": 12}}), REPLY],
         outcome={"status": "success"},
     )
-    found = suggestions(row, 3)
+    found = suggested(row, 3)
     assert [item.source for item in found] == [PERSON, TRUTH, SUCCESS]
     assert found[0].expected == edit["after"] and found[0].detail == "by ada"
     assert found[1].expected == right
-    assert found[2].expected["tool"] == "tickets.shut" and found[2].success == success
+    assert found[2].expected["tool"] == "tickets.shut"
+    assert found[2].success is not None and found[2].success.messages == success.messages
 
 
 def test_a_value_with_several_sources_keeps_the_place_of_the_first() -> None:
@@ -108,7 +116,7 @@ def test_a_value_with_several_sources_keeps_the_place_of_the_first() -> None:
     make_trajectory(
         project, messages=[SYSTEM, ASK, tool_message(right), REPLY], outcome={"status": "success"}
     )
-    assert [(item.expected, item.source) for item in suggestions(row, 3)] == [
+    assert [(item.expected, item.source) for item in suggested(row, 3)] == [
         (right, PERSON),
         (other, TRUTH),
     ]
@@ -117,8 +125,8 @@ def test_a_value_with_several_sources_keeps_the_place_of_the_first() -> None:
 def test_an_edit_of_another_step_says_nothing_of_this_one() -> None:
     edit = {"kind": "edit", "message_index": 5, "after": "It is closed."}
     row = failed(make_project(), interventions=[edit])
-    assert suggestions(row, 3) == []
-    assert suggestions(row, 5)[0].expected == {"answer": "It is closed."}
+    assert suggested(row, 3) == []
+    assert suggested(row, 5)[0].expected == {"answer": "It is closed."}
 
 
 def test_calls_that_were_made_already_are_not_asked_for_again() -> None:
@@ -127,7 +135,7 @@ def test_calls_that_were_made_already_are_not_asked_for_again() -> None:
         for name in ("tickets.find", "tickets.close", "mail.send")
     ]
     row = failed(make_project(), metadata={"expected_calls": wanted})
-    found = [item.expected for item in suggestions(row, 5)]
+    found = [item.expected for item in suggested(row, 5)]
     assert wanted[1] in found and {"calls": wanted[1:]} in found
 
 
@@ -140,7 +148,7 @@ def test_an_earlier_success_or_one_of_another_request_is_none() -> None:
         messages=[{"role": "user", "content": "Close ticket 13."}, CALL],
         outcome={"status": "success"},
     )
-    assert suggestions(row, 3) == []
+    assert suggested(row, 3) == []
 
 
 def test_demonstrations_and_groups() -> None:
@@ -149,7 +157,9 @@ def test_demonstrations_and_groups() -> None:
     ]
     assert demonstration_of({"answer": ["yes", "ja"]}) == "yes"
     assert demonstration_of({"constraint": {"contains": ["x"]}}) == ""
-    names = [name for name, _ in groups_of(failed(make_project(), session_id="s1", user_id="u1"))]
+    names = [
+        name for name, _ in groups_of(failed(make_project(), session_id="s1", user_id="u1")).offered
+    ]
     assert names[0] == "session" and {"request", "template", "user", "trajectory", "day"} <= set(
         names
     )
@@ -188,7 +198,7 @@ def given(draft: EvalSet, **changes: Any) -> dict[str, Any]:
 
 
 def group_of(failure: Failure) -> str:
-    return groups_of(failure.trajectory)[0][1]
+    return groups_of(failure.trajectory).offered[0][1]
 
 
 def test_messages_are_numbered_as_in_the_run(client: Client) -> None:
@@ -370,6 +380,32 @@ def test_tasks_are_made_of_a_cluster_where_the_right_answer_is_known(world: dict
     assert "No expected answer for any" in world["client"].post(url, follow=True).content.decode()
 
 
+def test_the_run_is_read_once_for_the_page_and_the_task(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[Any] = []
+    monkeypatch.setattr(source_runs, "read", lambda data: runs.append(data) or read(data))
+    body = given(world["draft"], group=group_of(world["failure"]))
+    assert world["client"].post(world["url"], body).status_code == 302
+    assert world["draft"].tasks.count() == 1 and len(runs) == 1
+
+
+def test_a_larger_cluster_takes_no_more_queries(world: dict[str, Any]) -> None:
+    project, by = world["project"], admin_of(world["project"])
+    open_draft(project=project, by=by)
+    clusters = [make_cluster(world["failure"]) for _ in range(2)]
+    queries = []
+    for cluster, numbers in zip(clusters, ([2001, 2002], range(3001, 3006)), strict=True):
+        runs = [make_failed(project, request=f"Close ticket {number}.") for number in numbers]
+        classify_project(project=project)
+        Failure.objects.filter(trajectory__in=runs).update(cluster=cluster)
+        with CaptureQueriesContext(connection) as captured:
+            _, made = tasks_of_cluster(cluster=cluster, by=by)
+        assert made.made >= len(runs)
+        queries.append(len(captured))
+    assert queries[1] == queries[0]
+
+
 def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
     project = make_project()
     failure = failure_of(make_failed(project))
@@ -381,7 +417,7 @@ def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
     body = {
         "expected": json.dumps(right),
         "split": "train",
-        "group": groups_of(failure.trajectory)[0][1],
+        "group": groups_of(failure.trajectory).offered[0][1],
     }
     assert (
         client.post(url, body | {"expected": "{"}).status_code == 400
@@ -411,7 +447,7 @@ def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:
     other = failure_of(make_failed(project, request="Close ticket 4321."))
     url = reverse("evals:task_from_failure", args=[project.slug, other.pk])
     right["args"]["id"] = 4321
-    group = groups_of(other.trajectory)[0][1]
+    group = groups_of(other.trajectory).offered[0][1]
     assert (
         client.post(url, body | {"expected": json.dumps(right), "group": group}).status_code == 302
     )
@@ -424,7 +460,7 @@ def test_that_a_request_is_held_out_is_not_said_beforehand(client: Client) -> No
     client.force_login(admin_of(project))
     url = reverse("evals:task_from_failure", args=[project.slug, failure.pk])
     right = json.dumps({"tool": "tickets.close", "args": {"id": 1234}})
-    group = groups_of(failure.trajectory)[0][1]
+    group = groups_of(failure.trajectory).offered[0][1]
     assert (
         client.post(url, {"expected": right, "split": "holdout", "group": group}).status_code == 302
     )

@@ -18,6 +18,8 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.formats import TaskRow
 from apps.evals.holdout.groups import groups_of, held_out_runs
 from apps.evals.models import EvalSet, Split, Task
+from apps.evals.source_runs import read_run, step_at
+from apps.evals.suggestions import BY_HAND, Suggestion
 from apps.failures.actions.diagnose import classify_project
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.models import Method, TrainingRun
@@ -83,7 +85,7 @@ def world(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A hold-out grouped by something, and a later run that shares nothing else with it."""
     project = make_project()
     first, name, fields = KINDS[request.param]
-    group = dict(groups_of(run_of(project, **first)))[name]
+    group = dict(groups_of(run_of(project, **first)).offered)[name]
     draft = actions.create_eval_set(project=project, slug="draft", by=admin_of(project))
     hold_out(project, group)
     return {"project": project, "draft": draft, "run": run_of(project, **fields), "group": group}
@@ -121,9 +123,9 @@ def test_a_task_from_its_failure_is_refused_by_any_group(
     classify_project(project=world["project"])
     made = from_failures.make_task(
         failure=world["run"].failure,
+        step=step_at(read_run(world["run"]), 1),
+        answer=Suggestion(CALL, BY_HAND),
         eval_set=world["draft"],
-        cut=1,
-        expected=CALL,
         split=split,
         group="my own",
         by=None,
@@ -144,7 +146,7 @@ def test_the_page_of_a_failure_shows_the_two_tasks_of_the_group(world: dict[str,
         "group": f"request:{canonical_hash([])}",
         "demonstration": "",
     }
-    body["group"] = dict(groups_of(world["run"]))["request"]
+    body["group"] = dict(groups_of(world["run"]).offered)["request"]
     page = client.post(
         reverse("evals:task_from_failure", args=[project.slug, world["run"].failure.pk]), body
     )

@@ -74,7 +74,7 @@ def test_an_output_that_the_rules_fail_on_is_stored(
     def broken(run: dict) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("apps.evals.samples.diagnosis.classify", broken)
+    monkeypatch.setattr("apps.evals.samples.diagnosis.classify_run", broken)
     run = make_run(folder=tmp_path)
     assert run.state == JobState.SUCCEEDED and {sample.mode for sample in run.samples.all()} == {""}
 

@@ -28,37 +28,54 @@ from workers.lib.messages import is_example, is_prompt, text_of
 AT_ONCE = 1_000  # tasks per query
 
 
-def prompt_of(trajectory: Trajectory) -> list[dict]:
+@dataclass(frozen=True)
+class RunGroups:
+    """What a run is grouped by. `request` are the messages before the agent's first turn.
+
+    `offered` are (name, group) by which tasks may be split, the most common first; `keys` are those
+    of every group by which a set may have held this run out: those offered, its ids and its
+    metadata.
+    """
+
+    request: list[dict]
+    request_hash: str
+    offered: list[tuple[str, str]]
+    keys: list[str]
+
+
+def request_of(trajectory: Trajectory) -> list[dict]:
     """The messages before the agent's first turn, without the harness's instructions and
     examples.
     """
-    prompt: list[dict] = []
+    request: list[dict] = []
     for message in trajectory.messages:
         if is_example(message):
             continue
         if message.get("role") == "assistant":
             break
         if not is_prompt(message):
-            prompt.append({"role": message["role"], "content": message.get("content") or ""})
-    return prompt
+            request.append({"role": message["role"], "content": message.get("content") or ""})
+    return request
 
 
-def groups_of(trajectory: Trajectory) -> list[tuple[str, str]]:
-    """(name, group): the groups by which tasks may be split, the most common first. A group named
-    by the log precedes all others.
-    """
-    prompt = prompt_of(trajectory)
-    day = f"{trajectory.started_at:%Y-%m-%d}"
-    found = [
+def groups_of(trajectory: Trajectory) -> RunGroups:
+    """A group named by the log precedes all others."""
+    request = request_of(trajectory)
+    request_hash = canonical_hash(request)
+    groups = [
         ("named in the log", str(trajectory.metadata.get("group") or "")),
         ("session", trajectory.session_id),
-        ("request", canonical_hash(prompt)),
-        ("template", template_of(prompt)),
+        ("request", request_hash),
+        ("template", template_of(request)),
         ("user", f"user:{trajectory.user_id}" if trajectory.user_id else ""),
         ("trajectory", f"trajectory:{trajectory.external_id}"),
-        ("day", f"day:{day}"),
+        ("day", f"day:{trajectory.started_at:%Y-%m-%d}"),
     ]
-    return [(name, group[:GROUP_LENGTH]) for name, group in found if group]
+    offered = [(name, group[:GROUP_LENGTH]) for name, group in groups if group]
+    ids = {"session_id": trajectory.session_id, "user_id": trajectory.user_id}
+    names = {group for _, group in offered} | names_in(ids) | names_in(trajectory.metadata)
+    names.add(trajectory.external_id[:GROUP_LENGTH])
+    return RunGroups(request, request_hash, offered, sorted({group_key(name) for name in names}))
 
 
 def template_of(messages: list[dict]) -> str:
@@ -108,15 +125,6 @@ def names_in(metadata: dict[str, Any]) -> set[str]:
     return {name[:GROUP_LENGTH] for name in found}
 
 
-def names_of(trajectory: Trajectory) -> list[str]:
-    """The keys of every group by which a set may have held this run out: those of `groups_of`, its
-    ids and its metadata.
-    """
-    ids = names_in({"session_id": trajectory.session_id, "user_id": trajectory.user_id})
-    named = {group for _, group in groups_of(trajectory)} | ids | names_in(trajectory.metadata)
-    return sorted({group_key(name) for name in (*named, trajectory.external_id[:GROUP_LENGTH])})
-
-
 def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str]:
     """{run id: the held-out group that it belongs to}. The runs must have their content."""
     return runs_of_groups(Task.objects.holdout().filter(project=project), runs)
@@ -124,7 +132,7 @@ def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str
 
 def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any, str]:
     """{run id: the group of these tasks that it belongs to}. The runs must have their content."""
-    names = {run.pk: names_of(run) for run in runs}
+    names = {run.pk: groups_of(run).keys for run in runs}
     keys = {name for some in names.values() for name in some}
     taken = dict(tasks.filter(group_key__in=keys).order_by().values_list("group_key", "group"))
     found = dict(tasks.filter(trajectory__in=names).values_list("trajectory", "group"))

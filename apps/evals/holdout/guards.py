@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from apps.core.bus import on
 from apps.evals.canonical import content_key
 from apps.evals.holdout import leaks
-from apps.evals.holdout.groups import held_out_runs, prompt_of
+from apps.evals.holdout.groups import held_out_runs, request_of
 from apps.evals.holdout.view_log import record_production_view
 from apps.evals.models import Task, TaskQuerySet
 from apps.evals.near_duplicates.calls import words_of
@@ -72,7 +72,7 @@ def begun_by(tasks: TaskQuerySet, rows: QuerySet[Trajectory]) -> set[str]:
     likely = [pk for pk, preview in previews if _start(preview) in starts]
     found: set[str] = set()
     for run in _read(likely):
-        found |= wanted.get(content_key(prompt_of(run)), set())
+        found |= wanted.get(content_key(request_of(run)), set())
     return found
 
 

@@ -21,14 +21,16 @@ from apps.core.query import whole_number
 from apps.core.routes import RUNS, SIDES, shows
 from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
-from apps.evals.from_failures import demonstration_of
+from apps.evals.from_failures import make_task, open_draft
 from apps.evals.from_production import MOST, newest
 from apps.evals.holdout import groups
 from apps.evals.holdout.leaks import Leak, request_of, same
 from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
-from apps.failures.actions.decisions import Refused, decide
-from apps.failures.models import Failure, FailureCluster, FailureState
+from apps.evals.source_runs import RunStep, failed_step, recorded_results, task_at
+from apps.evals.suggestions import Suggestion, demonstration_of, suggestion_of, suggestions
+from apps.failures.actions.decisions import Refused
+from apps.failures.models import Failure, FailureCluster
 from apps.trajectories.filters import OF_LISTS, SINCE, apply_filters
 from apps.trajectories.models import Outcome
 from apps.trajectories.shown import runs_shown
@@ -46,40 +48,35 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     failure = get_object_or_404(
         Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk
     )
-    steps = from_failures.steps_of(failure.trajectory.messages)
-    cut = _cut(request, failure, steps)
-    if cut is None:
+    step = failed_step(failure, whole(request.POST.get("cut") or request.GET.get("cut")))
+    if step is None:
         messages.error(request, "The agent took no step in this run, so no task can be created.")
         return redirect("failures:case", project.slug, pk)
-    suggested = from_failures.suggestions(failure.trajectory, cut)
-    offered = groups.groups_of(failure.trajectory)
+    suggested = list(suggestions(step))
     form = FailureTaskForm(
         project,
-        offered,
+        step.source.groups.offered,
         request.POST or None,
-        initial=_initial(request, project, failure, suggested),
+        initial=_initial(request, project, suggested),
     )
     leak = None
     if request.method == "POST" and form.is_valid():
-        leak = _save(request, failure, cut, form)
+        leak = _save(request, failure, step, suggested, form)
         if leak is None and not form.errors:
             return redirect("failures:triage", project.slug)
     runs_shown(project, [failure.trajectory_id], to=request.user, where="run")
-    prompt = from_failures.prompt_at(failure.trajectory.messages, cut)
     context = {
         "failure": failure,
-        "row": failure.trajectory,
+        "row": step.source.row,
         "form": form,
-        "steps": steps,
-        "cut": cut,
+        "step": step,
         "leak": leak,
         "suggested": list(enumerate(suggested)),
         "chosen": _chosen(request, suggested),
-        "prompt": prompt,
-        "numbered_from": cut - len(prompt),
+        "numbered_from": step.cut - len(step.prompt),
         "draft": from_failures.DRAFT,
-        "there": from_failures.sets_with(failure.trajectory, cut),
-        "recorded": len(from_failures.results_for(failure.trajectory, None)),
+        "there": from_failures.sets_with(step),
+        "recorded": len(recorded_results(step.source.run)),
     }
     return render(
         request, "evals/task_from_failure.html", context, status=400 if form.errors or leak else 200
@@ -104,21 +101,11 @@ def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> Http
     return redirect("evals:detail", project.slug, draft.pk)
 
 
-def _cut(request: HttpRequest, failure: Failure, steps: list[int]) -> int | None:
-    """The selected step, or else the blamed one."""
-    given = whole(request.POST.get("cut") or request.GET.get("cut"))
-    if given in steps:
-        return given
-    return from_failures.default_cut(failure.trajectory.messages, failure.blamed_message)
-
-
-def _chosen(request: HttpRequest, suggested: list) -> int | None:
+def _chosen(request: HttpRequest, suggested: list[Suggestion]) -> int | None:
     return whole(request.GET.get("suggestion", "0"), 0, len(suggested) - 1)
 
 
-def _initial(
-    request: HttpRequest, project: Project, failure: Failure, suggested: list
-) -> dict[str, Any]:
+def _initial(request: HttpRequest, project: Project, suggested: list[Suggestion]) -> dict[str, Any]:
     last = request.session.get(LAST, {})  # whoever goes through many failures chooses once
     drafts = drafts_of(project)
     draft = drafts.filter(pk=last.get("eval_set")).first() or drafts.order_by("-created_at").first()
@@ -135,52 +122,64 @@ def _initial(
     return initial
 
 
-def _save(request: HttpRequest, failure: Failure, cut: int, form: FailureTaskForm) -> Leak | None:
+def _save(
+    request: HttpRequest,
+    failure: Failure,
+    step: RunStep,
+    suggested: list[Suggestion],
+    form: FailureTaskForm,
+) -> Leak | None:
     """Stores the task and confirms the failure. Returns a leak; any other problem is a form
     error.
     """
-    given: dict[str, Any] = {"eval_set": None} | form.cleaned_data
+    project, by, data = failure.project, request.user, form.cleaned_data
+    answer = suggestion_of(data["expected"], suggested)
     try:
         with transaction.atomic():
-            given["eval_set"] = given["eval_set"] or from_failures.open_draft(
-                project=failure.project, by=request.user
+            eval_set = data.get("eval_set") or open_draft(project=project, by=by)
+            made = make_task(
+                failure=failure,
+                step=step,
+                answer=answer,
+                eval_set=eval_set,
+                split=data["split"],
+                group=data["group"],
+                by=by,
+                demonstration=data["demonstration"],
+                replayable=data["replayable"],
+                state=data["state"],
             )
-            made = from_failures.make_task(failure=failure, cut=cut, by=request.user, **given)
-            if made.made and failure.state == FailureState.OPEN:
-                decide(failure=failure, by=request.user)
     except (actions.EvalSetError, Refused) as error:
-        record_refusal(failure.project, error, by=request.user)
+        record_refusal(project, error, by=by)
         form.add_error(None, str(error))
         return None
     if made.made:
-        request.session[LAST] = {"eval_set": str(given["eval_set"].pk), "split": given["split"]}
-        link = reverse("evals:detail", args=[failure.project.slug, given["eval_set"].pk])
-        said = 'A task was added to <a href="{}">{}</a>, {}.'
-        messages.success(request, format_html(said, link, given["eval_set"], given["split"].label))
-    elif made.duplicates:
-        form.add_error(
-            None, f"{given['eval_set']} already has this request. Choose another step or set."
-        )
-    else:
-        return _leak(request, failure, cut, given, made)
-    return None
-
-
-def _leak(
-    request: HttpRequest, failure: Failure, cut: int, given: dict, made: actions.TasksMade
-) -> Leak:
-    """The two requests; seeing a held-out one is a view."""
-    leak = made.leaks[0] if made.leaks else exact_leak(failure, cut, given)
-    if given["split"] != Split.HOLDOUT:
-        record_leak_views(failure.project, [leak], by=request.user)
+        request.session[LAST] = {"eval_set": str(eval_set.pk), "split": data["split"]}
+        link = reverse("evals:detail", args=[project.slug, eval_set.pk])
+        sentence = 'A task was added to <a href="{}">{}</a>, {}.'
+        messages.success(request, format_html(sentence, link, eval_set, data["split"].label))
+        return None
+    if made.duplicates:
+        form.add_error(None, f"{eval_set} already has this request. Choose another step or set.")
+        return None
+    leak = made.leaks[0] if made.leaks else _exact_leak(step, eval_set, data)
+    if data["split"] != Split.HOLDOUT:  # seeing a held-out request is a view
+        record_leak_views(project, [leak], by=by)
     return leak
 
 
-def exact_leak(failure: Failure, cut: int, given: dict) -> Leak:
+def _exact_leak(step: RunStep, eval_set: EvalSet, data: dict[str, Any]) -> Leak:
     """The task on the other side with the same request or one of its groups."""
-    task = from_failures.task_of(failure.trajectory, given["eval_set"], cut, given["expected"])
-    task.split, task.group = given["split"], given["group"]
-    for _, other in groups.conflicts(failure.project, [task]):
+    task = task_at(
+        step,
+        eval_set.project,
+        key=step.source.row.external_id[:120],
+        expected=data["expected"],
+        eval_set=eval_set,
+        split=data["split"],
+        group=data["group"],
+    )
+    for _, other in groups.conflicts(eval_set.project, [task]):
         return same(task, other)
     return Leak(task.key, request_of(task), "", "", 1.0)  # deleted in the meantime
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from apps.evals.models import Sample, Task
 from apps.evals.samples.transcript import answered, conversation, offered, opening
-from apps.failures.classify import Diagnosis, Evidence, classify
+from apps.failures.classify import Diagnosis, Evidence, classify_run
 from apps.failures.rules.checks import error_never_recovered
+from apps.failures.rules.reading import Run, read
 from workers.lib.environments.episodes import CRASH
 from workers.lib.messages import schemas_of, tool_names
 from workers.lib.transcripts import answer_form
@@ -26,9 +27,12 @@ def diagnose(sample: Sample) -> Diagnosis | None:
     """None for a masked sample, and if no rule finds anything. Indices are those of
     `conversation`.
     """
-    if sample.masked:
-        return None
-    found = _without_crashes(classify(as_run(sample)))
+    return None if sample.masked else diagnose_run(sample, read(as_run(sample)))
+
+
+def diagnose_run(sample: Sample, run: Run) -> Diagnosis | None:
+    """Of a sample that was read already."""
+    found = _without_crashes(classify_run(run))
     if not sample.unsafe or (found and found.mode == UNSAFE):
         return found
     at = found.blamed_message if found else None

@@ -8,37 +8,22 @@ of a hold-out gets into training, and a validation task stays one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
-from apps.evals.from_failures import (
-    by_truth,
-    demonstration_of,
-    free_key,
-    prompt_at,
-    recorded_results,
-    steps_of,
-)
+from apps.evals.from_failures import free_key
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
-from apps.evals.samples.diagnosis import as_run, diagnose
-from apps.evals.samples.transcript import conversation
+from apps.evals.samples.diagnosis import as_run, diagnose_run
+from apps.evals.samples.transcript import answered, conversation
+from apps.evals.source_runs import prompt_at, recorded_results, steps_of
+from apps.evals.suggestions import by_truth, demonstration_of
+from apps.failures.rules.expected import known_answers
 from apps.failures.rules.reading import read
 
 SOURCES = (Split.TRAIN, Split.VALIDATION)
 MOST = 1_000  # tasks at once
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a new task begins: before message `cut` of the conversation; None is the request of the
-    evaluated task itself.
-    """
-
-    cut: int | None
-    expected: dict
 
 
 def may_make_tasks(run: EvalRun) -> bool:
@@ -58,70 +43,68 @@ def why_not(run: EvalRun) -> str:
 
 def failed(samples: Iterable[Sample]) -> list[Sample]:
     """One failed sample per task, the first that a rule explains; at most MOST."""
-    found: dict[Any, Sample] = {}
+    of_task: dict[Any, Sample] = {}
     for sample in samples:
         if sample.success or sample.masked:
             continue
-        known = found.get(sample.task_id)
-        if known is None or (sample.mode and not known.mode):
-            found[sample.task_id] = sample
-        if len(found) > MOST:
+        chosen = of_task.get(sample.task_id)
+        if chosen is None or (sample.mode and not chosen.mode):
+            of_task[sample.task_id] = sample
+        if len(of_task) > MOST:
             break
-    return list(found.values())[:MOST]
-
-
-def start_of(sample: Sample, *, whole: bool = False) -> Start:
-    """The agent's blamed step, if the correct calls from there on are known; otherwise (or with
-    `whole`) the beginning.
-    """
-    expected, first = (
-        sample.task.expected,
-        len(conversation(sample)) - len(sample.messages or [None]),
-    )
-    found = None if whole else diagnose(sample)
-    if found is None or found.blamed_message is None or found.blamed_message <= first:
-        return Start(None, expected)
-    cut = found.blamed_message
-    if cut not in steps_of(conversation(sample)):
-        return Start(None, expected)
-    right = next(by_truth(read(as_run(sample)), cut), None)
-    return Start(cut, right.expected) if right else Start(None, expected)
+    return list(of_task.values())[:MOST]
 
 
 def task_of(sample: Sample, eval_set: EvalSet, *, whole: bool, taken: set[str]) -> Task:
-    """Unsaved."""
-    source, start = sample.task, start_of(sample, whole=whole)
-    prompt = source.messages if start.cut is None else prompt_at(conversation(sample), start.cut)
+    """Unsaved: at the blamed step, if the correct calls from there on are known; otherwise (or with
+    `whole`) the evaluated task again.
+    """
+    source = sample.task
     metadata = {
         name: value
         for name, value in source.metadata.items()
         if name in (RECORDED, "tags", "state")
     }
     metadata |= {"mode": sample.mode, "source": f"evaluation {sample.run_id}, sample {sample.pk}"}
-    if start.cut is not None:
-        metadata |= {"cut": start.cut, RECORDED: recorded_results(read(as_run(sample)))}
     key = free_key(eval_set, source.key, taken)
     taken.add(key)
-    return Task(
+    task = Task(
         project=eval_set.project,
         eval_set=eval_set,
         key=key,
         split=source.split,
         group=source.group,
         groups=source.groups,
-        canonical_hash=canonical_hash(prompt),
-        messages=prompt,
+        messages=source.messages,
         tools=source.tools,
-        expected=start.expected,
-        demonstration=(
-            source.demonstration if start.cut is None else demonstration_of(start.expected)
-        ),
+        expected=source.expected,
+        demonstration=source.demonstration,
         origin=source.origin,
         variant_of=source.variant_of,
         confirmed_by=source.confirmed_by,
         trajectory=source.trajectory,
         metadata=metadata,
     )
+    if not whole:
+        _begin_at_blamed_step(task, sample)
+    task.canonical_hash = canonical_hash(task.messages)
+    return task
+
+
+def _begin_at_blamed_step(task: Task, sample: Sample) -> None:
+    """Changes a sample's task unless the mistake is in the agent's first step, or what was correct
+    there is unknown.
+    """
+    messages, run = conversation(sample), read(as_run(sample))
+    diagnosis = None if sample.masked else diagnose_run(sample, run)
+    cut = diagnosis.blamed_message if diagnosis else None
+    first = len(messages) - len(answered(sample))
+    if cut is None or cut <= first or cut not in steps_of(messages):
+        return
+    if answer := next(by_truth(run, known_answers(run), cut), None):
+        task.messages, task.expected = prompt_at(messages, cut), answer.expected
+        task.demonstration = demonstration_of(answer.expected)
+        task.metadata |= {"cut": cut, RECORDED: recorded_results(run)}
 
 
 def make_tasks(

@@ -24,9 +24,10 @@ from apps.core.models import ApiKey
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
-from apps.evals.from_failures import demonstration_of, free_key
+from apps.evals.from_failures import free_key
 from apps.evals.models import WAITING, EvalSet, Origin, Split, Task
 from apps.evals.near_duplicates import compare
+from apps.evals.suggestions import demonstration_of
 from apps.evals.variants import templates
 from apps.evals.variants.seeds import Seed, faults
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.failures.rules.reading import Call, Run, kind_of, retrieves
-from workers.lib.messages import as_json, call_key, known_call, same_value, unpacked
+from workers.lib.messages import as_json, call_key, known_call, same_value, text_of, unpacked
 
 MAX_EXPECTED = 500
 ALIGNED = (
@@ -58,19 +58,70 @@ class GroundTruth:
     whole: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a person wrote instead of a step (of no particular one, if `index` is None): calls, or
+    else a text.
+    """
+
+    index: int | None
+    by: str
+    calls: list[ExpectedCall]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAnswers:
+    """What is known to be correct: people's corrections, the newest first; the log's calls with the
+    deviations from them, and texts that the user should have been told.
+    """
+
+    corrections: list[Correction]
+    truth: GroundTruth | None
+    deviations: list[Deviation]
+    texts: list[str]
+
+
+def known_answers(run: Run) -> KnownAnswers:
+    edits = [item for item in reversed(run.interventions) if item.get("kind") == "edit"]
+    truth = logged_truth(run)
+    return KnownAnswers(
+        [_correction(item) for item in edits],
+        truth,
+        deviations(truth) if truth else [],
+        wanted_texts(run),
+    )
+
+
+def _correction(edit: dict) -> Correction:
+    after = edit.get("after")
+    text = text_of(after) if isinstance(after, dict) else after
+    return Correction(
+        index=edit.get("message_index"),
+        by=edit.get("by") or "",
+        calls=_calls(after) or [],
+        text=text.strip() if isinstance(text, str) else "",
+    )
+
+
 def ground_truth_of(run: Run) -> GroundTruth | None:
     """From a person's last edit, or from the log's metadata; None if the correct calls are
     unknown.
     """
     for item in reversed(run.interventions):
-        if item.get("kind") == "edit" and (found := _calls(item.get("after"))):
-            return GroundTruth(found, _edited(run, item, found), whole=False)
+        if item.get("kind") == "edit" and (calls := _calls(item.get("after"))):
+            return GroundTruth(calls, _edited(run, item, calls), whole=False)
+    return logged_truth(run)
+
+
+def logged_truth(run: Run) -> GroundTruth | None:
+    """From the log's metadata; None if it does not have the correct calls."""
     for name in SOURCES:
-        if name in run.metadata and (found := _calls(run.metadata[name])) is not None:
-            return GroundTruth(found, run.calls)
+        if name in run.metadata and (calls := _calls(run.metadata[name])) is not None:
+            return GroundTruth(calls, run.calls)
     task = _dig(run.metadata, "info", "task")
-    found = _calls(task.get("actions")) if isinstance(task, dict) else None
-    return None if found is None else GroundTruth(found, run.calls)
+    calls = _calls(task.get("actions")) if isinstance(task, dict) else None
+    return None if calls is None else GroundTruth(calls, run.calls)
 
 
 def _edited(run: Run, item: dict, wanted: list[ExpectedCall]) -> list[Call]:

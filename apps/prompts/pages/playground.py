@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -26,9 +26,9 @@ from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER, Query, whole_number
 from apps.core.routes import RUNS, SIDES, shows
 from apps.evals.actions import EvalSetError
-from apps.evals.from_failures import suggestions
 from apps.evals.holdout.view_log import record_refusal, record_seen
 from apps.evals.models import EvalSet, Split, Task
+from apps.evals.suggestions import suggestions
 from apps.prompts import playground as actions
 from apps.prompts.forms import KeepTaskForm, PlaygroundForm
 from apps.prompts.models import Playground, PlaygroundAnswer
@@ -121,8 +121,8 @@ def _step(request: HttpRequest, project: Project) -> Step | None:
 
 
 def _suggested(step: Step | None) -> str:
-    found = suggestions(step.trajectory, step.cut) if step else []
-    return json.dumps(found[0].expected, ensure_ascii=False) if found else ""
+    answer = next(suggestions(step.of_run), None) if step else None
+    return json.dumps(answer.expected, ensure_ascii=False) if answer else ""
 
 
 def _set(request: HttpRequest, sets: Any) -> EvalSet | None:
@@ -157,7 +157,7 @@ def _start(
             environment=given["environment"],
             sides=form.chosen(),
             tasks=list(given.get("tasks", ())),
-            step=Step(step.trajectory, step.cut, given.get("expected") or {}) if step else None,
+            step=replace(step, expected=given.get("expected") or {}) if step else None,
             samples_per_task=given["samples_per_task"],
             most_tokens=given["most_tokens"],
             most_usd=given["most_usd"] or 0.0,
