@@ -11,6 +11,7 @@ from celery.signals import heartbeat_sent
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
 app = Celery("flywheel")
+app.set_default()  # in every thread
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 

@@ -276,7 +276,18 @@ def test_the_library_of_workers_loads_no_ml_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
-SLOW_TO_IMPORT = ("scipy.cluster", "scipy.optimize", "scipy.stats")
+SLOW_TO_IMPORT = (
+    "scipy.cluster",
+    "scipy.optimize",
+    "scipy.stats",
+    "sklearn",
+    "pandas",
+    "plotly",
+    "pyarrow",
+    "botocore",
+    "rich",
+    "spacy",
+)
 
 
 def test_the_web_process_loads_no_ml_library() -> None:
@@ -300,6 +311,16 @@ def test_the_web_process_loads_no_ml_library() -> None:
             "FLYWHEEL_DATA_DIR": os.environ["FLYWHEEL_DATA_DIR"],
         },
     )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_supervisor_of_up_is_a_small_program() -> None:
+    program = (
+        "import sys, flywheel.up\n"
+        "large = ('django', 'celery', 'psycopg', 'redis', 'httpx2')\n"
+        "sys.exit(str([name for name in large if name in sys.modules] or '') or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

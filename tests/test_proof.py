@@ -108,7 +108,7 @@ def test_the_demo_survives_kills(tmp_path: Path) -> None:
     demo.kill(r"workers\.evaluate")
     demo.wait_for("5 · Probes")
     demo.kill(r"workers\.sft")
-    demo.wait_for("6 · SFT evaluated")
+    demo.wait_for("7 · Review")
     demo.kill(r"workers\.grpo")
     report = demo.report()
     assert set(report["models"]) == {"baseline", "sft", "grpo"}

@@ -31,9 +31,7 @@ class CoreConfig(AppConfig):
 
     def ready(self) -> None:
         from apps.core import schema
-        from flywheel import celery
 
-        celery.app.set_default()
         pre_migrate.connect(schema.refuse_another_version, sender=self)
         for config in apps.get_app_configs():
             for module in getattr(config, "declares", ()):

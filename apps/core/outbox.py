@@ -12,8 +12,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from celery import current_app
 from kombu.exceptions import OperationalError as BrokerError
+
+from flywheel.celery import app as current_app
 
 log = logging.getLogger(__name__)
 BROKER_AWAY = (BrokerError, OSError)

@@ -79,6 +79,13 @@ NEXT = (
 )
 
 
+# The stages of a demo. What a stage has runs at the same time where it can.
+PRODUCTION = "Production, failures and tasks"
+FIRST = "Baseline, probes and SFT"
+SECOND = "Review, SFT evaluated and GRPO"
+LAST = "GRPO evaluated, gate, promotion and the next day"
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The amounts of everything in a demo: requests, samples, steps."""
@@ -92,6 +99,19 @@ class Recipe:
     timed_rounds: int = 2
     sft: dict[str, Any] = field(default_factory=dict)
     grpo: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> dict[str, float]:
+        """Seconds of each stage on two cores."""
+        evaluated = 0.1 * self.holdout * self.samples_per_task + 10
+        step = 2 * self.grpo["prompts_per_step"]
+        timed = 2 * self.timed_tasks * self.timed_rounds
+        return {
+            PRODUCTION: 30 + 0.25 * self.requests,
+            FIRST: evaluated + 20 + 2 * self.sft["steps"],
+            SECOND: 40 + evaluated + step * self.grpo["steps"],
+            LAST: evaluated + 30 + timed + 0.3 * self.next_day,
+        }
 
 
 FULL = Recipe(

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from apps.evals.models import EvalRun
@@ -22,23 +29,33 @@ ROWS = (
 )
 
 
+Advance = Callable[[int, int, str], None]
+
+
 @contextmanager
-def bar(console: Console, title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar, and what moves it: advance(done, total, label)."""
+def bars(console: Console) -> Iterator[Callable[[str], Advance]]:
+    """Progress bars: add(title) adds one, and returns what moves it: advance(done, total,
+    label)."""
     columns = (
         TextColumn("  {task.fields[title]:<22}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("waiting", total=None, title=title)
 
-        def advance(done: int, total: int, label: str) -> None:
-            progress.update(task, completed=done, total=total or None, description=label)
+        def add(title: str) -> Advance:
+            task = progress.add_task("waiting", total=None, title=title)
 
-        yield advance
+            def advance(done: int, total: int, label: str) -> None:
+                progress.update(task, completed=done, total=total or None, description=label)
+
+            return advance
+
+        yield add
 
 
 def table_of(runs: list[EvalRun], samples_per_task: int) -> Table:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -25,8 +25,21 @@ from rich.console import Console
 from apps.core.actions import create_api_key, create_project
 from apps.core.models import Job, JobState, Project
 from apps.core.scopes import Scope
-from apps.demo.recipes import HARNESS, MODEL, NEXT, SYSTEM_PROMPT, TRY, VERIFIER, Recipe
-from apps.demo.screen import bar, table_of
+from apps.demo.pace import Pace, in_words
+from apps.demo.recipes import (
+    FIRST,
+    HARNESS,
+    LAST,
+    MODEL,
+    NEXT,
+    PRODUCTION,
+    SECOND,
+    SYSTEM_PROMPT,
+    TRY,
+    VERIFIER,
+    Recipe,
+)
+from apps.demo.screen import bars, table_of
 from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
@@ -42,14 +55,17 @@ from apps.promotion.models import GateReport, Verdict
 from apps.registry import managed
 from apps.registry.actions import register_base
 from apps.registry.engines import engine_spec, model_spec
-from apps.registry.models import Dialect, ModelVersion, ServerKind
+from apps.registry.models import Dialect, ModelVersion, Server, ServerKind
 from apps.reviews.actions import judge, lock_of, open_review, override_lock
+from apps.reviews.lock import Lock
+from apps.reviews.models import ProbeRun
 from apps.reviews.rescoring import submit_probe
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.advice import advice_of
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
+from workers.lib.shares import room
 from workers.lib.specs.demo_agent import AgentName, Api, DemoAgent, Request
 from workers.lib.typed import plain
 
@@ -59,12 +75,22 @@ JUDGED_BY_SCRIPT = (
 )
 OVERRIDE_REASON = "The demo runs unattended, and the outputs that it judged do not suffice."
 REVIEWED = 120  # samples that the 60 to judge are drawn from
+GRPO_GIB = 4  # that a process of GRPO may take
 PROJECT = ("workplace-assistant", "Workplace assistant")
-SERVER, ARRIVE_S, TRIES = "production", 120.0, 3
+SERVER, ARRIVE_S, TRIES, POLL_S = "production", 120.0, 3, 0.2
 
 
 class DemoError(Exception):
     """A step that failed; the message says why."""
+
+
+@dataclass(eq=False)
+class Station:
+    """A job of the demo and what its step is called."""
+
+    title: str
+    job: Any
+    show: Callable[[Station], None] = lambda _: None  # once it has succeeded
 
 
 @dataclass
@@ -82,29 +108,40 @@ class Demo:
         """All steps; returns the report, which is also written to var/demo/report.json. Raises
         DemoError.
         """
-        began = time.monotonic()
+        began, self.pace = time.monotonic(), Pace(self.recipe.expected)
         self.user = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
         slug, name = PROJECT
         found = Project.objects.filter(slug=slug).first()
         self.project = found or create_project(slug=slug, name=name, by=self.user)
-        self.prepare()
-        trajectories = self.produce()
-        self.classify()
-        self.collect(trajectories)
-        baseline = self.evaluate(self.base, "4 · Baseline")
-        self.advise(baseline)
-        probes = self.probe()
-        sft = self.train(Method.SFT, self.base, self.recipe.sft, "6 · SFT")
-        sft_eval = self.evaluate(sft, "6 · SFT evaluated")
-        self.advise(sft_eval)
-        self.review(sft)
-        grpo = self.train(Method.GRPO, sft, self.recipe.grpo, "7 · GRPO")
-        grpo_eval = self.evaluate(grpo, "7 · GRPO evaluated")
-        if self.endpoint:
-            self.serve()
-        report = self.decide([baseline, sft_eval, grpo_eval]) | {"probes": probes}
-        if self.endpoint:
-            report["next_day"] = self.next_day(trajectories)
+        with self.stage(PRODUCTION):
+            self.prepare()
+            trajectories = self.produce()
+            self.classify()
+            self.collect(trajectories)
+        # What does not need each other runs at the same time: one process leaves half of two cores
+        # idle. Evaluations have one queue, training another.
+        with self.stage(FIRST):
+            baseline = self.evaluation(self.base, "4 · Baseline")
+            probe = self.probe()
+            sft_run = self.training(Method.SFT, self.base, self.recipe.sft, "6 · SFT")
+            self.wait(baseline, probe, sft_run)
+            sft = sft_run.job.model_version
+        with self.stage(SECOND):
+            samples = self.samples_to_review(sft)
+            sft_eval = self.evaluation(sft, "6 · SFT evaluated")
+            self.review(samples)
+            grpo_run = self.training(Method.GRPO, sft, self.grpo_config(), "7 · GRPO")
+            self.wait(sft_eval, grpo_run)
+        with self.stage(LAST):
+            grpo_eval = self.evaluation(grpo_run.job.model_version, "7 · GRPO evaluated")
+            server = self.start_server() if self.endpoint else None
+            self.wait(grpo_eval)
+            if server:
+                self.serve(server)
+            report = self.decide([baseline.job, sft_eval.job, grpo_eval.job])
+            report["probes"] = _probe_report(probe.job)
+            if self.endpoint:
+                report["next_day"] = self.next_day(trajectories)
         report["seconds"] = self.seconds | {"total": time.monotonic() - began}
         return self.write(report)
 
@@ -217,7 +254,8 @@ class Demo:
 
     def follow_agent(self, path: Path, title: str) -> dict:
         log, result = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log", {}
-        with log.open("a") as stderr, bar(self.console, title) as advance:
+        with log.open("a") as stderr, bars(self.console) as add:
+            advance = add(title)
             process = subprocess.Popen(
                 [sys.executable, "-m", "workers.demo_agent", str(path)],
                 cwd=settings.BASE_DIR,
@@ -294,95 +332,102 @@ class Demo:
 
     # 4, 6, 7
 
-    def evaluate(self, model: ModelVersion, title: str) -> EvalRun:
-        with self.timed(title):
-            run = submit_eval(
-                project=self.project,
-                eval_set=self.eval_set,
-                split=Split.HOLDOUT,
-                environment=self.environment,
-                model_version=model,
-                samples_per_task=self.recipe.samples_per_task,
-                seed=self.seed,
-                by=self.user,
-            )
-            self.wait(run, title)
-        metrics = run.result["metrics"]
+    def evaluation(self, model: ModelVersion, title: str) -> Station:
+        run = submit_eval(
+            project=self.project,
+            eval_set=self.eval_set,
+            split=Split.HOLDOUT,
+            environment=self.environment,
+            model_version=model,
+            samples_per_task=self.recipe.samples_per_task,
+            seed=self.seed,
+            by=self.user,
+        )
+        return Station(title, run, self.show_evaluation)
+
+    def show_evaluation(self, station: Station) -> None:
+        metrics = station.job.result["metrics"]
         success, passes = metrics["success"], metrics["pass_at_k"]
         k = max(passes, key=int)
         self.found(
-            title,
+            station.title,
             f"success {success['mean']:.1%} [{success['low']:.1%}, {success['high']:.1%}] on"
             f" {success['n']} held-out tasks, pass@{k} {passes[k]:.1%}, reward"
             f" {metrics['reward']['mean']:+.2f}",
         )
-        return run
+        for advice in advice_of(station.job):
+            self.found("5 · Advisor", f"{advice.title}. {advice.why}")
 
-    def train(self, method: Method, parent: ModelVersion, config: dict, title: str) -> ModelVersion:
-        with self.timed(title):
-            run = submit_training(
-                project=self.project,
-                method=method,
-                parent=parent,
-                dataset=freeze_dataset(eval_set=self.eval_set, by=self.user),
-                environment=self.environment,
-                config=config,
-                seed=self.seed,
-                by=self.user,
-            )
-            self.wait(run, title)
-        run.refresh_from_db()
+    def training(self, method: Method, parent: ModelVersion, config: dict, title: str) -> Station:
+        run = submit_training(
+            project=self.project,
+            method=method,
+            parent=parent,
+            dataset=freeze_dataset(eval_set=self.eval_set, by=self.user),
+            environment=self.environment,
+            config=config,
+            seed=self.seed,
+            by=self.user,
+        )
+        return Station(title, run, self.show_training)
+
+    def grpo_config(self) -> dict[str, Any]:
+        """The step is that of one process, up to the order in which numbers are added."""
+        processes = min(room(GRPO_GIB), settings.FLYWHEEL_TRAINING_PROCESSES)
+        return self.recipe.grpo | ({"processes": processes} if processes > 1 else {})
+
+    def show_training(self, station: Station) -> None:
+        run, steps = station.job, station.job.config["steps"]
         seconds = run.seconds or 0
-        self.found(title, f"{run.model_version} after {config['steps']} steps in {seconds:.0f} s")
-        self.seconds[f"{method}_per_step"] = seconds / config["steps"]
-        assert run.model_version is not None
-        return run.model_version
+        self.found(station.title, f"{run.model_version} after {steps} steps in {seconds:.0f} s")
+        self.seconds[f"{run.method}_per_step"] = seconds / steps
 
     # 5
 
-    def advise(self, run: EvalRun) -> None:
-        run.refresh_from_db()
-        for advice in advice_of(run):
-            self.found("5 · Advisor", f"{advice.title}. {advice.why}")
-
-    def probe(self) -> dict:
+    def probe(self) -> Station:
         """Attacks the reward before it is used for training."""
-        with self.timed("probe"):
-            run = submit_probe(environment=self.environment, eval_set=self.eval_set, by=self.user)
-            self.wait(run, "5 · Probes")
-        run.refresh_from_db()
-        attacks = run.result["attacks"]
-        holes = f"{run.failed} holes" if run.failed else "no holes"
-        self.found("5 · Probes", f"{attacks['n']} attacks on {run.verifier} found {holes}")
-        return {"attacks": attacks["n"], "failed": run.failed, "highest_reward": attacks["high"]}
+        run = submit_probe(environment=self.environment, eval_set=self.eval_set, by=self.user)
+        return Station("5 · Probes", run, self.show_probe)
 
-    def review(self, model: ModelVersion) -> None:
+    def show_probe(self, station: Station) -> None:
+        run = station.job
+        holes = f"{run.failed} holes" if run.failed else "no holes"
+        number = run.result["attacks"]["n"]
+        self.found(station.title, f"{number} attacks on {run.verifier} found {holes}")
+
+    def lock(self) -> Lock:
+        return lock_of(environment=self.environment, tasks=self.training_tasks(), by=self.user)
+
+    def samples_to_review(self, model: ModelVersion) -> Station | None:
+        """None if the lock is open. SFT did not need it, since no verifier decides what it
+        learns."""
+        if not self.lock().locked:
+            return None
+        run = submit_eval(
+            project=self.project,
+            eval_set=self.eval_set,
+            split=Split.TRAIN,
+            environment=self.environment,
+            model_version=model,
+            samples_per_task=-(-REVIEWED // len(self.training_tasks())),
+            seed=self.seed,
+            by=self.user,
+        )
+        return Station("7 · Samples to review", run)
+
+    def review(self, samples: Station | None) -> None:
         """Opens the lock as a person does: outputs on training tasks are judged blind, by what each
-        request was written from. SFT did not need it, since no verifier decides what it learns.
+        request was written from.
         """
-        if not lock_of(
-            environment=self.environment, tasks=self.training_tasks(), by=self.user
-        ).locked:
+        if samples is None:
             return
-        with self.timed("review"):
-            samples = -(-REVIEWED // len(self.training_tasks()))
-            run = submit_eval(
-                project=self.project,
-                eval_set=self.eval_set,
-                split=Split.TRAIN,
-                environment=self.environment,
-                model_version=model,
-                samples_per_task=samples,
-                seed=self.seed,
-                by=self.user,
-            )
-            self.wait(run, "7 · Samples to review")
-            review = open_review(runs=[run], by=self.user, seed=self.seed)
-            items = review.items.select_related("sample__task")
-            for item in items:
-                right = is_right(item.sample.output, item.sample.task.expected)
-                judge(item=item, success=right, by=self.user, note=JUDGED_BY_SCRIPT)
-        lock = lock_of(environment=self.environment, tasks=self.training_tasks(), by=self.user)
+        self.wait(samples)
+        review = open_review(runs=[samples.job], by=self.user, seed=self.seed)
+        items = review.items.select_related("sample__task")
+        for item in items:
+            right = is_right(item.sample.output, item.sample.task.expected)
+            judge(item=item, success=right, by=self.user, note=JUDGED_BY_SCRIPT)
+        lock = self.lock()
         if lock.locked:  # too few failures or successes among the outputs
             override_lock(
                 verifier=self.environment.verifier,
@@ -401,16 +446,14 @@ class Demo:
         """Latency of all three models in turns, so that a busy machine slows each of them down
         equally.
         """
-        with self.timed("8 · Latency"):
-            job = submit_measurement(
-                runs=runs,
-                by=self.user,
-                tasks=self.recipe.timed_tasks,
-                rounds=self.recipe.timed_rounds,
-                seed=self.seed,
-            )
-            self.wait(job, "8 · Latency")
-        job.refresh_from_db()
+        job = submit_measurement(
+            runs=runs,
+            by=self.user,
+            tasks=self.recipe.timed_tasks,
+            rounds=self.recipe.timed_rounds,
+            seed=self.seed,
+        )
+        self.wait(Station("8 · Latency", job))
         shown = ", ".join(
             f"{run.model_version} {job.result['runs'][str(run.pk)]['p50']:.0f} ms" for run in runs
         )
@@ -421,26 +464,29 @@ class Demo:
             f" rounds: {shown}",
         )
 
-    def serve(self) -> None:
-        """Starts a server with the base and makes it a target of the channel, so that a promotion
-        loads the winner there.
+    def start_server(self) -> tuple[Server, Job]:
+        server = self.project.servers.filter(name=SERVER).first()
+        if server is None:
+            fields = {
+                "name": SERVER,
+                "base": self.base,
+                "kind": ServerKind.TRANSFORMERS,
+                "dialect": Dialect.NATIVE,
+            }
+            server = managed.add_managed(project=self.project, fields=fields, by=self.user)
+        return server, managed.start(server=server, by=self.user)
+
+    def serve(self, started: tuple[Server, Job]) -> None:
+        """Makes the server with the base a target of the channel, so that a promotion loads the
+        winner there.
         """
+        server, run = started
         with self.timed("8 · Server"):
-            server = self.project.servers.filter(name=SERVER).first()
-            if server is None:
-                fields = {
-                    "name": SERVER,
-                    "base": self.base,
-                    "kind": ServerKind.TRANSFORMERS,
-                    "dialect": Dialect.NATIVE,
-                }
-                server = managed.add_managed(project=self.project, fields=fields, by=self.user)
-            run = managed.start(server=server, by=self.user)
             while not managed.is_up(server):
                 run.refresh_from_db()
                 if not run.is_active:
                     raise DemoError(f"8 · Server: {run.error}")
-                time.sleep(0.5)
+                time.sleep(POLL_S)
                 server.refresh_from_db()
             if not self.channel.targets.current().filter(server=server).exists():
                 deployments.add_target(channel=self.channel, server=server, by=self.user)
@@ -456,7 +502,7 @@ class Demo:
         """
         for deployment in deployments:
             while deployment.is_active:
-                time.sleep(0.5)
+                time.sleep(POLL_S)
                 deployment.refresh_from_db()
         return all(deployment.state == JobState.SUCCEEDED for deployment in deployments)
 
@@ -569,7 +615,7 @@ class Demo:
                     f"Only {len(rows)} of the endpoint's {len(names)} trajectories arrived within"
                     f" {ARRIVE_S} s."
                 )
-            time.sleep(0.5)
+            time.sleep(POLL_S)
 
     def write_key(self) -> Path:
         """A key for trying the endpoint, readable by whoever runs the demo."""
@@ -608,27 +654,48 @@ class Demo:
         self.console.print(f"[bold green]✓[/] [bold]{title:<22}[/] {text}", highlight=False)
 
     @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Says how long it and all that follows will take, by what the stages before it took."""
+        own, left = map(in_words, self.pace.left(name))
+        self.console.print(f"  [dim]{name}: about {own}; until the end: about {left}[/]")
+        began = time.monotonic()
+        yield
+        self.pace.taken[name] = time.monotonic() - began
+
+    @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         began = time.monotonic()
         yield
         self.seconds[name] = time.monotonic() - began
 
-    def wait(self, job: Job, title: str) -> None:
-        """Shows a job's progress until it has ended. Raises DemoError if it failed."""
-        with bar(self.console, title) as advance:
-            while True:
-                try:
-                    job.refresh_from_db()
-                except OperationalError:  # the database is away: it comes back, and the job with it
-                    connection.close()
-                    time.sleep(0.5)
-                    continue
-                advance(job.done, job.total, job.label or job.state)
-                if not job.is_active:
-                    break
-                time.sleep(0.5)
-        if job.state != JobState.SUCCEEDED:
-            raise DemoError(f"{title}: job {job.state}. {job.error}")
+    def wait(self, *stations: Station) -> None:
+        """Shows the progress of jobs until all have ended. Raises DemoError if one failed."""
+        began = time.monotonic()
+        with bars(self.console) as add:
+            going = {station: add(station.title) for station in stations}
+            while going:
+                for station, advance in list(going.items()):
+                    job = station.job
+                    if not self.refresh(job):
+                        continue
+                    advance(job.done, job.total, job.label or job.state)
+                    if not job.is_active:
+                        del going[station]
+                        self.seconds[station.title] = time.monotonic() - began
+                        if job.state != JobState.SUCCEEDED:
+                            raise DemoError(f"{station.title}: job {job.state}. {job.error}")
+                        station.show(station)
+                time.sleep(POLL_S)
+
+    @staticmethod
+    def refresh(job: Job) -> bool:
+        """False while the database is away: it comes back, and the job with it."""
+        try:
+            job.refresh_from_db()
+        except OperationalError:
+            connection.close()
+            return False
+        return True
 
 
 def is_right(output: str, expected: dict[str, Any]) -> bool:
@@ -674,6 +741,11 @@ def _why(report: GateReport) -> str:
     """The gate's sentences on success and latency."""
     found = {check["name"]: check for check in report.report["checks"]}
     return f"{found['success']['sentence']} Latency: {found['latency']['sentence']}"
+
+
+def _probe_report(run: ProbeRun) -> dict:
+    attacks = run.result["attacks"]
+    return {"attacks": attacks["n"], "failed": run.failed, "highest_reward": attacks["high"]}
 
 
 def _model_report(run: EvalRun) -> dict:

@@ -18,10 +18,13 @@ from typing import Any
 
 from workers.lib.errors import JobError
 from workers.lib.guard import end_with_parent
+from workers.lib.memory import memory_limit
 
 SHARE = "FLYWHEEL_SHARE"  # of a process that another one started: its number and their count
 MOST = 2  # each has the whole model
-MOST_BYTES = 2**30  # of a model's files
+GIB = 2**30
+MOST_BYTES = GIB  # of a model's files
+EACH_GIB = 2  # what a process that samples from it takes
 READ_BYTES = 1 << 20
 STOPPED = 128 + signal.SIGTERM  # as this process was, which says so itself
 GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
@@ -92,15 +95,24 @@ class Shares:
 
 def divided(program: str, model: Path, tasks: int) -> Shares:
     """Starts `python -m PROGRAM` with this process's spec for each other share. Everything is one
-    share with a GPU, with one core (or OMP_NUM_THREADS=1), for a large model, or with few tasks."""
+    share where there is `room` for one, for a large model, and with one task."""
     if share := os.environ.get(SHARE):
         number, count = map(int, share.split("/"))
         return Shares(number, count)
-    threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
-    count = min(MOST, threads, tasks)
-    if count < 2 or any(path.exists() for path in GPUS) or _bytes(model) > MOST_BYTES:
+    count = min(room(EACH_GIB), tasks)
+    if count < 2 or _bytes(model) > MOST_BYTES:
         return Shares()
     return Shares(0, count, [Other(_start(program, f"{n}/{count}")) for n in range(1, count)])
+
+
+def room(each_gib: float) -> int:
+    """How many processes may divide a small model's work here, by cores (or OMP_NUM_THREADS) and
+    by free memory; 1 with a GPU."""
+    if any(path.exists() for path in GPUS):
+        return 1
+    threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+    free = int(memory_limit()["available"] / (each_gib * GIB))
+    return max(1, min(MOST, threads, free))
 
 
 def _start(program: str, share: str) -> subprocess.Popen:

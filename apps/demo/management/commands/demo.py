@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 
 from apps.demo.recipes import FAST, FULL
 from apps.demo.wheel import Demo, DemoError
 from flywheel.supervisor import StackError, running_stack
+from workers.lib.shares import MOST
+
+PROCESSES = "FLYWHEEL_TRAINING_PROCESSES"
+
+
+def allow_processes() -> None:
+    """On a machine without a GPU, two may divide a training step, here and in the stack."""
+    os.environ.setdefault(PROCESSES, str(MOST))
+    settings.FLYWHEEL_TRAINING_PROCESSES = int(os.environ[PROCESSES])
 
 
 class Command(BaseCommand):
@@ -25,6 +36,7 @@ class Command(BaseCommand):
         parser.add_argument("--seed", type=int, default=1)
 
     def handle(self, *, host: str, port: int, fast: bool, seed: int, **options: Any) -> None:
+        allow_processes()
         try:
             with running_stack(host, port, quiet=True) as stack:
                 self.stdout.write(
