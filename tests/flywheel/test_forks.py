@@ -1,0 +1,66 @@
+"""The process that imports the product once and forks the parts of `up` from it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flywheel.forks import Fork, Forks, ForksError
+from tests.flywheel.machine import eventually
+
+SAY = (
+    "import os, sys;"
+    "os.write(1, repr(('django' in sys.modules, os.getsid(0) == os.getpid())).encode())"
+)
+STAYS = ["http.server", "--bind", "127.0.0.1", "0"]
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    made = Forks(dict(os.environ))
+    yield made
+    made.close()
+
+
+def start(forks: Forks, words: list[str]) -> tuple[Fork, int]:
+    """A part and what it writes to."""
+    output, written = os.pipe()
+    try:
+        part = forks.start(words, title="fw-test", output=written, end_with=signal.SIGKILL)
+    finally:
+        os.close(written)
+    return part, output
+
+
+def test_a_part_has_the_imports_and_a_session_of_its_own(forks: Forks) -> None:
+    part, output = start(forks, ["timeit", "-n1", "-r1", SAY])
+    with os.fdopen(output) as lines:
+        assert lines.read().startswith("(True, True)")
+    assert part.wait(60) == 0
+
+
+def test_a_part_is_known_until_it_was_polled(forks: Forks) -> None:
+    part, output = start(forks, STAYS)
+    assert part.poll() is None
+    eventually(lambda: Path(f"/proc/{part.pid}/comm").read_text() == "fw-test\n")
+    os.kill(part.pid, signal.SIGTERM)
+    with os.fdopen(output) as lines:
+        lines.read()  # until it has ended
+    assert Path(f"/proc/{part.pid}").exists()
+    assert part.wait(60) == -signal.SIGTERM
+    assert not Path(f"/proc/{part.pid}").exists()
+
+
+def test_the_parts_end_with_the_process_that_forked_them() -> None:
+    forks = Forks(dict(os.environ))
+    part, output = start(forks, STAYS)
+    forks.close()
+    with os.fdopen(output) as lines:
+        lines.read()
+    assert part.poll() is not None and forks.is_gone()
+    with pytest.raises(ForksError):
+        start(forks, STAYS)
