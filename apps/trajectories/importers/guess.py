@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from apps.trajectories.importers import evidence, speaking
-from apps.trajectories.importers.headers import CURRENCIES, header_words, meanings, mentions, rank
+from apps.trajectories.importers.headers import (
+    CURRENCIES,
+    header_words,
+    meanings,
+    mentions,
+    names_of,
+    rank,
+)
 from apps.trajectories.importers.mapping import (
     FAILED,
     NEEDED,
@@ -33,7 +40,7 @@ from apps.trajectories.importers.turns import (
     speaker_of,
     speakers,
 )
-from apps.trajectories.importers.words import HEADERS, simple, spellings
+from apps.trajectories.importers.words import simple
 
 LOOKED_AT = 500  # records
 DEPTH = 4  # of nested objects in which messages are looked for
@@ -354,7 +361,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "tags": ("tags", "labels"),
     "metadata": ("metadata", "meta"),
 }
-NAMES = {field: names + spellings(HEADERS.get(field, "")) for field, names in NAMES.items()}
+NAMES = {field: names + names_of(field) for field, names in NAMES.items()}
 # Beside messages, these name the agent as often as what it says.
 ANSWERS = frozenset(NAMES["answer"]) - {"assistant", "bot", "ai", "a"}
 LISTS = (

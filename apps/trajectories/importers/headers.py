@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from itertools import islice, product
 
-from apps.trajectories.importers.words import UMLAUTS, fold
+from apps.trajectories.importers.words import UMLAUTS, fold, spellings
 
 CONCEPTS = {
     "customer": (
@@ -26,18 +26,19 @@ CONCEPTS = {
         " atendente robô medewerker"
     ),
     "ask": (
-        "question query request prompt inquiry enquiry asked asks gefragt fragt demandé preguntó"
-        " perguntou Frage Anfrage Rückfrage demande requête pregunta consulta duda solicitud"
-        " pergunta solicitação dúvida domanda richiesta vraag verzoek"
+        "question query request prompt inquiry enquiry asked asks gefragt fragt demandé"
+        " preguntó perguntou Frage Anfrage Rückfrage demande requête pregunta consulta duda"
+        " solicitud pergunta solicitação dúvida domanda richiesta vraag verzoek pedido"
     ),
     "answer": (
         "answer response reply answered answers replied geantwortet antwortet répondu respondió"
         " respondeu Antwort Erwiderung réponse respuesta contestación resposta risposta antwoord"
+        " Rückmeldung"
     ),
     "text": (
         "text message content body utterance msg transcript Nachricht Inhalt Äußerung Wortlaut"
-        " texte contenu propos texto mensaje contenido mensagem conteúdo testo messaggio contenuto"
-        " tekst bericht inhoud"
+        " texte contenu propos texto mensaje contenido mensagem conteúdo testo messaggio"
+        " contenuto tekst bericht inhoud Meldung"
     ),
     "what": "what was que quoi qué che cosa wat",
     "who": "who wer qui quién quem chi wie",
@@ -49,7 +50,7 @@ CONCEPTS = {
     "speaker": (
         "role speaker sender author Rolle Sprecher Absender Verfasser Autor rôle locuteur"
         " expéditeur auteur intervenant émetteur rol hablante remitente emisor papel falante"
-        " remetente ruolo mittente autore parlante spreker afzender"
+        " remetente ruolo mittente autore parlante spreker afzender Teilnehmer"
     ),
     "kind": "type kind art typ tipo",
     "when": "when wann quand cuándo quando wanneer",
@@ -68,18 +69,19 @@ CONCEPTS = {
         " Konversation Unterhaltung Anruf Vorgang Fall Sitzung dossier entretien échange appel"
         " affaire conversación caso expediente hilo sesión llamada conversa atendimento sessão"
         " chamado protocolo conversazione pratica sessione chiamata gesprek zaak sessie"
+        " discussion fil charla diálogo"
     ),
     "id": (
-        "id nr no number num identifier key Nummer Kennung Kennzeichen numéro identifiant número"
-        " identificador numero identificativo codice codigo kenmerk"
+        "id nr no number num identifier key Nummer Kennung Kennzeichen numéro identifiant"
+        " número identificador numero identificativo codice codigo kenmerk référence referencia"
     ),
     "turn": (
         "turn step Zug Schritt Runde tour étape turno paso passo ordem orden ordine beurt stap"
-        " Reihenfolge volgorde index position rang"
+        " Reihenfolge volgorde index position rang ordre etapa"
     ),
     "tool": (
         "tool function Werkzeug outil fonction herramienta función ferramenta função strumento"
-        " funzione"
+        " funzione Funktion"
     ),
     "call": "call invocation Aufruf appel llamada chamada chiamata aanroep",
     "called": "name named Name nom nombre nome naam",
@@ -91,31 +93,47 @@ CONCEPTS = {
         "result output Ergebnis Ausgabe résultat sortie resultado salida saída risultato uscita"
         " resultaat"
     ),
-    "lasts": (
-        "duration latency elapsed Dauer Latenz durée latence duración latencia duração latência"
-        " durata latenza duur"
-    ),
+    "lag": "latency lag Latenz latence latencia latência latenza latentie",
+    "lasts": ("duration elapsed Dauer durée duración duração durata duur Antwortzeit"),
     "s": "s sec secs second Sek Sekunde seconde segundo secondo",
     "ms": "ms msec millis millisecond Millisekunde",
     "cost": "cost Kosten coût coste costo custo",
     "usd": "usd dollar dollars",
-    "version": "version release build Stand versión versão versione versie",
+    "state": "Stand",
+    "version": "version release build versión versão versione versie",
     "rating": (
         "rating stars score Bewertung Sterne note évaluation étoiles valoración calificación"
-        " puntuación avaliação nota valutazione voto beoordeling"
+        " puntuación avaliação nota valutazione voto beoordeling Punkte Punktzahl Zufriedenheit"
+        " puntaje estrellas pontuação estrelas stelle punteggio sterren"
     ),
     "thumb": "thumb Daumen pouce pulgar polegar pollice duim",
     "solved": (
         "solved resolved success successful gelöst erledigt erfolgreich résolu réussi resuelto"
-        " éxito resolvido sucesso risolto opgelost"
+        " éxito resolvido sucesso risolto opgelost Erfolg succès réussite exitoso"
     ),
     "problem": "problem issue Problem Anliegen problème problema probleem",
     "comment": (
-        "comment remark Kommentar Bemerkung Anmerkung commentaire remarque comentario comentário"
-        " commento opmerking"
+        "comment remark Kommentar Bemerkung Anmerkung commentaire remarque comentario"
+        " comentário commento opmerking Grund Begründung Fehlermeldung raison motif motivo razón"
+        " observación razão observação reden"
     ),
     "model": "model Modell modèle modelo modello",
     "token": "token jeton",
+    "history": (
+        "history Verlauf Chatverlauf Gesprächsverlauf historique historial histórico cronologia"
+        " geschiedenis"
+    ),
+    "system": (
+        "system systemprompt Systemnachricht Anweisung Anweisungen consigne instrucciones"
+        " instruções istruzioni instructies"
+    ),
+    "end": "end ended Ende Endzeit beendet fin fim término fine einde",
+    "topic": (
+        "topic category Kategorie Thema Bereich catégorie sujet thème categoría tema asunto"
+        " categoria assunto argomento onderwerp"
+    ),
+    "tag": "tag tags Schlagwörter Stichworte étiquettes etiquetas etichette",
+    "metadata": "metadata Metadaten métadonnées metadatos metadados metadati",
     "in": "input prompt in Eingabe entrée entrada ingresso",
     "out": "output completion out Ausgabe sortie salida saída uscita",
 }
@@ -154,11 +172,12 @@ PATTERNS = {
         "tool_name": "tool called",
         "tool_arguments": "tool arguments",
         "tool_result": "tool result ? text | tool answer",
-        "latency_s": "lasts s | lasts answer s | answer hour s | hour s",
-        "latency_ms": "lasts ms | lasts answer ms | answer hour ms | hour ms",
+        "latency_s": "lasts s | lasts answer s | lag s | answer hour s | hour s",
+        "latency_ms": "lasts ms | lasts answer ms | lag ms | answer hour ms | hour ms",
+        "ended_at": "end ? date hour at",
         "cost_usd": "cost usd",
         "agent_name": "agent called",
-        "agent_version": "version agent",
+        "agent_version": "version agent | state agent",
         "model": "model called",
         "user_id": "customer id",
         "outcome": "solved ? talk problem | thumb ? customer",
@@ -167,6 +186,33 @@ PATTERNS = {
         "input_tokens": "token in",
         "output_tokens": "token out",
     }.items()
+}
+# Words that head a column of the field by themselves.
+ALONE = {
+    "messages": "history",
+    "conversation": "talk",
+    "order": "turn",
+    "role": "speaker",
+    "content": "text",
+    "question": "ask",
+    "answer": "answer",
+    "system": "system",
+    "tool_name": "tool",
+    "tool_arguments": "arguments",
+    "id": "id",
+    "outcome": "solved result rating",
+    "score": "rating",
+    "reason": "comment",
+    "started_at": "moment date hour sent begin",
+    "ended_at": "end",
+    "agent_version": "version",
+    "model": "model",
+    "workload": "topic",
+    "cost_usd": "cost",
+    "latency_ms": "lag",
+    "latency_s": "lasts",
+    "tags": "tag",
+    "metadata": "metadata",
 }
 SIGNS = str.maketrans(
     {
@@ -188,6 +234,11 @@ MAX_READINGS = 200
 LONG_WORD = 32  # letters; a compound that is longer is not split
 ENDINGS = ("en", "es", "er", "s", "n", "e")
 LINKS = ("", "s", "n", "en", "es", "e")  # between the parts of a compound: Vorgang-s-nummer
+
+
+def names_of(field: str) -> tuple[str, ...]:
+    """The words that head a column of a field by themselves, as `simple` writes them."""
+    return spellings(" ".join(CONCEPTS[concept] for concept in ALONE.get(field, "").split()))
 
 
 def _table() -> dict[str, frozenset[str]]:
