@@ -18,6 +18,7 @@ class EvalsConfig(AppConfig):
     declares = (
         "audit_words",
         "drafts",
+        "evaluations",
         "holdout.guards",
         "holdout.scoring",
         "holdout.view_log",

@@ -3,25 +3,29 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, json_of, whole
 from apps.core.models import JobState, Project
+from apps.core.operations.forms import OperationForm
 from apps.evals import importing
 from apps.evals.api import NewSet
+from apps.evals.baseline import baseline_of, like
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, check_storable, checked_expected
+from apps.evals.holdout.view_log import view_count
 from apps.evals.meaning.api import StartCheck
 from apps.evals.meaning.check import PAIRS, Source
-from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split
-from apps.evals.runs_schema import StartRun
+from apps.evals.models import EvalSet, EvalSetState, Split
+from apps.evals.notes import Pace
+from apps.evals.pace import pace_before
 from apps.evals.sources_api import FromFailure
 from apps.evals.variants.api import Make, Write
 from apps.evals.variants.from_model import WRITTEN
 from apps.evals.variants.templates import KINDS
 from apps.registry import engines
-from apps.registry.models import ModelKind, Server
+from apps.registry.models import ModelKind, ModelVersion, Server
 from workers.lib.checks import assertions_in
 
 LONGEST_REQUEST = 200_000  # characters
@@ -67,106 +71,45 @@ class TaskForm(PlainForm):
         return value
 
 
-@bounds_from(StartRun)
-class EvalRunForm(PlainForm):
-    """What to evaluate: all choices belong to the project, and the splits are those with tasks."""
+class EvaluationForm(OperationForm):
+    """What to evaluate: the splits are those with tasks, and what this project does not have is not
+    asked for.
+    """
 
-    model_version = forms.ModelChoiceField(None)
-    environment = forms.ModelChoiceField(None)
-    split = forms.ChoiceField(initial=Split.HOLDOUT)
-    samples_per_task = forms.IntegerField(initial=8)
-    seed = forms.IntegerField(initial=0)
-    engine = forms.ChoiceField(
-        help_text=(
-            "Automatic: served models on their server, adapters on a server that can load them,"
-            " everything else in a worker"
-        )
-    )
-    most_tokens = forms.IntegerField(
-        required=False,
-        label="Max tokens",
-        help_text=(
-            "Optional, for servers and agents called over HTTP: the evaluation stops before"
-            " exceeding it"
-        ),
-    )
-    most_usd = forms.FloatField(
-        required=False,
-        label="Max cost (USD)",
-        help_text="Optional, for agents called over HTTP and servers with known prices",
-    )
-    tokens_per_call = forms.IntegerField(
-        required=False,
-        label="Tokens per call",
-        help_text="For agents, with Max tokens: assumed for calls that do not report their tokens",
-    )
-    usd_per_call = forms.FloatField(
-        required=False,
-        label="Cost per call (USD)",
-        help_text="For agents, with Max cost: assumed for calls that do not report their cost",
-    )
-    timeout_s = forms.IntegerField(
-        required=False,
-        label="Seconds per sample",
-        help_text=(
-            f"For agents called over HTTP; {engines.AGENT_TIMEOUT_S} if empty. Samples that take"
-            " longer fail"
-        ),
-    )
-    at_once = forms.IntegerField(
-        required=False,
-        label="Concurrent tasks",
-        help_text=f"For agents called over HTTP; {engines.AGENTS_AT_ONCE} if empty",
-    )
-    stop_against = forms.ModelChoiceField(
-        None,
-        required=False,
-        label="Stop early against",
-        empty_label="Evaluate all tasks",
-        help_text=(
-            "Stops as soon as the gate can decide under the policy of the channel below. Requires a"
-            " sequential policy"
-        ),
-    )
-    stop_channel = forms.ChoiceField(required=False, label="Policy of channel")
-
-    def __init__(self, eval_set: EvalSet, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        project, counts = (
-            eval_set.project,
-            dict(eval_set.tasks.values_list("split").annotate(Count("pk")).order_by()),
-        )
-        self.fields["split"].choices = [
+        self.eval_set = eval_set = self.rows["eval_set"]
+        project, fields = eval_set.project, self.fields
+        counts = dict(eval_set.tasks.values_list("split").annotate(Count("pk")).order_by())
+        fields["split"].choices = [
             (split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts
         ]
-        self.fields["model_version"].queryset = versions = (
-            project.model_versions.current().evaluated_here()
+        fields["model_version"].required, fields["model_version"].empty_label = True, None
+        fields["engine"].widget = forms.Select(choices=engines.choices(project))
+        done = fields["stop_against"].queryset.filter(
+            eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED
         )
-        self.fields["engine"].choices = engines.choices(project)
+        fields["stop_against"].queryset = done
+        channels = list(project.channels.current().values_list("name", flat=True))
+        fields["stop_channel"].widget = forms.Select(choices=[(name, name) for name in channels])
+        versions = fields["model_version"].queryset
         agents = versions.filter(kind=ModelKind.AGENT).exists()
         servers = Server.objects.filter(project=project).exists()
         unused = () if agents else ("timeout_s", "at_once", "tokens_per_call", "usd_per_call")
         unused += () if servers else ("engine",)
         unused += () if servers or agents else ("most_tokens", "most_usd")
+        unused += () if channels and done.exists() else ("stop_against", "stop_channel")
         for name in unused:
-            del self.fields[name]
-        self.fields["environment"].queryset = project.environments.current().select_related(
-            "verifier"
-        )
-        done = EvalRun.objects.filter(
-            eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED
-        )
-        self.fields["stop_against"].queryset = done
-        channels = list(project.channels.current().values_list("name", flat=True))
-        self.fields["stop_channel"].choices = [(name, name) for name in channels]
-        self.fields["stop_channel"].initial = "production"
-        if not done.exists() or not channels:
-            del self.fields["stop_against"], self.fields["stop_channel"]
-        for name in (
-            "model_version",
-            "environment",
-        ):  # the newest is preselected instead of a row of dashes
-            self.fields[name].empty_label = None
+            del fields[name]
+        self.version = self._of_address(versions)
+        split = self.initial.get("split", "")
+        self.baseline = baseline_of(self.version, eval_set, split) if self.version else None
+        if self.baseline:
+            self.initial |= like(self.baseline)
+
+    def _of_address(self, versions: QuerySet[ModelVersion]) -> ModelVersion | None:
+        key = whole(str(self.initial.get("model_version", "")))
+        return versions.filter(pk=key).first() if key else None
 
     NUMBERS = ("samples_per_task", "seed")
     MORE = (
@@ -212,8 +155,22 @@ class EvalRunForm(PlainForm):
             if not self.fields[name].queryset.exists()
         ]
 
-    def clean_split(self) -> Split:
-        return Split(self.cleaned_data["split"])
+    @property
+    def looks(self) -> int:
+        return view_count(self.eval_set)
+
+    @property
+    def parent(self) -> ModelVersion | None:
+        """Of the chosen version, if there is nothing to compare with."""
+        return self.version.parent if self.version and not self.baseline else None
+
+    @property
+    def pace(self) -> Pace | None:
+        """What is known about the choice, which the page asks for again after each change."""
+        chosen = self.chosen("model_version"), self.chosen("environment")
+        sent = self.data or self.initial
+        seconds = whole(sent.get("timeout_s"), 1, engines.LONGEST_AGENT_S) or 0
+        return pace_before(*chosen, sent.get("engine", ""), seconds)
 
 
 def drafts_of(project: Project) -> Any:

@@ -1,26 +1,25 @@
-"""Resolves what an API request names: a set, an environment, a version, an evaluation, a page."""
+"""What an API request names, see `references`, and whether its key may see held-out tasks."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
-from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.core.http import uuid_of
-from apps.core.models import Job
+from apps.core.models import ApiKey, Job
 from apps.core.paging import keyset
 from apps.core.query import number_of, whole_number
 from apps.environments.api import body_of
 from apps.environments.models import Environment
+from apps.evals import references
 from apps.evals.models import EvalRun, EvalSet, Split
-from apps.registry.models import ModelKind, ModelVersion
+from apps.registry.models import ModelVersion
 from workers.lib.typed import convert
 
 Row = TypeVar("Row", bound=Model)
@@ -30,80 +29,24 @@ NO_RIGHT = (
     " keys."
 )
 PAGE, MAX_PAGE = 50, 500
-NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
-VERSION = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 CURSOR = OpenApiParameter("cursor", str, description="`next` of the previous page")
 LIMIT = OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE))
 
 
-def runs_of(request: Request) -> QuerySet[EvalRun]:
-    rows = EvalRun.objects.filter(project=request.auth.project)
-    return rows.select_related("project", "eval_set", "model_version", "environment__verifier")
+def find_run(request: Request, name: UUID | str) -> EvalRun:
+    return references.find_run(request.auth.project, name)
 
 
-def find_run(request: Request, given: UUID | str) -> EvalRun:
-    """Raises NotFound."""
-    found = runs_of(request).filter(pk=uuid_of(str(given))).first()
-    if found is None:
-        raise NotFound("No evaluation of this project has this id.")
-    return found
+def find_set(request: Request, name: UUID | str) -> EvalSet:
+    return references.find_set(request.auth.project, name)
 
 
-def find_set(request: Request, given: UUID | str) -> EvalSet:
-    """By id or “name@version”. Raises NotFound."""
-    rows, named = (
-        EvalSet.objects.filter(project=request.auth.project).select_related("project"),
-        NAMED.fullmatch(str(given)),
-    )
-    rows = (
-        rows.filter(slug=named[1], version=int(named[2]))
-        if named
-        else rows.filter(pk=uuid_of(str(given)))
-    )
-    found = rows.first()
-    if found is None:
-        raise NotFound("No eval set of this project has this id or name@version.")
-    return found
+def find_environment(request: Request, name: str) -> Environment:
+    return references.find_environment(request.auth.project, name)
 
 
-def find_environment(request: Request, given: str) -> Environment:
-    """By “slug@version”. Raises NotFound."""
-    named = NAMED.fullmatch(given)
-    rows = Environment.objects.filter(project=request.auth.project).select_related(
-        "verifier", "project"
-    )
-    found = rows.filter(slug=named[1], version=int(named[2])).first() if named else None
-    if found is None:
-        raise NotFound("No environment of this project has this name@version (`environment`).")
-    return found
-
-
-def find_version(request: Request, given: str | int) -> ModelVersion:
-    """By name (“support-v3”, for an agent “name@version” or a prefix of it) or number. Raises
-    NotFound.
-    """
-    named, rows = (
-        VERSION.fullmatch(str(given)),
-        ModelVersion.objects.filter(project=request.auth.project),
-    )
-    if named:
-        found = rows.filter(name=named[1], version=int(named[2])).first()
-    elif "@" in str(given):
-        name, _, version = str(given).partition("@")
-        alike = list(
-            rows.filter(name=name, agent_version__startswith=version, kind=ModelKind.AGENT)[:2]
-        )
-        exact = rows.filter(name=name, agent_version=version, kind=ModelKind.AGENT).first()
-        found = exact or (alike[0] if len(alike) == 1 and version else None)
-    else:
-        found = (
-            rows.filter(pk=given).first() if isinstance(given, int) and 0 < given < 2**63 else None
-        )
-    if found is None:
-        raise NotFound(
-            "No model version of this project has this name or number (`model_version`)."
-        )
-    return found
+def find_version(request: Request, name: str | int) -> ModelVersion:
+    return references.find_version(request.auth.project, name)
 
 
 def may_see(request: Request, split: str) -> bool:
@@ -113,7 +56,12 @@ def may_see(request: Request, split: str) -> bool:
 
 def needs_right(request: Request, split: str) -> None:
     """Raises PermissionDenied if the tasks are held out and the key may not see them."""
-    if not may_see(request, split):
+    require_right(request.auth, split)
+
+
+def require_right(key: ApiKey | None, split: str) -> None:
+    """The same for a key; a person has none. Raises PermissionDenied."""
+    if key and split == Split.HOLDOUT and not key.sees_holdout:
         raise PermissionDenied(NO_RIGHT)
 
 

@@ -11,13 +11,24 @@ from msgspec import Meta, Struct
 
 from apps.core.models import JobState
 from apps.core.openapi import NUMBER
+from apps.core.operations import choice_of
 from apps.evals.models import Split
-from apps.registry.engines import LONGEST_AGENT_S, MOST_AT_ONCE
-from workers.lib.typed import Seed, Text, json_schema
+from apps.evals.references import EnvironmentNamed, EvalSetNamed, RunNamed, VersionNamed
+from apps.registry.engines import (
+    AGENT_TIMEOUT_S,
+    AGENTS_AT_ONCE,
+    AUTO,
+    LONGEST_AGENT_S,
+    MOST_AT_ONCE,
+)
+from workers.lib.typed import Seed, Text
 
 MOST_SAMPLES = 64  # of one task, as on the page
 
-SplitName = Literal["train", "validation", "holdout", "regression", "general"]
+SplitName = choice_of(Split)
+StateName = Literal[tuple(JobState.values)]  # type: ignore[valid-type]
+Tokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Usd = Annotated[float, Meta(gt=0, le=1e6)]
 
 
 class Agent(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -29,33 +40,107 @@ class Agent(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`eval_set`: its id or “name@version”. `environment`: “slug@version”. `model_version`: a
-    version's name, such as “support-v3”, or its number; or `agent`, which answers elsewhere.
-    `engine`: “auto”, “transformers” (in process) or a server's name. `most_tokens` and `most_usd`
-    bound what the evaluation may use on a server; it then stops and keeps what it has. An agent
-    that is called over HTTP has `timeout_s` for each sample, and gets `at_once` tasks at a time;
-    its limits need `tokens_per_call` and `usd_per_call`, which a call counts for that does not
-    report them."""
+    """What is evaluated, on what, and what it may use. Limits are of servers and of agents called
+    over HTTP; the evaluation stops before it exceeds one, and keeps what it has.
+    """
 
-    eval_set: Text
-    environment: Text
-    model_version: Text | int | None = None
+    eval_set: EvalSetNamed
+    model_version: Annotated[VersionNamed, Meta(description="Or `agent`")] | None = None
     agent: Agent | None = None
-    split: SplitName = "holdout"
+    environment: EnvironmentNamed
+    split: SplitName = Split.HOLDOUT.value
     samples_per_task: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = 8
     seed: Seed = 0
-    stop_against: Text | None = None
-    stop_channel: Text = "production"
-    engine: Text = "auto"
-    most_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    most_usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
-    tokens_per_call: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    usd_per_call: Annotated[float, Meta(gt=0, le=1e6)] | None = None
-    timeout_s: Annotated[int, Meta(ge=1, le=LONGEST_AGENT_S)] | None = None
-    at_once: Annotated[int, Meta(ge=1, le=MOST_AT_ONCE)] | None = None
+    engine: Annotated[
+        Text,
+        Meta(
+            description=(
+                "“auto”, “transformers” (in a worker) or a server's name. Automatic: served models"
+                " on their server, adapters on a server that can load them, everything else in a"
+                " worker"
+            )
+        ),
+    ] = AUTO
+    most_tokens: (
+        Annotated[
+            Tokens, Meta(title="Max tokens", description="For servers and agents called over HTTP")
+        ]
+        | None
+    ) = None
+    most_usd: (
+        Annotated[
+            Usd,
+            Meta(
+                title="Max cost (USD)",
+                description="For agents called over HTTP and servers with known prices",
+            ),
+        ]
+        | None
+    ) = None
+    tokens_per_call: (
+        Annotated[
+            Tokens,
+            Meta(
+                title="Tokens per call",
+                description="For agents, with Max tokens: assumed for calls that report none",
+            ),
+        ]
+        | None
+    ) = None
+    usd_per_call: (
+        Annotated[
+            Usd,
+            Meta(
+                title="Cost per call (USD)",
+                description="For agents, with Max cost: assumed for calls that report none",
+            ),
+        ]
+        | None
+    ) = None
+    timeout_s: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=LONGEST_AGENT_S,
+                title="Seconds per sample",
+                description=(
+                    f"For agents called over HTTP; {AGENT_TIMEOUT_S} if empty. Samples that take"
+                    " longer fail"
+                ),
+            ),
+        ]
+        | None
+    ) = None
+    at_once: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=MOST_AT_ONCE,
+                title="Concurrent tasks",
+                description=f"For agents called over HTTP; {AGENTS_AT_ONCE} if empty",
+            ),
+        ]
+        | None
+    ) = None
+    stop_against: (
+        Annotated[
+            RunNamed,
+            Meta(
+                title="Stop early against",
+                description=(
+                    "Stops as soon as the gate can decide between the two under the policy of"
+                    " the channel below. Requires a sequential policy"
+                ),
+                extra={"empty": "Evaluate all tasks"},
+            ),
+        ]
+        | None
+    ) = None
+    stop_channel: Annotated[Text, Meta(title="Policy of channel")] = "production"
 
 
-START = json_schema(StartRun)
 ESTIMATE = {
     "type": "object",
     "description": "A mean over n tasks with its 95% interval",

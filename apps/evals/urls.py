@@ -28,7 +28,6 @@ urlpatterns = [
     path("<uuid:pk>/holdout/", sets.show_holdout, name="show_holdout"),
     path("<uuid:pk>/add/", sets.add_trajectories, name="add_trajectories"),
     path("<uuid:pk>/task/", sets.add_task, name="add_task"),
-    path("<uuid:pk>/evaluate/", sets.new_run, name="new_run"),
     path("<uuid:pk>/environment/", environment.for_set, name="environment"),
     path("from-environment/<int:pk>/", environment.package_tasks, name="package_tasks"),
     path("<uuid:pk>/successes/", failures.from_successes, name="from_successes"),
@@ -78,6 +77,5 @@ urlpatterns = [
     path("runs/<uuid:pk>/export/", runs.export, name="export_samples"),
     path("runs/<uuid:pk>/to-tasks/", sample_tasks.to_tasks, name="to_tasks"),
     path("runs/<uuid:pk>/learnability/", learnability.learnability, name="learnability"),
-    path("runs/<uuid:pk>/cancel/", runs.cancel, name="cancel"),
     *page_urls("evals"),
 ]

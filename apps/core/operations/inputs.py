@@ -70,7 +70,8 @@ class Inputs:
             return cls(whole[1], whole[1], {}, whole)
         takes = {name: (sent[name][0], default) for name, (_, default) in fields.items()}
         typed = {name: field for name, field in fields.items() if name not in references}
-        return cls(_struct(title, takes), _struct(title, typed), references, whole, partial)
+        about = whole[1].__doc__ if whole and references else None
+        return cls(_struct(title, takes, about), _struct(title, typed), references, whole, partial)
 
     def in_path(self, path: str) -> set[str]:
         """The references that a page's path names."""
@@ -126,10 +127,16 @@ def _default(field: Any) -> Any:
     return msgspec.field(default_factory=field.default_factory)
 
 
-def _struct(title: str, fields: Mapping[str, tuple[Any, Any]]) -> type[Struct] | None:
+def _struct(
+    title: str, fields: Mapping[str, tuple[Any, Any]], about: str | None = None
+) -> type[Struct] | None:
     declared = [(name, *field) for name, field in fields.items()]
     rules: dict[str, Any] = {"kw_only": True, "forbid_unknown_fields": True}
-    return msgspec.defstruct(title, declared, **rules) if declared else None
+    return (
+        msgspec.defstruct(title, declared, namespace={"__doc__": about}, **rules)
+        if declared
+        else None
+    )
 
 
 def _sent(hint: Any) -> tuple[Any, Reference | None]:

@@ -14,7 +14,6 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
-from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.charts import intervals
 from apps.core.forms import whole
@@ -256,12 +255,3 @@ def runs_of(project: Project) -> QuerySet[EvalRun]:
     return EvalRun.objects.filter(project=project).select_related(
         "project", "eval_set", "model_version", "environment__verifier", "created_by"
     )
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    row = get_object_or_404(EvalRun, project=project, pk=pk)
-    if not jobs.cancel(row, by=request.user):
-        messages.info(request, "This run has already finished.")
-    return redirect("evals:run", project.slug, pk)

@@ -11,23 +11,20 @@ from django.utils.text import slugify
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.forms import whole
 from apps.core.http import uuid_of
 from apps.core.models import Project, Role
 from apps.core.operations.forms import OperationForm, form_of
 from apps.core.paging import page_of
-from apps.core.query import FLAG, KEY, PAGE_NUMBER, Query
+from apps.core.query import FLAG, PAGE_NUMBER, Query
 from apps.core.routes import HOW_MANY, SIDES, TOTALS, UNCOUNTED, WHEN_EVALUATED, shows
 from apps.core.sorting import Sorting, choices
 from apps.evals import actions, drafts, editing
-from apps.evals.baseline import baseline_of, like
-from apps.evals.forms import EvalRunForm, EvalSetForm, TaskForm
+from apps.evals.forms import EvalSetForm, TaskForm
 from apps.evals.from_production import candidates
 from apps.evals.holdout.view_log import (
     IN_PRODUCTION,
     WHOLE_SET,
     WORN_OUT,
-    record_refusal,
     record_view,
     view_count,
     viewers_of,
@@ -35,14 +32,9 @@ from apps.evals.holdout.view_log import (
 )
 from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
-from apps.evals.notes import Pace
-from apps.evals.pace import pace_before
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import report_result
-from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
-from apps.registry import engines
-from apps.registry.models import ModelVersion
 from apps.trajectories.models import in_chunks
 
 LARGEST_SUGGESTED = 60  # held-out tasks
@@ -243,69 +235,3 @@ def _split_form(tasks: int) -> OperationForm:
 def remove_task(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     task = get_object_or_404(Task.objects.select_related("eval_set"), project=project, pk=pk)
     return attempt(request, task.eval_set, lambda: actions.remove_task(task=task, by=request.user))
-
-
-@shows("scores of a model on the hold-out, once it has run")
-@project_view(
-    Role.ENGINEER,
-    query={
-        "environment": KEY,
-        "split": Split.values,
-        "model_version": KEY,
-        "engine": None,
-        "timeout_s": None,
-    },
-)
-def new_run(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    eval_set = get_object_or_404(EvalSet, project=project, pk=pk)
-    version, baseline = _asked_for(request, eval_set)
-    named = {name: value for name in ("environment", "split") if (value := request.GET.get(name))}
-    initial = {"model_version": version} | named | (like(baseline) if baseline else {})
-    form = EvalRunForm(
-        eval_set,
-        request.POST or None,
-        initial={name: value for name, value in initial.items() if value is not None},
-    )
-    if request.method == "POST" and form.is_valid():
-        try:
-            made = submit_eval(
-                project=project, eval_set=eval_set, by=request.user, **form.cleaned_data
-            )
-        except actions.EvalSetError as error:
-            record_refusal(project, error, by=request.user)
-            form.add_error(None, str(error))
-        else:
-            return redirect("evals:run", project.slug, made.pk)
-    context = {
-        "eval_set": eval_set,
-        "form": form,
-        "missing": form.missing(),
-        "looks": view_count(eval_set),
-        "version": version,
-        "baseline": baseline,
-        "parent": version.parent if version and not baseline else None,
-        "pace": chosen_pace(request, form),
-    }
-    return render(request, "evals/new_run.html", context)
-
-
-def chosen_pace(request: HttpRequest, form: EvalRunForm) -> Pace | None:
-    """What is known about what the form has selected, which the page asks for again after each
-    change.
-    """
-    chosen = form.chosen("model_version"), form.chosen("environment")
-    given = request.POST or request.GET
-    seconds = whole(given.get("timeout_s"), 1, engines.LONGEST_AGENT_S) or 0
-    return pace_before(*chosen, given.get("engine", ""), seconds)
-
-
-def _asked_for(
-    request: HttpRequest, eval_set: EvalSet
-) -> tuple[ModelVersion | None, EvalRun | None]:
-    """The model version that a link names, and the evaluation to compare it with."""
-    key = whole(request.GET.get("model_version"))
-    version = (
-        eval_set.project.model_versions.evaluated_here().filter(pk=key).first() if key else None
-    )
-    split = request.GET.get("split", "") if request.GET.get("split") in Split.values else ""
-    return version, baseline_of(version, eval_set, split) if version else None

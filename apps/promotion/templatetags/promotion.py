@@ -6,7 +6,7 @@ from operator import or_
 from django import template
 from django.db.models import Q
 
-from apps.evals.lookups import VERSION
+from apps.evals.references import VERSION
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories.models import Trajectory
 
