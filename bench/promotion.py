@@ -120,7 +120,7 @@ def promoted(channel: Any, version: Any, eval_set: Any, environment: Any) -> flo
     candidate = make_eval_run(eval_set, version, environment, success=1.0)
     report = actions.make_gate_report(baseline=live, candidate=candidate, by=by, channel=channel)
     began = time.perf_counter()
-    job = actions.promote(channel=channel, gate_report=report, by=by, reason="bench")
+    job = actions.promote(channel=channel, report=report, by=by, reason="bench")
     while type(channel).objects.values_list("current", flat=True).get(pk=channel.pk) != version.pk:
         job.refresh_from_db(fields=["state", "error"])
         if (

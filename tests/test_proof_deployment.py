@@ -190,7 +190,7 @@ def test_promotion_rollback_and_a_server_killed_in_the_middle(
         for job in version.fingerprint_jobs.active():
             done(job)
         assert Fingerprint.objects.get(version=version).source == "computed"
-        return actions.promote(channel=live, gate_report=report, by=by, reason="better")  # type: ignore[return-value]
+        return actions.promote(channel=live, report=report, by=by, reason="better")  # type: ignore[return-value]
 
     for version in (one, two):
         job = done(promoted(version))

@@ -39,8 +39,9 @@ from apps.failures.clusters.store import recluster
 from apps.failures.models import Classification
 from apps.promotion import actions as promotion
 from apps.promotion import preparation
+from apps.promotion.channels import create_channel
 from apps.promotion.models import Approval, Deployment, GateReport, Promotion, Verdict
-from apps.promotion.policies import create_channel, find_channel
+from apps.promotion.policies import find_channel
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelVersion
 from apps.registry.servers import ServerError
@@ -385,7 +386,7 @@ def train(turn: Turn, asked: specs.Train) -> Outputs:
 
 def gate(turn: Turn, asked: specs.Gate) -> Outputs:
     baseline, candidate = turn.evaluation(asked.baseline), turn.evaluation(asked.candidate)
-    channel, _ = create_channel(turn.project, asked.channel)
+    channel, _ = create_channel(project=turn.project, name=asked.channel)
     if channel.current is None:  # a channel below production starts with the baseline
         promotion.set_initial(channel=channel, version=baseline.model_version, by=turn.by)
     if not turn.step.jobs:
@@ -426,7 +427,7 @@ def promote(turn: Turn, asked: specs.Promote) -> Outputs:
     if "deploy" not in turn.step.jobs:
         moved = promotion.promote(
             channel=report.channel,
-            gate_report=report,
+            report=report,
             by=turn.by,
             reason=f"The flow “{flow.flow}”, version {flow.number}",
         )

@@ -512,7 +512,7 @@ class Demo:
         """
         for _ in range(TRIES):
             moved = promotion.promote(
-                channel=self.channel, gate_report=winner, by=self.user, reason=reason
+                channel=self.channel, report=winner, by=self.user, reason=reason
             )
             if not isinstance(moved, Job) or self.settle(moved):
                 return self.channel.refresh_from_db()

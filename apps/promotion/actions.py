@@ -5,19 +5,22 @@ undone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.utils import timezone
+from msgspec import Meta
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.actor import actor_name
 from apps.core.models import ApiKey, JobState, Role
+from apps.core.openapi import sent, told
+from apps.core.operations import Page, Rest, operation
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.notifications.actions import tell_of_override
-from apps.promotion import preparation
+from apps.promotion import preparation, schema
 from apps.promotion.announcing import announce_proposal, announce_report
 from apps.promotion.conditions import PromotionError, checked_reason, require_not_archived
 from apps.promotion.deployment import actions as deployments
@@ -234,11 +237,28 @@ def set_initial(*, channel: Channel, version: ModelVersion, by: Any) -> Promotio
     return moved
 
 
+@operation(
+    "channels_segment",
+    rest=Rest("PUT", "channels/<slug:name>/segment/", "segment"),
+    page=Page("channels/<slug:name>/segment/", "segment"),
+    gives=schema.SEGMENT,
+    role=Role.OWNER,
+    examples=(
+        sent("The customers in Europe", {"segment": "eu"}),
+        told("Labelled", {"channel": "production", "segment": "eu"}),
+    ),
+    says={
+        "channel.labelled": "changed the segment of {channel@}[ from “{before}”] to “{segment}”",
+    },
+)
 @transaction.atomic
-def set_segment(*, channel: Channel, segment: str, by: Any) -> None:
-    """The environment or the users that the channel serves, as a label; "" for none."""
+def set_segment(
+    *, channel: Channel, segment: schema.Segment, by: Any, key: ApiKey | None = None
+) -> None:
+    """Labels a channel with the environment or users it serves. Requires an owner's key."""
     channel = locked(channel)
-    before, channel.segment = channel.segment, segment
+    require_keys_allowed(channel, policy_of(channel)[0], key)
+    before, channel.segment = channel.segment, " ".join(segment.split())
     channel.save(update_fields=["segment", "updated_at"])
     audit(
         "channel.labelled",
@@ -247,38 +267,79 @@ def set_segment(*, channel: Channel, segment: str, by: Any) -> None:
         target=channel,
         channel=channel.name,
         before=before,
-        segment=segment,
+        segment=channel.segment,
     )
 
 
+def _moved_in_words(target: Channel, returned: Promotion | Deployment | Approval) -> str:
+    if isinstance(returned, Deployment):
+        return (
+            f"{returned.version} is being deployed to the targets of {target}. The channel moves"
+            " once all of them serve it."
+        )
+    if isinstance(returned, Approval):
+        return (
+            "You have approved this promotion. The policy requires two people: someone else must"
+            " also approve it here."
+        )
+    if returned.kind == Promotion.Kind.ROLLBACK:
+        return f"{target} was rolled back to {returned.to_version}."
+    return f"{returned.to_version} is now live in {target}."
+
+
+def _page_after(target: Channel, returned: Promotion | Deployment | Approval) -> str:
+    """Where to follow it: a deployment on the page of its channel."""
+    row = target if isinstance(returned, Deployment) else returned.gate_report
+    return row.get_absolute_url()
+
+
+@operation(
+    "channels_promote",
+    rest=Rest("POST", "channels/<slug:name>/promote/", "promote"),
+    page=Page("reports/<uuid:report>/promote/", "promote", then=_page_after, done=_moved_in_words),
+    gives={200: schema.MOVED, 202: schema.BEGINS},
+    outcome=schema.moved_or_begun,
+    examples=(schema.PROMOTE_EXAMPLE, schema.MOVE_EXAMPLE, schema.BEGUN_EXAMPLE),
+    says={
+        "channel.promote": (
+            "promoted {version@registry.modelversion:version_id} to {channel@}[ with {=a gate"
+            " report@promotion.gatereport:report_id}][, overriding the gate{?overridden}][:"
+            " “{reason}”]"
+        ),
+        "channel.proposed": (
+            "approved the promotion of {version@registry.modelversion:version_id} to {channel@}"
+            " with {=a gate report@promotion.gatereport:report_id}: a second person decides[:"
+            " “{reason}”]"
+        ),
+    },
+)
 @transaction.atomic
 def promote(
     *,
     channel: Channel,
-    gate_report: GateReport,
+    report: schema.ReportNamed,
     by: Any,
-    reason: str = "",
+    reason: Annotated[
+        schema.Reason,
+        Meta(extra={"missing": "Enter a reason: it is stored with the promotion."}),
+    ],
     key: ApiKey | None = None,
 ) -> Promotion | Deployment | Approval:
-    """Moves the channel to the report's candidate. Raises PromotionError if the report does not
-    support it.
+    """Promotes a report's candidate. 202 where the channel has targets (`deployment` brings it
+    there, and then the channel moves) or its policy asks for two people (`approval`: somebody else
+    has to approve it). An API key may do so only where the channel's policy allows it and the gate
+    says “promote”: to override the gate is a decision of a person, on the page.
 
     The report must be for this channel and its current policy, on a frozen hold-out, against the
     live version. The policy says who may promote. An owner may override another verdict, and
     decides in the cases of `why_owner`. `key`: the API key used; `by` is then its creator; a key
-    cannot override anything. Raises PermissionDenied.
-
-    A channel with targets gets a Deployment, which moves it when all of them serve the candidate.
-    If the policy requires two people, the first one's consent is an Approval, and nothing moves
-    yet.
+    cannot override anything. Raises PromotionError, PermissionDenied.
     """
     channel = locked(channel)
-    candidate = gate_report.candidate.model_version
-    policy, overridden = require_promotable(
-        channel=channel, gate_report=gate_report, by=by, key=key
-    )
+    candidate = report.candidate.model_version
+    policy, overridden = require_promotable(channel=channel, gate_report=report, by=by, key=key)
     reason = checked_reason(reason, "Enter a reason: it is stored with the promotion.")
-    if policy.two_people and (waiting := _first_of_two(gate_report, policy, by, reason)):
+    if policy.two_people and (waiting := _first_of_two(report, policy, by, reason)):
         return waiting
     moved = _bring(
         channel,
@@ -286,7 +347,7 @@ def promote(
         Promotion.Kind.PROMOTE,
         by,
         reason=reason,
-        gate_report=gate_report,
+        gate_report=report,
         overridden=overridden,
         actor_label=label_of(key),
     )
@@ -294,9 +355,9 @@ def promote(
         tell_of_override(
             project=channel.project,
             by=by,
-            subject=f"{candidate} was promoted to {channel.name} {_against(gate_report)}",
-            page=gate_report.get_absolute_url(),
-            key=f"override:{gate_report.pk}",
+            subject=f"{candidate} was promoted to {channel.name} {_against(report)}",
+            page=report.get_absolute_url(),
+            key=f"override:{report.pk}",
         )
     return moved
 
@@ -391,20 +452,48 @@ def _bring(
     return move(channel, version, kind, by, **given)
 
 
+@operation(
+    "channels_rollback",
+    rest=Rest("POST", "channels/<slug:name>/rollback/", "rollback"),
+    page=Page("channels/<slug:name>/rollback/", "rollback", done=_moved_in_words),
+    gives={200: schema.MOVED, 202: schema.BEGINS},
+    outcome=schema.moved_or_begun,
+    examples=(schema.BACK_EXAMPLE, schema.BACK_TO_EXAMPLE, schema.BEGUN_EXAMPLE),
+    says={
+        "channel.rollback": (
+            "rolled {channel@} back[ from {source}] to"
+            " {version@registry.modelversion:version_id}[: “{reason}”]"
+        ),
+    },
+)
 @transaction.atomic
 def rollback(
     *,
     channel: Channel,
     by: Any,
-    reason: str = "",
+    reason: Annotated[
+        schema.Sentence, Meta(description="Required if the channel's policy asks for one")
+    ] = "",
+    from_version: Annotated[
+        schema.Sentence,
+        Meta(
+            description=(
+                "Only if this version is live, so that sending the same request twice goes back"
+                " once"
+            )
+        ),
+    ] = "",
+    to_version: Annotated[
+        schema.Sentence,
+        Meta(description="Any version that the channel ran, instead of the previous one"),
+    ] = "",
     key: ApiKey | None = None,
-    from_version: str = "",
-    to_version: str = "",
 ) -> Promotion | Deployment:
-    """Moves the channel back to what ran before, or to `to_version`, any version that it ran.
-    Repeating it goes back further, unless `from_version` names the version to take back: the one
-    that was live when somebody looked. It stops a running deployment, a freeze does not block it,
-    and a version that was archived meanwhile is unarchived. `key`: the API key used.
+    """Moves a channel back to what ran before, or to `to_version`; repeated, it goes back further,
+    unless `from_version` names what is live. 202 where the channel has targets: `deployment` looks
+    whether they still hold it, and stops what else is being deployed. A freeze does not hold it up,
+    and an archived version is unarchived. An API key may do so only where the channel's policy
+    allows it. 409 where nothing ran before.
 
     Raises PromotionError; PermissionDenied for a key that the policy does not allow, and for what
     only an owner may do: going back to a version that was itself taken back.

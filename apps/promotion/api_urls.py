@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import rest_urls
 from apps.promotion import api, channels_api, effects_api, preparation_api, reports_api, unsafe_api
 from apps.promotion.deployment import api as deployment_api
 from apps.promotion.pulling import api as pulling
@@ -7,7 +8,7 @@ from apps.promotion.trials import api as trials_api
 
 app_name = "promotion_api"
 urlpatterns = [
-    path("channels/", api.collection, name="channels"),
+    *rest_urls("promotion"),
     path("channels/<slug:name>/", pulling.channel, name="channel"),
     path("channels/<slug:name>/history/", api.history, name="history"),
     path("channels/<slug:name>/history/<int:pk>/effect/", effects_api.effect, name="effect"),
@@ -21,12 +22,7 @@ urlpatterns = [
         name="policy_withdraw",
     ),
     path("channels/<slug:name>/plan/", channels_api.plan, name="plan"),
-    path("channels/<slug:name>/promote/", channels_api.promote, name="promote"),
-    path("channels/<slug:name>/rollback/", channels_api.rollback, name="rollback"),
     path("lineage/graph/", effects_api.graph, name="graph"),
-    path("channels/<slug:name>/restore/", deployment_api.restore, name="restore"),
-    path("channels/<slug:name>/segment/", deployment_api.segment, name="segment"),
-    path("channels/<slug:name>/freeze/", deployment_api.freeze, name="freeze"),
     path("channels/<slug:name>/targets/", deployment_api.targets, name="targets"),
     path("channels/<slug:name>/targets/<int:pk>/", deployment_api.target, name="target"),
     path("channels/<slug:name>/deployments/", deployment_api.deployments, name="deployments"),

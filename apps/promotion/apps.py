@@ -15,8 +15,12 @@ class PromotionConfig(AppConfig):
         "promotion.gatereport": "promotion:models",
     }
     declares = (
+        "actions",
         "archiving",
         "audit_words",
+        "channels",
+        "deployment.actions",
+        "freezing",
         "jobs",
         "managing",
         "pulling.links",
@@ -24,3 +28,4 @@ class PromotionConfig(AppConfig):
         "stopping",
         "targets",
     )
+    audit_section = "models"

@@ -17,15 +17,6 @@ declare(
         "channel.initial": (
             "recorded {version@registry.modelversion:version_id} as live in {channel@}"
         ),
-        "channel.promote": (
-            "promoted {version@registry.modelversion:version_id} to {channel@}[ with {=a gate"
-            " report@promotion.gatereport:report_id}][, overriding the gate{?overridden}][:"
-            " “{reason}”]"
-        ),
-        "channel.rollback": (
-            "rolled {channel@} back[ from {source}] to"
-            " {version@registry.modelversion:version_id}[: “{reason}”]"
-        ),
         "channel.policy_proposed": (
             "proposed a change of who may promote to {channel@}: a second person decides[:"
             " “{reason}”]"
@@ -37,15 +28,6 @@ declare(
             "saved version {version} of the policy of {channel@}[, proposed by {proposed_by}][:"
             " “{reason}”]"
         ),
-        "channel.proposed": (
-            "approved the promotion of {version@registry.modelversion:version_id} to {channel@}"
-            " with {=a gate report@promotion.gatereport:report_id}: a second person decides[:"
-            " “{reason}”]"
-        ),
-        "channel.labelled": "changed the segment of {channel@}[ from “{before}”] to “{segment}”",
-        "channel.frozen": "froze {channel@}[ until {until}][: “{reason}”]",
-        "channel.unfrozen": "lifted the freeze of {channel@}",
-        "channel.restored": "restored {version@registry.modelversion:version_id} in {channel@}",
         "channel.target_added": "added the {kind} {name} to the targets of {channel@}",
         "channel.target_removed": "removed {name} from the targets of {channel@}",
         "trial.started": (

@@ -22,29 +22,20 @@ from apps.core.query import number_of, whole_number
 from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
 from apps.core.scopes import MANAGED, OWNED, RESULT
 from apps.evals.lookups import find_set, form_of
-from apps.promotion import actions, policies
-from apps.promotion.announcing import move_json
-from apps.promotion.api import MOVE, MOVE_EXAMPLE, find_channel
-from apps.promotion.conditions import MAX_REASON
-from apps.promotion.deployment.api import DEPLOYMENT, EXAMPLE, deployment_json
+from apps.promotion import policies
+from apps.promotion.api import find_channel
 from apps.promotion.gate.policy import Policy, as_toml, from_toml, from_values
 from apps.promotion.models import (
-    Approval,
     Channel,
-    Deployment,
-    Promotion,
     PromotionPolicy,
 )
 from apps.promotion.policies import policy_of, save_policy, values_of
 from apps.promotion.proposals import rule_of
-from apps.promotion.reports_api import find_report
+from apps.promotion.schema import Reason
 from apps.promotion.wear import plan_for, wear_of
 from apps.teamwork import proposals
 from apps.teamwork.models import Proposal
 from workers.lib.typed import json_schema, plain
-
-Sentence = Annotated[str, Meta(max_length=MAX_REASON)]
-Reason = Annotated[str, Meta(max_length=MAX_REASON, pattern=r"\S")]
 
 
 class Change(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -59,22 +50,6 @@ class Decide(Struct, forbid_unknown_fields=True, kw_only=True):
     """`proposal`: its id, as the policy has it."""
 
     proposal: Annotated[int, Meta(ge=1)]
-
-
-class Promote(Struct, forbid_unknown_fields=True, kw_only=True):
-    report: str
-    reason: Reason
-
-
-class RollBack(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A reason is required if the channel's policy asks for one. `from_version`: only if this
-    version is live, so that sending the same request twice goes back once. `to_version`: any
-    version that the channel ran, instead of the previous one.
-    """
-
-    reason: Sentence = ""
-    from_version: Sentence = ""
-    to_version: Sentence = ""
 
 
 PROPOSAL = proposals.SCHEMA | {
@@ -114,7 +89,6 @@ CHANGE = json_schema(Change) | {
     "properties": json_schema(Change)["properties"] | {"policy": json_schema(Policy)}
 }
 PLAN = {"type": "object", "properties": {"plan": {"type": "object"}, "wear": {"type": "object"}}}
-REPORT_ID = "0d3f0c52-9a51-4b1e-8a4c-0a3d5f2f7c11"
 CHANGE_EXAMPLE = OpenApiExample(
     "Decide on more tasks",
     value={"policy": {"min_tasks": 60, "api_keys": True}, "reason": "Small sets decided too often"},
@@ -148,30 +122,6 @@ PROPOSED_EXAMPLE = OpenApiExample(
     },
 )
 APPROVE_EXAMPLE = OpenApiExample("The open one", value={"proposal": 4}, request_only=True)
-PROMOTE_EXAMPLE = OpenApiExample(
-    "By a report",
-    value={"report": REPORT_ID, "reason": "12 points better on refunds"},
-    request_only=True,
-)
-BACK_EXAMPLE = OpenApiExample(
-    "At once",
-    value={"reason": "Refunds fail since 08:10", "from_version": "support-v4"},
-    request_only=True,
-)
-BACK_TO_EXAMPLE = OpenApiExample(
-    "Rolled back",
-    response_only=True,
-    status_codes=["200"],
-    value=MOVE_EXAMPLE.value
-    | {
-        "id": 8,
-        "kind": "rollback",
-        "from_version": "support-v4",
-        "to_version": "support-v3",
-        "reason": "Refunds fail since 08:10",
-        "gate_report": None,
-    },
-)
 PLAN_EXAMPLE = OpenApiExample(
     "Enough tasks",
     response_only=True,
@@ -199,16 +149,6 @@ PLAN_EXAMPLE = OpenApiExample(
             "fresh_tasks_due": False,
         },
     },
-)
-BEGUN = {
-    "type": "object",
-    "properties": {
-        "deployment": DEPLOYMENT,
-        "approval": {"type": "object", "description": "The first of two: {by, reason, at}"},
-    },
-}
-BEGUN_EXAMPLE = OpenApiExample(
-    "To its targets", response_only=True, status_codes=["202"], value={"deployment": EXAMPLE}
 )
 MOST = 50  # versions returned
 
@@ -326,58 +266,6 @@ def _policy(request: Request, channel: Channel) -> Response | HttpResponse:
             "proposal": proposals.as_json(proposal) if proposal else None,
         }
     )
-
-
-@extend_schema(
-    operation_id="v1_channels_promote",
-    request={JSON: json_schema(Promote)},
-    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409),
-    examples=[PROMOTE_EXAMPLE, MOVE_EXAMPLE, BEGUN_EXAMPLE],
-    description=(
-        "Promotes a report's candidate. 202 where the channel has targets (`deployment` brings it"
-        " there, and then the channel moves) or its policy asks for two people (`approval`:"
-        " somebody else has to approve it). An API key may do so only where the channel's policy"
-        " allows it and the gate says “promote”: to override the gate is a decision of a person, on"
-        " the page."
-    ),
-)
-@api(POST=MANAGED)
-def promote(request: Request, name: str) -> Response:
-    channel, asked = find_channel(request, name), form_of(request, Promote)
-    report = find_report(request, asked.report)
-    given = {"by": request.auth.created_by, "reason": asked.reason, "key": request.auth}
-    return _moved(actions.promote(channel=channel, gate_report=report, **given))
-
-
-def _moved(moved: Promotion | Deployment | Approval) -> Response:
-    """200 if the channel has moved, 202 if it will."""
-    if isinstance(moved, Promotion):
-        return Response(move_json(moved))
-    if isinstance(moved, Deployment):
-        return Response({"deployment": deployment_json(moved)}, status=202)
-    return Response(
-        {"approval": {"by": moved.by_name, "reason": moved.reason, "at": moved.at}}, status=202
-    )
-
-
-@extend_schema(
-    operation_id="v1_channels_rollback",
-    request={JSON: json_schema(RollBack)},
-    responses=described({200: MOVE, 202: BEGUN}, 400, 403, 404, 409),
-    examples=[BACK_EXAMPLE, BACK_TO_EXAMPLE, BEGUN_EXAMPLE],
-    description=(
-        "Moves a channel back to what ran before, or to `to_version`; repeated, it goes back"
-        " further, unless `from_version` names what is live. 202 where the channel has targets:"
-        " `deployment` looks whether they still hold it, and stops what else is being deployed. A"
-        " freeze does not hold it up, and an archived version is unarchived. An API key may do so"
-        " only where the channel's policy allows it. 409 where nothing ran before."
-    ),
-)
-@api(POST=MANAGED)
-def rollback(request: Request, name: str) -> Response:
-    channel, asked = find_channel(request, name), form_of(request, RollBack)
-    given = {"by": request.auth.created_by, "key": request.auth} | plain(asked)
-    return _moved(actions.rollback(channel=channel, **given))
 
 
 @shows(TOTALS, WHEN_EVALUATED)

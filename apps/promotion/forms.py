@@ -20,10 +20,6 @@ DECIDING = ("eval_set", "min_tasks", "alpha", "sequential")
 SAID_BY_VALUE = ("role", "yes or no", "name", "level")  # units that are not shown after a value
 
 
-class ChannelForm(PlainForm):
-    name = forms.SlugField(max_length=60)
-
-
 class PolicyForm(PlainForm):
     """One field for each of the policy's; only `Policy` knows what is valid. After validation:
     `policy`.

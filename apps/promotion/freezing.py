@@ -4,15 +4,20 @@ stays possible.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 from django.db import transaction
 from django.utils import timezone
+from msgspec import Meta
 
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Role
+from apps.core.openapi import sent, told
+from apps.core.operations import Page, Rest, Written, operation
+from apps.core.scopes import Scope
+from apps.promotion import schema
 from apps.promotion.announcing import announce_freeze
 from apps.promotion.conditions import PromotionError, checked_reason
 from apps.promotion.models import Channel, Freeze
@@ -41,21 +46,66 @@ def require_not_frozen(channel: Channel) -> None:
         )
 
 
+FREEZE = Written(
+    schema.FREEZE, lambda request, channel: schema.freeze_json(channel, freeze_of(channel))
+)
+
+
+@operation(
+    "channels_freeze_read",
+    rest=Rest("GET", "channels/<slug:name>/freeze/", "freeze"),
+    gives=FREEZE,
+    scope=(Scope.READ, Scope.EVALUATE),
+    examples=(told("Frozen", schema.FROZEN),),
+)
+def read_freeze(*, channel: Channel) -> Channel:
+    """Whether a channel is frozen, until when, and why."""
+    return channel
+
+
+@operation(
+    "channels_freeze",
+    rest=Rest("PUT", "channels/<slug:name>/freeze/", "freeze"),
+    page=Page(
+        "channels/<slug:name>/freeze/",
+        "freeze",
+        done="{target} is frozen. Rollbacks are still possible.",
+    ),
+    gives=schema.FREEZING,
+    role=FREEZES,
+    examples=(
+        sent("Over the holidays", {"reason": "Holidays", "until": "2026-12-28T08:00:00Z"}),
+        told("Frozen", schema.FROZEN),
+    ),
+    says={"channel.frozen": "froze {channel@}[ until {until}][: “{reason}”]"},
+)
 @transaction.atomic
 def freeze(
     *,
     channel: Channel,
-    reason: str,
+    reason: Annotated[
+        schema.Reason,
+        Meta(extra={"missing": "Enter a reason: it is shown to anyone who tries to promote."}),
+    ],
+    until: Annotated[
+        datetime,
+        Meta(title="Until (UTC)", description="Without it, somebody has to lift the freeze"),
+    ]
+    | None = None,
     by: Any,
-    until: datetime | None = None,
     key: ApiKey | None = None,
 ) -> Freeze:
-    """Replaces an active freeze. Needs an operator and a reason. Raises PromotionError,
+    """Freezes a channel: promotions are blocked, rollbacks are still possible. Requires an
+    operator's key.
+
+    Replaces an active freeze. A time without an offset is in UTC. Raises PromotionError,
     PermissionDenied.
     """
     channel = locked(channel)
     _require_right(channel, by, key)
     reason = checked_reason(reason, "Enter a reason: it is shown to anyone who tries to promote.")
+    if until is not None and until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
     if until is not None and until <= timezone.now():
         raise PromotionError("The end of the freeze must be in the future.")
     if until is not None and until > timezone.now() + MOST:
@@ -80,9 +130,21 @@ def freeze(
     return row
 
 
+@operation(
+    "channels_unfreeze",
+    rest=Rest("DELETE", "channels/<slug:name>/freeze/", "freeze"),
+    page=Page("channels/<slug:name>/unfreeze/", "unfreeze", done="{target} is no longer frozen."),
+    gives=FREEZE,
+    role=FREEZES,
+    examples=(told("No longer", schema.UNFROZEN),),
+    says={"channel.unfrozen": "lifted the freeze of {channel@}"},
+)
 @transaction.atomic
 def unfreeze(*, channel: Channel, by: Any, key: ApiKey | None = None) -> None:
-    """Raises PromotionError if it is not frozen; PermissionDenied."""
+    """Lifts a freeze.
+
+    Raises PromotionError if it is not frozen; PermissionDenied.
+    """
     channel = locked(channel)
     _require_right(channel, by, key)
     row = freeze_of(channel)

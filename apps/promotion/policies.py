@@ -33,15 +33,6 @@ def channel_of(project: Project, name: str = PRODUCTION) -> Channel:
     return Channel.objects.get_or_create(project=project, name=name)[0]
 
 
-def create_channel(project: Project, name: str) -> tuple[Channel, bool]:
-    """The channel with this name, and whether it is new. Raises PromotionError if an archived one
-    has the name.
-    """
-    channel, new = Channel.objects.get_or_create(project=project, name=name)
-    require_not_archived(channel)
-    return channel, new
-
-
 def find_channel(project: Project, name: str) -> Channel | None:
     return Channel.objects.filter(project=project, name=name).first()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from msgspec import Struct
@@ -16,7 +15,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.bus import on
-from apps.core.http import uuid_of
 from apps.core.openapi import JSON, NUMBER, described, page
 from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
 from apps.core.scopes import RESULT, RUN
@@ -37,6 +35,7 @@ from apps.promotion import actions
 from apps.promotion.announcing import outcome
 from apps.promotion.models import Channel, GateReport, Verdict
 from apps.promotion.policies import PRODUCTION, channel_of, find_channel, policy_of
+from apps.promotion.reports import find_report, reports_of
 from apps.promotion.signing import signed_document
 from workers.lib.typed import Text, json_schema
 
@@ -209,7 +208,7 @@ def collection(request: Request) -> Response:
         "channel": _channel,
         "candidate__model_version": find_version,
     }
-    return listed(request, filtered(request, _reports(request), filters), as_json)
+    return listed(request, filtered(request, reports_of(request.auth.project), filters), as_json)
 
 
 def _make(request: Request) -> Response:
@@ -238,29 +237,11 @@ def _make(request: Request) -> Response:
 )
 @api(GET=RESULT)
 def item(request: Request, pk: UUID) -> Response:
-    row = find_report(request, pk)
+    row = find_report(request.auth.project, pk)
     if not may_see(request, row.candidate.split):
         return Response(as_json(request, row) | {"document": None, "signature": None})
     record_output_view(row.candidate, by=request.auth)
     return Response(as_json(request, row) | signed_document(row))
-
-
-def _reports(request: Request) -> QuerySet[GateReport]:
-    return GateReport.objects.filter(project=request.auth.project).select_related(
-        "project",
-        "channel",
-        "baseline__model_version",
-        "candidate__model_version",
-        "candidate__eval_set",
-    )
-
-
-def find_report(request: Request, given: UUID | str) -> GateReport:
-    """Raises NotFound."""
-    found = _reports(request).filter(pk=uuid_of(str(given))).first()
-    if found is None:
-        raise NotFound("No gate report of this project has this id.")
-    return found
 
 
 def _channel(request: Request, name: str) -> Channel:
@@ -299,7 +280,7 @@ def _against(request: Request, run: EvalRun, channel: Channel) -> dict[str, Any]
     nothing = {"id": None, "url": None, "created_at": None}
     try:
         baseline = actions.live_baseline(run, channel)
-        stored = _reports(request).filter(
+        stored = reports_of(request.auth.project).filter(
             baseline=baseline, candidate=run, channel=channel, policy_version=policy_of(channel)[1]
         )
         if row := stored.first():

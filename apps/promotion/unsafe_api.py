@@ -19,7 +19,7 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.lookups import form_of, needs_right
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.models import GateReport
-from apps.promotion.reports_api import find_report
+from apps.promotion.reports import find_report
 from apps.promotion.unsafe_outputs import NewKindOutput, listed_in, review_outputs
 from workers.lib.typed import json_schema
 
@@ -117,7 +117,7 @@ REVIEW = {
 )
 @api(GET=RESULT, POST=MANAGED)
 def outputs(request: Request, pk: UUID) -> Response:
-    report = find_report(request, pk)
+    report = find_report(request.auth.project, pk)
     needs_right(request, report.candidate.split)
     if request.method == "POST":
         asked = form_of(request, Review)

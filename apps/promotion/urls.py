@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.promotion import views
 from apps.promotion.pages import (
     channel,
@@ -29,17 +30,12 @@ urlpatterns = [
     path("reports/", views.make_report, name="make_report"),
     path("reports/<uuid:pk>/", views.report, name="report"),
     path("reports/<uuid:pk>/unsafe/", unsafe.review_outputs, name="review_outputs"),
-    path("reports/<uuid:pk>/promote/", views.promote, name="promote"),
     path("plan/<uuid:pk>/", planning.plan, name="plan"),
     path("wear/<uuid:pk>/", planning.wear, name="wear"),
     path("reports/<uuid:pk>/file/", views.report_file, name="report_file"),
     path("channels/", policy.create_channel, name="create_channel"),
     path("channels/<slug:name>/", channel.channel, name="channel"),
     path("channels/<slug:name>/status/", channel.status, name="channel_status"),
-    path("channels/<slug:name>/restore/", channel.restore, name="restore"),
-    path("channels/<slug:name>/segment/", channel.segment, name="segment"),
-    path("channels/<slug:name>/freeze/", channel.freeze, name="freeze"),
-    path("channels/<slug:name>/unfreeze/", channel.unfreeze, name="unfreeze"),
     path("channels/<slug:name>/targets/", channel.add_target, name="add_target"),
     path(
         "channels/<slug:name>/targets/<int:pk>/remove/", channel.remove_target, name="remove_target"
@@ -57,5 +53,5 @@ urlpatterns = [
     path("channels/<slug:name>/policy/approve/", policy.policy_approve, name="policy_approve"),
     path("channels/<slug:name>/policy/withdraw/", policy.policy_withdraw, name="policy_withdraw"),
     path("channels/<slug:name>/policy/file/", policy.policy_file, name="policy_file"),
-    path("channels/<slug:name>/rollback/", views.rollback, name="rollback"),
+    *page_urls("promotion"),
 ]

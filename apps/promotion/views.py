@@ -5,7 +5,6 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db.models import Case, F, OuterRef, Prefetch, Subquery, When
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -26,7 +25,7 @@ from apps.promotion import actions
 from apps.promotion.conditions import why_owner
 from apps.promotion.freezing import freeze_of
 from apps.promotion.gate.types import points
-from apps.promotion.models import Approval, Channel, Deployment, GateReport, Promotion
+from apps.promotion.models import Channel, GateReport, Promotion
 from apps.promotion.pages.pair import pair_of
 from apps.promotion.policies import PRODUCTION, channel_of, policy_of
 from apps.promotion.pulling.card import card_of
@@ -336,65 +335,3 @@ def moved_pairs(row: GateReport) -> list[dict]:
         for sample in run.samples.filter(task__key__in=keys, index=0).select_related("task"):
             found[sample.task.key] |= {side: sample, "task": sample.task_id}
     return [pair for pair in found.values() if "task" in pair]
-
-
-def reason_of(request: HttpRequest) -> str:
-    return request.POST.get("reason", "").strip()
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def promote(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    row = get_object_or_404(
-        GateReport.objects.select_related("baseline", "candidate", "channel"),
-        project=project,
-        pk=pk,
-    )
-    try:
-        moved = actions.promote(
-            channel=row.channel, gate_report=row, by=request.user, reason=reason_of(request)
-        )
-        messages.success(request, said_of(moved))
-        if isinstance(moved, Deployment):
-            return redirect("promotion:channel", project.slug, row.channel.name)
-    except (actions.PromotionError, PermissionDenied) as error:
-        messages.error(request, str(error))
-    return redirect("promotion:report", project.slug, pk)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def rollback(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    channel = get_object_or_404(Channel, project=project, name=name)
-    try:
-        seen = request.POST.get("from_version", "")
-        moved = actions.rollback(
-            channel=channel,
-            by=request.user,
-            reason=reason_of(request),
-            from_version=seen,
-            to_version=request.POST.get("to_version", ""),
-        )
-        messages.success(request, said_of(moved))
-    except (actions.PromotionError, PermissionDenied) as error:
-        messages.error(request, str(error))
-    return redirect("promotion:channel", project.slug, channel.name)
-
-
-def said_of(moved: Promotion | Deployment | Approval) -> str:
-    if isinstance(moved, Deployment):
-        return (
-            f"{moved.version} is being deployed to the targets of {moved.channel}. The channel"
-            " moves once all of them serve it."
-        )
-    if isinstance(moved, Approval):
-        return (
-            "You have approved this promotion. The policy requires two people: someone else must"
-            " also approve it here."
-        )
-    back = moved.kind == Promotion.Kind.ROLLBACK
-    return (
-        f"{moved.channel} was rolled back to {moved.to_version}."
-        if back
-        else f"{moved.to_version} is now live in {moved.channel}."
-    )

@@ -444,7 +444,7 @@ def test_the_gate_a_promotion_an_override_and_a_rollback(project: Project, data_
         and topics_of(viewer) == topics_of(owner) == []
     )
     channel.refresh_from_db()
-    promotion.promote(channel=channel, gate_report=report, by=owner, reason="I know better")
+    promotion.promote(channel=channel, report=report, by=owner, reason="I know better")
     assert topics_of(other) == ["gate_report.made", "promotion.made", "override.used"]
     assert topics_of(viewer) == ["promotion.made"]
     promotion.rollback(channel=channel, by=owner, reason="I did not")

@@ -205,7 +205,7 @@ def test_reports_and_history_stay_readable_and_no_report_is_made(scene: Scene) -
     text = owner.get(report.get_absolute_url()).content.decode()
     assert "production is archived" in text and "Promote</button>" not in text
     with pytest.raises(PromotionError, match="is archived"):
-        actions.promote(channel=scene.channel, gate_report=report, by=scene.by, reason="r")
+        actions.promote(channel=scene.channel, report=report, by=scene.by, reason="r")
     scene.channel.refresh_from_db()
     runs = {"baseline": report.baseline, "candidate": report.candidate}
     with pytest.raises(PromotionError, match="is archived"):
@@ -492,7 +492,7 @@ def test_of_a_promotion_and_an_archiving_at_once_the_second_is_refused(scene: Sc
         archive(scene.channel)
         other = Other(
             lambda: actions.promote(
-                channel=scene.channel, gate_report=report, by=scene.by, reason="better"
+                channel=scene.channel, report=report, by=scene.by, reason="better"
             )
         )
         other.wait_until_it_waits()

@@ -77,7 +77,7 @@ class World:
 
     def promote(self, report: GateReport, by: object = None) -> None:
         actions.promote(
-            channel=self.channel, gate_report=report, by=by or self.member, reason="it is better"
+            channel=self.channel, report=report, by=by or self.member, reason="it is better"
         )
 
 

@@ -158,7 +158,7 @@ def test_who_may_move_a_channel(
     project: Project, channel: Channel, report: GateReport, move: str, who: str, status: int
 ) -> None:
     if move == "rollback":
-        actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="better")
+        actions.promote(channel=channel, report=report, by=admin_of(project), reason="better")
     if who == "not allowed":
         policy = structs.replace(policies.policy_of(channel)[0], api_keys=False)
         policies.save_policy(channel=channel, policy=policy, reason="people only", by=None)
@@ -212,7 +212,7 @@ def test_what_makes_no_sense_is_refused(
 def test_a_rollback_has_the_reason_that_the_policy_asks_for(
     project: Project, channel: Channel, report: GateReport
 ) -> None:
-    actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="better")
+    actions.promote(channel=channel, report=report, by=admin_of(project), reason="better")
     policy = structs.replace(policies.policy_of(channel)[0], rollback_needs_reason=True)
     policies.save_policy(channel=channel, policy=policy, reason="say why", by=None)
     secret = key_of(project)
@@ -370,7 +370,7 @@ def test_who_may_not_promote_reads_why(
     project: Project, channel: Channel, report: GateReport
 ) -> None:
     by = admin_of(project)
-    actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    actions.promote(channel=channel, report=report, by=by, reason="better")
     actions.rollback(channel=channel, by=by, reason="worse")
     again = call(
         key_of(project), "production/promote/", {"report": str(report.pk), "reason": "once more"}

@@ -114,7 +114,7 @@ class Scene:
 
     def promote(self, version: ModelVersion) -> Deployment:
         made = actions.promote(
-            channel=self.channel, gate_report=self.report(version), by=self.by, reason="better"
+            channel=self.channel, report=self.report(version), by=self.by, reason="better"
         )
         assert isinstance(made, Deployment) and made.state == "queued"
         return made
@@ -555,7 +555,7 @@ def test_a_second_promotion_waits_its_turn(scene: Scene, client: Client) -> None
     with pytest.raises(
         actions.PromotionError, match=r"is running since .+ Wait for it, or stop it"
     ):
-        actions.promote(channel=scene.channel, gate_report=report, by=scene.by, reason="me too")
+        actions.promote(channel=scene.channel, report=report, by=scene.by, reason="me too")
     with pytest.raises(actions.PromotionError, match="before changing the targets"):
         deployments.remove_target(target=scene.channel.targets.get(), by=scene.by)
 

@@ -251,11 +251,11 @@ def test_a_report_promotes_only_where_and_by_what_it_was_made(
     lax.refresh_from_db()
     report = better(project, data_dir, lax)
     with pytest.raises(actions.PromotionError, match="a channel other than"):
-        actions.promote(channel=running, gate_report=report, by=by, reason="it is better")
+        actions.promote(channel=running, report=report, by=by, reason="it is better")
     report = better(project, data_dir, running)
     saved(running, min_tasks=1_000)
     with pytest.raises(actions.PromotionError, match="policy of production has changed"):
-        actions.promote(channel=running, gate_report=report, by=by, reason="it is better")
+        actions.promote(channel=running, report=report, by=by, reason="it is better")
     assert better(project, data_dir, running).verdict == "inconclusive"
 
 
@@ -270,7 +270,7 @@ def test_a_rollback_needs_a_reason_where_the_policy_asks(
 ) -> None:
     by = admin_of(project)
     actions.promote(
-        channel=running, gate_report=better(project, data_dir, running), by=by, reason="better"
+        channel=running, report=better(project, data_dir, running), by=by, reason="better"
     )
     saved(running, rollback_needs_reason=True)
     with pytest.raises(actions.PromotionError, match="Enter a reason"):
@@ -303,9 +303,5 @@ def test_a_weak_prompt_of_the_baseline_promotes_no_model(
     )
     assert report.verdict == "promote"
     with pytest.raises(PermissionDenied):
-        actions.promote(
-            channel=running, gate_report=report, by=make_member(project), reason="better"
-        )
-    actions.promote(
-        channel=running, gate_report=report, by=admin_of(project), reason="an owner knows"
-    )
+        actions.promote(channel=running, report=report, by=make_member(project), reason="better")
+    actions.promote(channel=running, report=report, by=admin_of(project), reason="an owner knows")

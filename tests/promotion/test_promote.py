@@ -71,9 +71,7 @@ def test_a_report_on_other_tasks_than_a_frozen_holdout_promotes_nothing(
     EvalRun.objects.filter(pk=report.candidate_id).update(split="train")
     report.refresh_from_db()
     with pytest.raises(actions.PromotionError, match="Only a frozen hold-out may promote"):
-        actions.promote(
-            channel=channel, gate_report=report, by=admin_of(project), reason="it is better"
-        )
+        actions.promote(channel=channel, report=report, by=admin_of(project), reason="it is better")
 
 
 def test_where_nothing_runs_yet_an_owner_decides(
@@ -82,11 +80,9 @@ def test_where_nothing_runs_yet_an_owner_decides(
     report, channel = report_on(project, base, data_dir), actions.channel_of(project)
     with pytest.raises(PermissionDenied):
         actions.promote(
-            channel=channel, gate_report=report, by=make_member(project), reason="a weak baseline"
+            channel=channel, report=report, by=make_member(project), reason="a weak baseline"
         )
-    actions.promote(
-        channel=channel, gate_report=report, by=admin_of(project), reason="the first one"
-    )
+    actions.promote(channel=channel, report=report, by=admin_of(project), reason="the first one")
 
 
 def test_every_evaluation_of_the_same_tasks_counts_as_a_comparison(
@@ -180,7 +176,7 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
     assert "Prompt and sampling" in page
     with pytest.raises(actions.PromotionError, match="compares the prompts of two environments"):
         actions.promote(
-            channel=channel, gate_report=report, by=admin_of(project), reason="a better prompt"
+            channel=channel, report=report, by=admin_of(project), reason="a better prompt"
         )
 
 
@@ -220,7 +216,7 @@ def test_it_promotes_what_is_better_and_rolls_back(
     member = make_member(project)
     report = report_on(project, base, data_dir)
     assert report.verdict == "promote"
-    actions.promote(channel=channel, gate_report=report, by=member, reason="better on the hold-out")
+    actions.promote(channel=channel, report=report, by=member, reason="better on the hold-out")
     channel.refresh_from_db()
     assert channel.current == report.candidate.model_version
     actions.rollback(channel=channel, by=member, reason="users complain")
@@ -241,7 +237,7 @@ def test_a_rollback_to_an_archived_version_unarchives_it_and_says_so(
     """
     by, report, client = admin_of(project), report_on(project, base, data_dir), Client()
     client.force_login(by)
-    actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    actions.promote(channel=channel, report=report, by=by, reason="better")
     objects.archive(managed=KINDS["model"], row=base, by=by)
     page = reverse("promotion:channel", args=[project.slug, channel.name])
     assert "This unarchives it." in client.get(page).content.decode()
@@ -269,7 +265,7 @@ def test_an_archived_version_is_not_promoted(
     objects.archive(managed=KINDS["model"], row=candidate, by=by)
     candidate.refresh_from_db()
     with pytest.raises(actions.PromotionError, match=f"{candidate} is archived. Unarchive it"):
-        actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+        actions.promote(channel=channel, report=report, by=by, reason="better")
     with pytest.raises(actions.PromotionError, match=f"{candidate} is archived. Unarchive it"):
         actions.set_initial(channel=channel_of(project, "other"), version=candidate, by=by)
 
@@ -287,9 +283,9 @@ def test_a_channel_does_not_move_to_files_that_are_gone(
         actions.PromotionError,
         match=r"lacks adapter_model\.safetensors.* Restore its files from a backup",
     ):
-        actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+        actions.promote(channel=channel, report=report, by=by, reason="better")
     weights.write_bytes(whole)
-    actions.promote(channel=channel, gate_report=report, by=by, reason="better")
+    actions.promote(channel=channel, report=report, by=by, reason="better")
     actions.rollback(channel=channel, by=by, reason="complaints")
     weights.write_bytes(b"x" * len(whole))
     with pytest.raises(actions.PromotionError, match="was altered"):
@@ -306,14 +302,14 @@ def test_a_reason_is_as_long_by_page_as_by_api(
     address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
     said = client.post(address, {"reason": "x" * 2_001}, follow=True).content.decode()
     assert (
-        "2,001 characters; 2,000 is the most" in said
+        "at most 2000 characters (it has 2001)" in said
         and not channel.promotions.filter(kind="promote").exists()
     )
     client.post(address, {"reason": "x" * 2_000})
     assert len(channel.promotions.get(kind="promote").reason) == 2_000
     back = f"/p/{project.slug}/models/channels/{channel.name}/rollback/"
     said = client.post(back, {"reason": "x" * 5_000}, follow=True).content.decode()
-    assert "5,000 characters" in said and not channel.promotions.filter(kind="rollback").exists()
+    assert "it has 5000" in said and not channel.promotions.filter(kind="rollback").exists()
 
 
 def test_a_reason_that_postgres_cannot_store_is_refused(
@@ -336,12 +332,10 @@ def test_overriding_the_gate_needs_an_admin_and_a_reason(
     report = report_on(project, base, data_dir, before=0.5, after=0.5)
     assert report.verdict == "inconclusive"
     with pytest.raises(PermissionDenied):
-        actions.promote(
-            channel=channel, gate_report=report, by=make_member(project), reason="I want it"
-        )
+        actions.promote(channel=channel, report=report, by=make_member(project), reason="I want it")
     with pytest.raises(actions.PromotionError, match="Enter a reason"):
-        actions.promote(channel=channel, gate_report=report, by=admin_of(project))
-    actions.promote(channel=channel, gate_report=report, by=admin_of(project), reason="a hot fix")
+        actions.promote(channel=channel, report=report, by=admin_of(project), reason=" ")
+    actions.promote(channel=channel, report=report, by=admin_of(project), reason="a hot fix")
     assert AuditEvent.objects.filter(action="channel.promote", detail__overridden=True).exists()
 
 
@@ -349,9 +343,9 @@ def test_it_refuses_a_report_on_what_no_longer_runs(
     project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
     first, second = report_on(project, base, data_dir), report_on(project, base, data_dir)
-    actions.promote(channel=channel, gate_report=first, by=admin_of(project), reason="better")
+    actions.promote(channel=channel, report=first, by=admin_of(project), reason="better")
     with pytest.raises(actions.PromotionError, match="Compare again"):
-        actions.promote(channel=channel, gate_report=second, by=admin_of(project), reason="better")
+        actions.promote(channel=channel, report=second, by=admin_of(project), reason="better")
 
 
 def test_there_is_nothing_before_the_first(project: Project, channel: Channel) -> None:

@@ -45,7 +45,7 @@ def reports(
 def promote(channel: Channel, report: GateReport) -> Any:
     found = Channel.objects.get(pk=channel.pk)
     return actions.promote(
-        channel=found, gate_report=report, by=admin_of(channel.project), reason="better"
+        channel=found, report=report, by=admin_of(channel.project), reason="better"
     )
 
 

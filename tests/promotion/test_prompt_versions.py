@@ -115,7 +115,7 @@ def test_a_prompt_change_is_evaluated_passes_the_gate_runs_and_is_rolled_back(
     )
     assert report.verdict == "promote", report.report["summary"]
     assert ("new", f"system_prompt: {GOOD}") in report.report["agent_changes"]
-    actions.promote(channel=channel, gate_report=report, by=member, reason="it closes tickets")
+    actions.promote(channel=channel, report=report, by=member, reason="it closes tickets")
     assert (
         actions.make_gate_report(baseline=runs[better], candidate=runs[worse], by=member).verdict
         == "reject"

@@ -84,7 +84,7 @@ def test_a_sequential_policy_decides_on_an_evaluation_that_was_stopped(
     report = actions.make_gate_report(baseline=before, candidate=after, by=by)
     assert (report.verdict, report.report["tasks"], report.report["planned"]) == ("promote", 34, 40)
     assert inputs.reproduce(report)[1]
-    actions.promote(channel=channel, gate_report=report, by=by, reason="certain already")
+    actions.promote(channel=channel, report=report, by=by, reason="certain already")
 
 
 def test_a_report_on_a_running_evaluation_is_reproduced_when_it_has_gone_on(

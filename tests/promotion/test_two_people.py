@@ -69,7 +69,7 @@ def make_report(project: Project, channel: Channel, base: ModelVersion, data_dir
 
 
 def promote(report: GateReport, by: Any) -> Promotion | Approval:
-    made = actions.promote(channel=report.channel, gate_report=report, by=by, reason="better")
+    made = actions.promote(channel=report.channel, report=report, by=by, reason="better")
     assert isinstance(made, Promotion | Approval)
     return made
 

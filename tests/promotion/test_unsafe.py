@@ -81,7 +81,7 @@ def reviewed(
 
 
 def promote(report: GateReport, by: Any) -> Any:
-    return actions.promote(channel=report.channel, gate_report=report, by=by, reason="better")
+    return actions.promote(channel=report.channel, report=report, by=by, reason="better")
 
 
 def page(project: Project, report: GateReport, by: Any, **posted: Any) -> str:

@@ -31,7 +31,8 @@ class Paged(NamedTuple):
     most: int = 200
 
 
-class Written(NamedTuple):
+@dataclass(frozen=True)
+class Written:
     """An answer that is written by a function of the request and what was returned; with its JSON
     Schema."""
 
@@ -53,7 +54,8 @@ class Rest:
 class Page:
     """Where the operation's form is posted to.
 
-    A name in the path that is a reference of the operation fills that; the others find the object.
+    A name in the path that is a reference of the operation fills that; the others find the object,
+    which without any is the one of the reference (the channel of a report).
     With a `template` it is a page of its own that shows the form and the object under the name of
     its parameter; without, a button of another page. The form has no fields `without`, and is a
     `form` (a subclass of OperationForm), if given, which narrows or groups what is derived.

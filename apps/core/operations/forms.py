@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -124,8 +125,9 @@ class _Input(NamedTuple):
 
     @property
     def may_be_empty(self) -> bool:
-        text = isinstance(self.kind, inspect.StrType) and not self.kind.min_length
-        return self.nullable or text
+        if self.nullable or not isinstance(self.kind, inspect.StrType):
+            return self.nullable
+        return not self.kind.min_length and bool(re.search(self.kind.pattern or "", ""))
 
     def on_form(self, reference: Reference | None) -> forms.Field:
         kind, description = self.kind, self.about.get("description", "")
@@ -138,6 +140,8 @@ class _Input(NamedTuple):
             # What a change leaves out keeps its value in the API; its form shows the value.
             "required": self.default is None and not self.may_be_empty,
         }
+        if "missing" in self.extra:
+            common["error_messages"] = {"required": self.extra["missing"]}
         if reference and reference.rows:
             empty = self.extra.get("empty", "–") if self.may_be_empty else None
             return forms.ModelChoiceField(None, empty_label=empty, **common)

@@ -84,6 +84,8 @@ def _named(
     names = {name: value for name, value in address.items() if name in references}
     lookup = {name: value for name, value in address.items() if name not in references}
     rows = {name: references[name].find(project, value) for name, value in names.items()}
+    if rows and not lookup and operation.target:
+        return getattr(next(iter(rows.values())), operation.target_name), rows
     return operation.object_of(project, lookup), rows
 
 

@@ -87,7 +87,7 @@ def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> 
     if get_origin(gives) is list:
         (item,) = get_args(gives)
         return Response({"results": [_content(item, request, row) for row in returned]})
-    if target is not None and not isinstance(returned, Model) and not operation.outcome:
+    if target is not None and not isinstance(returned, Model):
         returned = target
         if not operation.reads:
             target.refresh_from_db()  # the database sets some values
@@ -109,7 +109,7 @@ def filled(item: type[Struct], row: Any) -> Any:
 def _responses(operation: Operation) -> dict[Any, Any]:
     invalid = operation.takes or isinstance(operation.gives, Paged)
     named = operation.target or operation.inputs.references
-    bad = [400] * bool(invalid) + [403] + [404] * bool(named) + [409] * (not operation.reads)
+    bad = [400] * bool(invalid) + [404] * bool(named) + [409] * (not operation.reads)
     if operation.gives is None:
         return described({}, *bad) | {204: None}
     outcomes = operation.gives if operation.outcome else {operation.rest.status: operation.gives}

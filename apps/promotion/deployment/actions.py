@@ -11,7 +11,10 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.actions import audit
-from apps.core.models import JobState
+from apps.core.models import ApiKey, JobState
+from apps.core.openapi import told
+from apps.core.operations import Page, Rest, operation
+from apps.promotion import schema
 from apps.promotion.conditions import PromotionError
 from apps.promotion.deployment import fingerprints
 from apps.promotion.deployment.models import Deployment, Placement, Target
@@ -20,6 +23,7 @@ from apps.promotion.deployment.unloading import leave, unload_soon
 from apps.promotion.listeners import notify_listeners
 from apps.promotion.models import Channel, GateReport
 from apps.promotion.moves import locked, name_of, require_files, restored
+from apps.promotion.policies import label_of, policy_of, require_keys_allowed
 from apps.promotion.trials.ending import end
 from apps.promotion.trials.models import Trial, TrialState
 from apps.registry.actions import ModelError
@@ -235,3 +239,37 @@ def restore(*, channel: Channel, by: Any, reason: str, actor_label: str = "") ->
         reason=reason,
         actor_label=actor_label,
     )
+
+
+def _reloaded(moved: Deployment | None) -> tuple[int, Deployment | None]:
+    return (202 if moved else 200), moved
+
+
+@operation(
+    "channels_restore",
+    rest=Rest("POST", "channels/<slug:name>/restore/", "restore"),
+    page=Page(
+        "channels/<slug:name>/restore/",
+        "restore",
+        done=lambda target, returned: (
+            f"{target.current} is being restored." if target.needs_restore else ""
+        ),
+    ),
+    gives={200: schema.RELOADED, 202: schema.LOADING},
+    outcome=_reloaded,
+    examples=(
+        told("Served again", {"channel": "production", "version": "support-v4"}),
+        told("Begun", schema.DEPLOYMENT_EXAMPLE | {"kind": "restore", "state": "queued"}, "202"),
+    ),
+    says={"channel.restored": "restored {version@registry.modelversion:version_id} in {channel@}"},
+)
+def request_restore(*, channel: Channel, by: Any, key: ApiKey | None = None) -> Deployment | None:
+    """Reloads and verifies the live version on the channel's servers; the channel does not move. A
+    channel that was archived serves its version again after that. Without servers there is nothing
+    to verify, and it does so at once (200).
+
+    Raises PromotionError, PermissionDenied.
+    """
+    require_keys_allowed(channel, policy_of(channel)[0], key)
+    reason = f"Requested by {label_of(key)}" if key else "Requested on the page"
+    return restore(channel=channel, by=by, reason=reason, actor_label=label_of(key))

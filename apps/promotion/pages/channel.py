@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -15,14 +14,12 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.errors import Rejected
-from apps.core.form_bounds import bounds_from
-from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
+from apps.core.operations.forms import form_of
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
 from apps.promotion import actions, freezing
 from apps.promotion.deployment import actions as deployments
-from apps.promotion.deployment.api import NewFreeze
 from apps.promotion.deployment.models import Placement, Target
 from apps.promotion.deployment.placements import not_told
 from apps.promotion.history import entries_of
@@ -30,16 +27,6 @@ from apps.promotion.models import Channel
 from apps.promotion.policies import policy_of
 from apps.registry.models import ModelKind
 from apps.webhooks.models import Format
-
-
-@bounds_from(NewFreeze)
-class FreezeForm(PlainForm):
-    reason = forms.CharField()
-    until = forms.DateTimeField(
-        required=False,
-        label="Until (UTC)",
-        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
-    )
 
 
 def _channel(project: Project, name: str) -> Channel:
@@ -70,7 +57,7 @@ def channel(request: HttpRequest, project: Project, name: str) -> HttpResponse:
                 if may_manage
                 else []
             ),
-            "freeze_form": FreezeForm(),
+            "freeze_form": form_of(freezing.freeze.operation)(),
             "trials": row.trials.select_related("channel", "project", "version")[:10],
             "candidates": (
                 project.model_versions.filter(archived_at=None)
@@ -159,19 +146,6 @@ def stop(request: HttpRequest, project: Project, name: str, pk: UUID) -> HttpRes
 
 
 @require_POST
-@project_view(Role.ENGINEER)
-def restore(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    row = _channel(project, name)
-    said = f"{row.current} is being restored." if row.needs_restore else ""
-    return _done(
-        request,
-        row,
-        lambda: deployments.restore(channel=row, by=request.user, reason="Requested on the page"),
-        said,
-    )
-
-
-@require_POST
 @project_view(Role.OPERATOR)
 def add_target(request: HttpRequest, project: Project, name: str) -> HttpResponse:
     row = _channel(project, name)
@@ -209,49 +183,6 @@ def remove_target(request: HttpRequest, project: Project, name: str, pk: int) ->
     removed = f"{found.server or found.webhook} is no longer a target."
     return _done(
         request, row, lambda: deployments.remove_target(target=found, by=request.user), removed
-    )
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def freeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    row, form = _channel(project, name), FreezeForm(request.POST)
-    if not form.is_valid():
-        messages.error(
-            request,
-            " ".join(
-                f"{form.fields[field].label or field}: {' '.join(said)}"
-                for field, said in form.errors.items()
-            ),
-        )
-        return redirect("promotion:channel", project.slug, name)
-    return _done(
-        request,
-        row,
-        lambda: freezing.freeze(channel=row, by=request.user, **form.cleaned_data),
-        f"{row} is frozen. Rollbacks are still possible.",
-    )
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def unfreeze(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    row = _channel(project, name)
-    return _done(
-        request,
-        row,
-        lambda: freezing.unfreeze(channel=row, by=request.user),
-        f"{row} is no longer frozen.",
-    )
-
-
-@require_POST
-@project_view(Role.OWNER)
-def segment(request: HttpRequest, project: Project, name: str) -> HttpResponse:
-    row = _channel(project, name)
-    text = " ".join(request.POST.get("segment", "").split())[:80]
-    return _done(
-        request, row, lambda: actions.set_segment(channel=row, segment=text, by=request.user)
     )
 
 

@@ -13,8 +13,10 @@ from apps.core.diffing import changed_lines
 from apps.core.errors import Rejected
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.operations import NOT_DONE, submitted
 from apps.core.query import whole_number
-from apps.promotion.forms import ChannelForm, PolicyFileForm, PolicyForm, in_words
+from apps.promotion.channels import create_channel as create
+from apps.promotion.forms import PolicyFileForm, PolicyForm, in_words
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Channel, PromotionPolicy
 from apps.promotion.policies import (
@@ -24,7 +26,6 @@ from apps.promotion.policies import (
     values_of,
     withdraw_policy,
 )
-from apps.promotion.policies import create_channel as create
 from apps.promotion.proposals import rule_of
 from apps.teamwork.models import Proposal
 from apps.teamwork.proposals import WAITING, page_context
@@ -36,17 +37,14 @@ MOST = 50  # versions on the page
 @require_POST
 @project_view(Role.OWNER)
 def create_channel(request: HttpRequest, project: Project) -> HttpResponse:
-    form = ChannelForm(request.POST)
-    if not form.is_valid():
-        messages.error(request, f"Channel: {' '.join(form.errors['name'])}")
+    form, created = submitted(request, create, project=project)
+    if created is NOT_DONE:
+        messages.error(
+            request, " ".join(problem for field in form.errors.values() for problem in field)
+        )
         return redirect("promotion:models", project.slug)
-    name = form.cleaned_data["name"]
-    try:
-        create(project, name)
-    except Rejected as error:
-        messages.error(request, str(error))
-        return redirect("promotion:channel", project.slug, name)
-    return redirect("promotion:policy", project.slug, name)
+    channel, _ = created
+    return redirect("promotion:policy", project.slug, channel.name)
 
 
 @project_view()

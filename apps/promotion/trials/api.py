@@ -20,7 +20,7 @@ from apps.evals.lookups import LIMIT, find_version, form_of
 from apps.promotion.api import find_channel
 from apps.promotion.conditions import MAX_REASON
 from apps.promotion.models import Channel, Trial
-from apps.promotion.reports_api import find_report
+from apps.promotion.reports import find_report
 from apps.promotion.trials import actions
 from apps.promotion.trials.announcing import trial_json
 from apps.promotion.trials.models import TrialState
@@ -327,7 +327,7 @@ def trials(request: Request, name: str) -> Response:
             then=Trial.Then(asked.then),
             reason=asked.reason,
             plan=asked.plan,
-            gate_report=find_report(request, asked.report) if asked.report else None,
+            gate_report=find_report(request.auth.project, asked.report) if asked.report else None,
             version=find_version(request, asked.version) if asked.version else None,
             by=request.auth.created_by,
             key=request.auth,
