@@ -31,6 +31,7 @@ from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
 from flywheel.outages import is_transient
 from workers.lib.memory import kernel_kills
+from workers.lib.specs.job import Job as Spec
 
 log = logging.getLogger(__name__)
 
@@ -152,17 +153,20 @@ def job_fields(job: Job) -> dict[str, Any]:
     }
 
 
+def command(kind: ChildProcess, spec: Spec) -> list[str]:
+    return [kind.python(), "-m", f"workers.{spec.program()}"]
+
+
 def run_child(job: Job, kind: ChildProcess) -> None:
     folder = job_folder(job)
     folder.mkdir(parents=True, exist_ok=True)
     spec = patiently(lambda: kind.child_spec(job))
-    command = [kind.python(), "-m", f"workers.{spec.program()}"]
     spec_path, stderr_path = (
         folder / f"spec-{job.attempt}.json",
         folder / f"stderr-{job.attempt}.log",
     )
     kills = kernel_kills()
-    child = children.start(command, spec_path, spec, stderr_path)
+    child = children.start(command(kind, spec), spec_path, spec, stderr_path)
     try:
         with kind.beside(job):
             follow(job, child, kind)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 from django.db import connection
 
 from apps.core import jobs, runner
+from apps.core.kinds import ChildProcess
 from apps.core.models import Job
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, TrainingRun
@@ -23,14 +25,22 @@ from tests.factories import (
     make_project,
     override,
 )
+from workers.lib.specs.job import Job as Spec
 
 CHILD = Path(__file__).parent / "child.py"
+
+
+def child_of(kind: ChildProcess, spec: Spec) -> list[str]:
+    """The stand-in, with what its run's script says it does."""
+    script = Path(spec.out_dir).parent / "script.json"
+    script.write_text(json.dumps(TrainingRun.objects.get(pk=spec.job_id).spec["script"]))
+    return [sys.executable, str(CHILD), str(script)]
 
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run `child.py`, and no message is sent."""
-    monkeypatch.setattr(runner, "command", lambda job: [sys.executable, str(CHILD)])
+    monkeypatch.setattr(runner, "command", child_of)
     monkeypatch.setattr(runner, "FLUSH_EVERY_S", 0.1)
     monkeypatch.setattr(jobs, "enqueue", lambda job: None)
 
@@ -56,7 +66,7 @@ def submit(stand_in: None, data_dir: Path) -> Callable[..., TrainingRun]:
             config={"steps": 2, "learning_rate": 1e-3, "batch_size": 1},
             by=by,
         )
-        run.spec["config"]["script"] = list(script)
+        run.spec["script"] = list(script)
         run.save(update_fields=["spec"])
         return run
 

@@ -355,7 +355,7 @@ def test_an_override_holds_for_the_environments_and_the_judge_of_its_day(judged:
 
 
 def run_it(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
-    def never(job: Any) -> list[str]:
+    def never(*_: Any) -> list[str]:
         raise AssertionError("A child was started.")
 
     monkeypatch.setattr(runner, "command", never)

@@ -42,7 +42,7 @@ def alarm(step: int, action: str = "warn", **changes: Any) -> list[Any]:
 
 
 def config_of(run: TrainingRun, **changes: Any) -> dict:
-    return {name: value for name, value in run.spec["config"].items() if name != "script"} | changes
+    return run.spec["config"] | changes
 
 
 def page(run: TrainingRun, role: Role = Role.ENGINEER) -> str:
@@ -181,7 +181,7 @@ def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
         Path(checkpoint.path).is_relative_to(runner.job_folder(made))
         and Path(checkpoint.path).is_dir()
     )
-    assert {name for name, _, _ in forking.changes(made)} == {"learning_rate", "script", "steps"}
+    assert {name for name, _, _ in forking.changes(made)} == {"learning_rate", "steps"}
     assert made.spec["forked_from"] == {"run": str(warned.pk), "name": warned.name, "step": 6}
     html = page(made)
     assert "Forked from" in html and "learning_rate" in html
@@ -250,7 +250,6 @@ def test_what_cannot_be_forked(warned: TrainingRun, step: int, changes: dict, sa
 def test_the_form_of_a_fork(warned: TrainingRun) -> None:
     client, url = Client(), reverse("training:fork", args=[warned.project.slug, warned.pk])
     client.force_login(make_member(warned.project, Role.ENGINEER))
-    warned.spec["config"].pop("script")
     warned.save(update_fields=["spec"])
     form = client.get(url).context["form"]
     assert form.initial["step"] == 6 and "learning_rate:" in form.initial["config"]

@@ -478,7 +478,7 @@ def test_an_export_has_the_rows_of_the_job(run: EvalRun, method: Method) -> None
         [getattr(row, name, None) for name in said] for row in wanted
     ]
     assert [row["messages"] for row in rows] == [as_text(row.messages, row.tools) for row in wanted]
-    assert [row.get("label") for row in rows] == [row.get("good") for row in wanted]
+    assert [row.get("label") for row in rows] == [getattr(row, "good", None) for row in wanted]
     assert json.loads(files["manifest.json"])["facts"]["method"] == method
     if method != Method.REJECTION:
         assert (

@@ -133,7 +133,7 @@ def limited(db: Any, project: Any, data_dir: Path, monkeypatch: pytest.MonkeyPat
 
     def make(more: int, **config: Any) -> TrainingRun:
         monkeypatch.setattr(
-            runner, "command", lambda job: [sys.executable, str(LIMITED), str(more), "grpo"]
+            runner, "command", lambda *_: [sys.executable, str(LIMITED), str(more), "grpo"]
         )
         return submit_training(
             project=project,
@@ -192,7 +192,7 @@ def test_without_the_option_its_error_says_what_to_reduce(
     ran_out = {"type": "error", "seq": 1, "message": "The memory ran out.", "cause": "memory"}
     line = f"{json.dumps(ran_out)}\n".encode()
     program = f"import os; os.write(int(os.environ['FLYWHEEL_EVENTS_FD']), {line!r}); exit(1)"
-    monkeypatch.setattr(runner, "command", lambda job: [sys.executable, "-c", program])
+    monkeypatch.setattr(runner, "command", lambda *_: [sys.executable, "-c", program])
     runner.run(run)
     run = ended(run)
     assert (run.state, run.attempt, run.reduced) == (JobState.FAILED, 1, {})

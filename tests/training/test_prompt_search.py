@@ -379,7 +379,7 @@ def test_the_runner_takes_it_from_the_queue_to_the_version(
 ) -> None:
     program = tmp_path / "child.py"
     program.write_text(CHILD)
-    monkeypatch.setattr(runner, "command", lambda job: [sys.executable, str(program)])
+    monkeypatch.setattr(runner, "command", lambda *_: [sys.executable, str(program)])
     search = search_of(world)
     result = {
         "type": "result",
