@@ -54,7 +54,7 @@ from apps.promotion.deployment import actions as deployments
 from apps.promotion.models import GateReport, Verdict
 from apps.registry import managed
 from apps.registry.actions import register_base
-from apps.registry.engines import engine_spec, model_spec
+from apps.registry.engines import in_process, model_spec
 from apps.registry.models import Dialect, ModelVersion, Server, ServerKind
 from apps.reviews.actions import judge, lock_of, open_review, override_lock
 from apps.reviews.lock import Lock
@@ -235,7 +235,7 @@ class Demo:
         path.touch(mode=0o600)
         spec = DemoAgent(
             model=model_spec(self.base),
-            engine=engine_spec(self.base, 32),
+            engine=in_process(32),
             environment=self.environment.as_spec(),
             requests=[Request(**request) for request in requests],
             api=Api(url=self.url, key=key),

@@ -39,7 +39,7 @@ from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
 from apps.registry.adapters import load_for
-from apps.registry.engines import engine_spec, model_spec
+from apps.registry.engines import default_engine, engine_spec, model_spec
 from apps.registry.models import ModelKind
 from workers.lib.prompts import AGENT_PART
 from workers.lib.specs.engines import Engine, Server
@@ -84,7 +84,8 @@ def evaluation_spec(run: EvalRun) -> Evaluate | ScoreAnswers:
     record_scorer(run, run.environment, scored=run.samples.exists())
     if answers is not None:
         return answers_spec(run, answers, environment=job_spec(run.environment))
-    version, engine = run.model_version, run.spec.get("engine")
+    version = run.model_version
+    engine = run.spec.get("engine") or default_engine(version)
     load_for(run, version, engine)
     agent = version.kind == ModelKind.AGENT
     environment = job_spec(run.environment, None if agent else run.prompt)

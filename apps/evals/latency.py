@@ -15,7 +15,7 @@ from apps.core.models import JobState
 from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, TimedAnswer
-from apps.registry.engines import engine_spec, model_spec
+from apps.registry.engines import default_engine, engine_spec, model_spec
 from apps.registry.models import Engine, ModelVersion
 from workers.lib.specs.measure_latency import MeasureLatency, Timed
 
@@ -137,7 +137,9 @@ def latency_spec(measurement: LatencyMeasurement) -> MeasureLatency:
             Timed(
                 id=pk,
                 model=model_spec(runs[pk].model_version),
-                engine=engine_spec(runs[pk].model_version, 1),
+                engine=engine_spec(
+                    runs[pk].model_version, 1, default_engine(runs[pk].model_version)
+                ),
                 environment=job_spec(runs[pk].environment, runs[pk].prompt),
             )
             for pk in spec["runs"]

@@ -379,16 +379,17 @@ def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> s
     return specs.Model(base=version.base, adapter=adapter)
 
 
-def engine_spec(
-    version: ModelVersion, batch_size: int, engine: dict[str, Any] | None = None
-) -> specs.Engine:
+def in_process(batch_size: int) -> specs.InProcess:
+    return specs.InProcess(dtype=settings.FLYWHEEL_DTYPE, batch_size=batch_size)
+
+
+def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any]) -> specs.Engine:
     """The `engine` part of a job's spec, from the result of `choose`. Raises ModelError if it may
     no longer be called.
     """
     version = version.model
-    engine = engine or default_engine(version)
     if engine["kind"] == "transformers":
-        return specs.InProcess(dtype=settings.FLYWHEEL_DTYPE, batch_size=batch_size)
+        return in_process(batch_size)
     if engine["kind"] == "agent":
         return _agent_spec(version, engine)
     return asked_at(

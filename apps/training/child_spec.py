@@ -17,7 +17,7 @@ from apps.evals.holdout import leaks
 from apps.evals.learnability.run import RunLearnability, tasks_of
 from apps.evals.models import EvalRun, Split, Task
 from apps.registry.adapters import load_for as load_adapter
-from apps.registry.engines import engine_spec, model_spec
+from apps.registry.engines import engine_spec, in_process, model_spec
 from apps.registry.rollout_servers import rollouts_spec
 from apps.training import checkpoints, memory
 from apps.training.judged import kept_aside
@@ -102,7 +102,7 @@ def training_spec(run: TrainingRun) -> Job:
         resume_from=checkpoint.path if checkpoint else None,
         config=config,
         model=model_spec(run.parent),
-        engine=engine_spec(run.parent, getattr(config, "sample_batch", 0) or SIDE_BY_SIDE),
+        engine=in_process(getattr(config, "sample_batch", 0) or SIDE_BY_SIDE),
         environment=job_spec(run.environment),
         teacher=model_spec(teacher, engine) if teacher else None,
         teacher_server=engine_spec(teacher, SIDE_BY_SIDE, engine) if teacher and engine else None,

@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from apps.registry.actions import ModelError, register_agent
-from apps.registry.engines import engine_spec, model_spec
+from apps.registry.engines import default_engine, model_spec
 from apps.registry.models import Engine, ModelKind, ModelVersion, Reach
 from tests.factories import make_project
 from workers.lib.specs.engines import Model
@@ -90,7 +90,7 @@ def test_a_job_here_does_not_generate_for_an_agent() -> None:
     assert not ModelVersion.objects.run_here()
     assert model_spec(version) == Model(base="support-agent")
     with pytest.raises(ModelError, match="runs elsewhere"):
-        engine_spec(version, 8)
+        default_engine(version)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalRun, Split
 from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError, register_base
-from apps.registry.engines import choose, engine_spec, identity
+from apps.registry.engines import choose, default_engine, engine_spec, identity
 from apps.registry.models import Engine, ModelKind, ModelVersion, Server
 from apps.serving.routes import _at
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
@@ -61,7 +61,8 @@ def test_a_folder_is_generated_with_here(tmp_path: Path) -> None:
     version = register_base(
         project=make_project(), name="m", folder=make_base_folder(tmp_path / "m"), by=None
     )
-    assert version.engine == Engine.TRANSFORMERS and engine_spec(version, 7).batch_size == 7
+    assert version.engine == Engine.TRANSFORMERS
+    assert engine_spec(version, 7, default_engine(version)).batch_size == 7
 
 
 def test_an_evaluation_takes_its_engine_from_the_model_version() -> None:
@@ -162,12 +163,13 @@ def test_a_model_behind_the_responses_api_is_registered_evaluated_and_shown(data
 def test_a_key_or_an_address_that_is_no_longer_allowed_is_not_used(settings: Any) -> None:
     project = make_project()
     version = make_endpoint(project, make_server(project, key_variable="VLLM_KEY"))
+    engine = default_engine(version)
     settings.FLYWHEEL_OUTGOING_KEYS = []
     with pytest.raises(ModelError, match="VLLM_KEY may not be read"):
-        engine_spec(version, 8)
+        engine_spec(version, 8, engine)
     settings.FLYWHEEL_OUTGOING_KEYS, settings.FLYWHEEL_ALLOW_PRIVATE_URLS = ["VLLM_KEY"], False
     with pytest.raises(ModelError, match="inside this machine"):
-        engine_spec(version, 8)
+        engine_spec(version, 8, engine)
 
 
 def test_a_served_model_is_not_trained_here() -> None:

@@ -246,7 +246,7 @@ def test_it_is_generated_as_the_model_that_it_stands_on(
         version = prompt_on(world, prompt_on(world, model), "Be kind.")
         assert engines.choose(version) == engines.choose(model)
         assert engines.model_spec(version) == engines.model_spec(model)
-        assert engines.engine_spec(version, 4) == engines.engine_spec(model, 4)
+        assert engines.default_engine(version) == engines.default_engine(model)
 
 
 def test_an_agent_brings_its_own_prompt(world: dict[str, Any]) -> None:

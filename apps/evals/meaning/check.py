@@ -25,7 +25,7 @@ from apps.evals.meaning.verdicts import judged_different
 from apps.evals.models import EvalSet, MeaningCheck, MeaningPair, Task
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError
-from apps.registry.engines import engine_spec, model_spec
+from apps.registry.engines import default_engine, engine_spec, model_spec
 from apps.registry.models import ModelVersion
 from apps.registry.servers import ServerError, address_spec, check_address
 from workers.lib.specs.compare_meaning import CompareMeaning, HeldText, TrainedTexts
@@ -134,7 +134,7 @@ def _engine_and_model(
     """
     try:
         if version is not None:
-            return engine_spec(version, BATCH), model_spec(version)
+            return engine_spec(version, BATCH, default_engine(version)), model_spec(version)
         base_url = check_address(source.base_url, source.key_variable, operator=is_operator)
     except (ModelError, ArtifactError, ServerError) as error:
         raise EvalSetError(str(error)) from error

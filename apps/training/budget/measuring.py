@@ -16,7 +16,7 @@ from apps.environments.clients import job_spec
 from apps.environments.models import Environment
 from apps.evals.canonical import digest_of
 from apps.evals.models import EvalSet
-from apps.registry.engines import engine_spec, model_spec
+from apps.registry.engines import in_process, model_spec
 from apps.registry.models import ModelVersion
 from apps.registry.rollout_servers import rollouts_spec
 from apps.training.models import Measurement
@@ -127,7 +127,7 @@ def measuring_spec(job: Measurement) -> MeasureTraining:
     return MeasureTraining(
         **job_fields(job),
         model=model_spec(job.parent),
-        engine=engine_spec(job.parent, SIDE_BY_SIDE),
+        engine=in_process(SIDE_BY_SIDE),
         environment=job_spec(job.environment),
         tasks=[task.as_spec() for task in job.eval_set.tasks.trainable()[:TASKS]],
         lora=convert(job.spec["lora"], Lora),
