@@ -1,8 +1,8 @@
 """A stand-in for a training program in tests of the job's way: writes the events of docs/jobs.md on
 request.
 
-Its script (the first argument) is a list of [event, fields] and of the words "die", "hang", "stubborn",
-"sleep".
+Its first argument is a script: a list of [event, fields] and of the words "die", "hang",
+"stubborn", "sleep".
 """
 
 from __future__ import annotations

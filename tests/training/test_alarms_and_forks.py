@@ -250,7 +250,6 @@ def test_what_cannot_be_forked(warned: TrainingRun, step: int, changes: dict, sa
 def test_the_form_of_a_fork(warned: TrainingRun) -> None:
     client, url = Client(), reverse("training:fork", args=[warned.project.slug, warned.pk])
     client.force_login(make_member(warned.project, Role.ENGINEER))
-    warned.save(update_fields=["spec"])
     form = client.get(url).context["form"]
     assert form.initial["step"] == 6 and "learning_rate:" in form.initial["config"]
     sent = {

@@ -58,9 +58,7 @@ def failed(submit: Submit) -> TrainingRun:
     }
     run = submit(["checkpoint at", 4], ["alarm", alarm], ["checkpoint at", 6], "fail")
     runner.run(run)
-    run = ended(run)
-    run.save(update_fields=["spec"])
-    return run
+    return ended(run)
 
 
 def test_a_queued_run_is_cancelled_once(submit: Submit, ask: Ask) -> None:
