@@ -35,7 +35,7 @@ from apps.failures.outcomes.peers import NOBODY, Comparison, Peers, Sketch
 from apps.failures.outcomes.prior import FROM_FEW
 from apps.failures.outcomes.signals import signals
 from apps.failures.outcomes.training import Example, TooFew, measures, train
-from apps.failures.rules import policy
+from apps.failures.rules import conditions
 from apps.failures.rules.reading import Run, read, system_of
 from apps.failures.rules.violations import violations
 from apps.trajectories.importers.tau_bench import rows
@@ -74,8 +74,8 @@ def without_truth(run: dict) -> dict:
 
 def confirmed(run: dict) -> dict:
     """A run of a project in which a person has confirmed all rules of its system prompt."""
-    rules = policy.rules_of(system_of(run["messages"]))
-    return run | {"rule_states": {policy.key_of(rule): policy.CONFIRMED for rule in rules}}
+    rules = conditions.rules_of(system_of(run["messages"]))
+    return run | {"rule_states": {conditions.key_of(rule): conditions.CONFIRMED for rule in rules}}
 
 
 def examples_of(runs: list[dict], same: str = BY_WORDS) -> list[Example]:
@@ -215,10 +215,10 @@ def rules_broken(runs: list[dict]) -> dict[str, list[int]]:
     """
     counts: dict[str, list[int]] = {}
     for run in runs:
-        for rule in policy.rules_of(system_of(run["messages"])):
-            counts.setdefault(policy.in_words(policy.understood(rule)), [0, 0])
+        for rule in conditions.rules_of(system_of(run["messages"])):
+            counts.setdefault(conditions.in_words(conditions.understood(rule)), [0, 0])
         for found in violations(read(without_truth(run))):
-            counts[policy.in_words(policy.understood(found.rule))][
+            counts[conditions.in_words(conditions.understood(found.rule))][
                 run["outcome_status"] != "failure"
             ] += 1
     return counts

@@ -25,6 +25,6 @@ class EvalsConfig(AppConfig):
         "importing",
         "jobs",
         "managing",
-        "targets",
+        "commentable",
     )
     audit_section = "evals"

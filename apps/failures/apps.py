@@ -16,5 +16,5 @@ class FailuresConfig(AppConfig):
         "classify_job",
         "jobs",
         "run_counts",
-        "targets",
+        "assignable",
     )

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from apps.core.models import ACTIVE_STATES, Job, JobState, Project
 from apps.failures.clusters.records import headline_of
-from apps.failures.rules.policy import in_words
+from apps.failures.rules.conditions import in_words
 from apps.trajectories.models import Trajectory
 
 
@@ -327,7 +327,7 @@ class SystemPrompt(models.Model):
     project = models.ForeignKey(
         Project, models.CASCADE, related_name="system_prompts", db_index=False
     )
-    digest = models.CharField(max_length=32, help_text="See `rules.policy.digest_of`")
+    digest = models.CharField(max_length=32, help_text="See `rules.conditions.digest_of`")
     opening = models.CharField(max_length=300, help_text="The beginning of the prompt")
     length = models.PositiveIntegerField(help_text="Length of the prompt, in characters")
     first_seen = models.DateTimeField(default=timezone.now)
@@ -375,10 +375,10 @@ class PolicyRule(models.Model):
     )  # the states of a rule that has not been replaced or removed
 
     prompt = models.ForeignKey(SystemPrompt, models.CASCADE, related_name="rules", db_index=False)
-    key = models.CharField(max_length=24, help_text="See `rules.policy.key_of`")
+    key = models.CharField(max_length=24, help_text="See `rules.conditions.key_of`")
     position = models.PositiveSmallIntegerField(default=0)
     sentence = models.TextField()
-    understood = models.JSONField(help_text="See `rules.policy.understood`")
+    understood = models.JSONField(help_text="See `rules.conditions.understood`")
     state = models.CharField(max_length=10, choices=State, default=State.PROPOSED)
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"

@@ -18,11 +18,11 @@ from apps.core.openapi import page as page_schema
 from apps.core.query import number_of, whole_number
 from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import MANAGED, READABLE
-from apps.failures.actions import policy
+from apps.failures.actions import rule_decisions
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule, SystemPrompt
 from apps.failures.prompts import MOST_COUNTED, MOST_EXAMPLES, rules_of
-from apps.failures.rules.policy import LONGEST_SENTENCE
+from apps.failures.rules.conditions import LONGEST_SENTENCE
 from apps.failures.rules.written import FORMS, Invalid
 from apps.trajectories.shown import runs_shown
 
@@ -228,9 +228,11 @@ def rule(request: Request, pk: int) -> Response:
     by = member_of(request).user
     try:
         if request.method == "DELETE":
-            policy.remove(project=project, rule=rule, by=by)
+            rule_decisions.remove(project=project, rule=rule, by=by)
             return Response(status=204)
-        policy.decide(project=project, rule=rule, state=str(_body(request).get("state")), by=by)
+        rule_decisions.decide(
+            project=project, rule=rule, state=str(_body(request).get("state")), by=by
+        )
     except Refused as refused:
         raise ValidationError({"path": "state", "error": str(refused)}) from refused
     return _one(request, rule)
@@ -252,9 +254,9 @@ def _written(
     }
     try:
         if rule is None:
-            done = policy.write(project=project, prompt=prompt, **fields)
+            done = rule_decisions.write(project=project, prompt=prompt, **fields)
         else:
-            done = policy.edit(project=project, rule=rule, **fields)
+            done = rule_decisions.edit(project=project, rule=rule, **fields)
     except Invalid as invalid:
         name, error = next(iter(invalid.errors.items()))
         place = name if name in ("sentence", "state") else f"understood.{name}"

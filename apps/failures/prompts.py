@@ -19,7 +19,7 @@ from django.db.models.functions import Coalesce
 from apps.core.locks import ProjectLock, acquire_in
 from apps.core.models import Project
 from apps.failures.models import PolicyExample, PolicyRule, SystemPrompt
-from apps.failures.rules import policy
+from apps.failures.rules import conditions
 from apps.failures.rules.reading import read, system_of
 from apps.failures.rules.violations import violations
 from apps.failures.rules.written import rule_of
@@ -64,12 +64,12 @@ def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[s
     the rules they wrote (`written_rules`).
     """
     digests = {
-        row.pk: policy.digest_of(system)
+        row.pk: conditions.digest_of(system)
         for row in rows
-        if policy.rules_of(system := system_of(row.messages))
+        if conditions.rules_of(system := system_of(row.messages))
     }
     states: dict[str, dict[str, str]] = defaultdict(dict)
-    written: dict[str, list[policy.Rule]] = defaultdict(list)
+    written: dict[str, list[conditions.Rule]] = defaultdict(list)
     rules = PolicyRule.objects.filter(
         prompt__project=project, prompt__digest__in={ALL_RUNS, *digests.values()}
     )
@@ -81,7 +81,9 @@ def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[s
         if rule.written and is_current:
             written[rule.prompt.digest].append(rule_of(rule.sentence, rule.understood))
         if rule.state != PolicyRule.State.PROPOSED:
-            states[rule.prompt.digest][rule.key] = rule.state if is_current else policy.DISMISSED
+            states[rule.prompt.digest][rule.key] = (
+                rule.state if is_current else conditions.DISMISSED
+            )
         elif rule.key in states[rule.prompt.digest]:
             del states[rule.prompt.digest][rule.key]
     if not states and not written:
@@ -107,15 +109,17 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     PolicyExample.objects.filter(trajectory_id__in=list(given)).delete()
     systems = {pk: system_of(run["messages"]) for pk, run in given.items()}
     prompts = {
-        policy.digest_of(system): system for system in systems.values() if policy.rules_of(system)
+        conditions.digest_of(system): system
+        for system in systems.values()
+        if conditions.rules_of(system)
     }
     if not prompts and not any(run.get("written_rules") for run in given.values()):
         return
     known = _known(project, prompts)
     is_new = any(
-        (digest, policy.key_of(rule)) not in known
+        (digest, conditions.key_of(rule)) not in known
         for digest in prompts
-        for rule in policy.rules_of(prompts[digest])
+        for rule in conditions.rules_of(prompts[digest])
     )
     # A shared lock for readers of rules; adding rules or making room for them takes it exclusively.
     acquire_in(project.pk, ProjectLock.POLICY, shared=not is_new)
@@ -124,13 +128,13 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
     known = _known(project, (*prompts, ALL_RUNS), current=True)
     examples: dict[int, list[PolicyExample]] = defaultdict(list)
     for pk in sorted(given, reverse=True):
-        digest = policy.digest_of(systems[pk])
+        digest = conditions.digest_of(systems[pk])
         for found in (
             violations(read(given[pk]))
             if digest in prompts or given[pk].get("written_rules")
             else ()
         ):
-            key = policy.key_of(found.rule)
+            key = conditions.key_of(found.rule)
             rule = known.get((digest, key), known.get((ALL_RUNS, key)))
             if rule is not None and len(examples[rule]) < MOST_COUNTED:
                 text = storable(found.text, LONGEST_TEXT)
@@ -176,20 +180,21 @@ def _add(project: Project, prompts: Mapping[str, str]) -> None:
     for prompt in there:
         stated = [
             rule
-            for rule in policy.rules_of(prompts[prompt.digest])
-            if (prompt.digest, policy.key_of(rule)) not in known
+            for rule in conditions.rules_of(prompts[prompt.digest])
+            if (prompt.digest, conditions.key_of(rule)) not in known
         ]
         rules += [
             PolicyRule(
                 prompt=prompt,
-                key=policy.key_of(rule),
+                key=conditions.key_of(rule),
                 position=position,
-                sentence=storable(rule.sentence, policy.LONGEST_SENTENCE),
+                sentence=storable(rule.sentence, conditions.LONGEST_SENTENCE),
                 understood={
-                    name: storable(value, 200) for name, value in policy.understood(rule).items()
+                    name: storable(value, 200)
+                    for name, value in conditions.understood(rule).items()
                 },
             )
-            for position, rule in enumerate(stated[: policy.MOST_RULES - prompt.n], prompt.n)
+            for position, rule in enumerate(stated[: conditions.MOST_RULES - prompt.n], prompt.n)
         ]
     PolicyRule.objects.bulk_create(rules, ignore_conflicts=True)
     _make_room(project)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.evals.targets import outputs_opened, role_of
+from apps.evals.commentable import outputs_opened, role_of
 from apps.promotion.models import GateReport
 from apps.teamwork.targets import Kind, register
 

@@ -39,7 +39,7 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
     "environments/actions.py": {
         "f'{model._meta.model_name}.created'": ["environment.created", "verifier.created"]
     },
-    "failures/actions/policy.py": {
+    "failures/actions/rule_decisions.py": {
         "f'policy_rule.{state}'": [f"policy_rule.{state}" for state in PolicyRule.DECISIONS]
     },
     "evals/holdout/view_log.py": {

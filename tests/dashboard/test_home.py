@@ -16,7 +16,7 @@ from apps.core.models import JobState, Project, Role
 from apps.dashboard import releases
 from apps.dashboard.waiting import waiting_for
 from apps.evals.models import Split
-from apps.failures.actions import policy
+from apps.failures.actions import rule_decisions
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Classifier, OutcomeCheck
 from apps.failures.outcomes import checks
@@ -167,7 +167,7 @@ def test_policy_rules_and_random_checks_wait_for_reviewers() -> None:
     found = [(item.title, item.who, item.count) for item in waiting_for(project, member)]
     assert found == [("Policy rules to review", "reviewer", 1), ("Runs to check", "reviewer", 1)]
     rule = project.system_prompts.get().rules.get()
-    policy.decide(project=project, rule=rule, state="confirmed", by=member.user)
+    rule_decisions.decide(project=project, rule=rule, state="confirmed", by=member.user)
     checks.answer(trajectory=checked, answer="fine", by=member.user)
     assert not waiting_for(project, member)
 

@@ -14,11 +14,11 @@ from django.urls import reverse
 from apps.core import runner
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures import classify_job, prompts, reclassify
-from apps.failures.actions import policy as actions
+from apps.failures.actions import rule_decisions as actions
 from apps.failures.classify import classify
 from apps.failures.models import Classification, Failure, PolicyExample, PolicyRule, SystemPrompt
 from apps.failures.outcomes.signals import signals
-from apps.failures.rules import policy
+from apps.failures.rules import conditions
 from apps.failures.rules.reading import read
 from apps.failures.rules.written import Invalid, rule_of, written_rule
 from apps.trajectories import digest
@@ -61,12 +61,12 @@ def messages(*turns: dict | list, prompt: str = PROMPT) -> list[dict]:
     return [{"role": "system", "content": prompt}, *flat]
 
 
-def rule(sentence: str) -> policy.Rule:
-    return next(item for item in policy.rules_of(PROMPT) if item.sentence == sentence)
+def rule(sentence: str) -> conditions.Rule:
+    return next(item for item in conditions.rules_of(PROMPT) if item.sentence == sentence)
 
 
 def given(sentence: str, state: str, status: str) -> dict:
-    states = {policy.key_of(rule(sentence)): state} if state != "proposed" else {}
+    states = {conditions.key_of(rule(sentence)): state} if state != "proposed" else {}
     return {
         "messages": messages(*BREAKS[sentence][0]),
         "outcome_status": status,
@@ -107,7 +107,7 @@ def test_a_proposed_rule_is_a_signal_and_a_dismissed_one_is_not(sentence: str) -
 
 
 def test_a_run_that_keeps_to_confirmed_rules_or_succeeded_is_no_violation() -> None:
-    states = {policy.key_of(item): "confirmed" for item in policy.rules_of(PROMPT)}
+    states = {conditions.key_of(item): "confirmed" for item in conditions.rules_of(PROMPT)}
     kept = messages(user("Cancel W123."), order(status="pending"), agent("Shall I?"), YES, CANCEL)
     broken = {"messages": messages(*SHIPPED), "rule_states": states}
     assert classify({"messages": kept, "outcome_status": "unknown", "rule_states": states}) is None
@@ -135,14 +135,14 @@ def test_a_condition_does_not_hold_while_the_prompt_allows_it_anyway(
     )
     found = {item.name for item in signals(read({"messages": messages(*turns, prompt=stated)}))}
     assert ("breaks_a_condition" in found) is breaks
-    (only,) = policy.rules_of(stated)
-    assert policy.in_words(policy.understood(only)).endswith(
+    (only,) = conditions.rules_of(stated)
+    assert conditions.in_words(conditions.understood(only)).endswith(
         "is “pending” (or within 1 day of being made)."
     )
 
 
 def test_a_clause_that_states_a_condition_is_no_rule() -> None:
-    assert not policy.rules_of(
+    assert not conditions.rules_of(
         "You should transfer the user to a person if and only if the request cannot be handled by"
         " you."
     )
@@ -151,18 +151,18 @@ def test_a_clause_that_states_a_condition_is_no_rule() -> None:
 def test_a_prompt_with_another_date_is_the_same_prompt_and_has_the_same_rules() -> None:
     other = PROMPT.replace("2024-05-15 15:00:00", "2024-06-01 09:30:12")
     assert (
-        policy.digest_of(other)
-        == policy.digest_of(PROMPT)
-        != policy.digest_of(PROMPT.replace("pending", "open"))
+        conditions.digest_of(other)
+        == conditions.digest_of(PROMPT)
+        != conditions.digest_of(PROMPT.replace("pending", "open"))
     )
     dated = "An order can only be cancelled if the status is pending as of {}."
-    one, two = (policy.rules_of(dated.format(day))[0] for day in ("2024-05-15", "2024-06-01"))
-    assert policy.key_of(one) == policy.key_of(two) and one != two
+    one, two = (conditions.rules_of(dated.format(day))[0] for day in ("2024-05-15", "2024-06-01"))
+    assert conditions.key_of(one) == conditions.key_of(two) and one != two
     hours = [
-        policy.rules_of(f"Orders can be cancelled. Orders cannot be changed within {n} hours.")
+        conditions.rules_of(f"Orders can be cancelled. Orders cannot be changed within {n} hours.")
         for n in (24, 48)
     ]
-    assert len({policy.key_of(found[-1]) for found in hours}) == 2
+    assert len({conditions.key_of(found[-1]) for found in hours}) == 2
 
 
 IF = {
@@ -183,19 +183,21 @@ FORMS = {
 @pytest.mark.parametrize("sentence", BREAKS)
 def test_a_written_rule_finds_what_the_same_rule_in_a_prompt_finds(sentence: str) -> None:
     written, index = written_rule(sentence, FORMS[sentence]), BREAKS[sentence][1]
-    assert written == rule(sentence) and rule_of(sentence, policy.understood(written)) == written
+    assert (
+        written == rule(sentence) and rule_of(sentence, conditions.understood(written)) == written
+    )
     run = {
         "messages": messages(*BREAKS[sentence][0], prompt="You work for a shop."),
         "outcome_status": "unknown",
     }
     assert classify(run) is None
     found = classify(
-        run | {"written_rules": [written], "rule_states": {policy.key_of(written): "confirmed"}}
+        run | {"written_rules": [written], "rule_states": {conditions.key_of(written): "confirmed"}}
     )
     assert found and (found.mode, found.blamed_message) == ("policy_violation", index)
     first = found.evidence[0]
     assert first.message_index == index and f"The policy rule says “{sentence}”" in first.text
-    for states in ({}, {policy.key_of(written): "dismissed"}):
+    for states in ({}, {conditions.key_of(written): "dismissed"}):
         other = classify(run | {"written_rules": [written], "rule_states": states})
         assert other is None or "confirmed_rule_broken" not in {
             item.rule for item in other.evidence
@@ -217,7 +219,7 @@ def test_a_written_rule_finds_what_the_same_rule_in_a_prompt_finds(sentence: str
         ({"kind": "can", "verb": "destroy", "thing": "a"}, "A rule.", "verb thing"),
         ({"kind": "sometimes"}, "A rule.", "kind"),
         (IF, " \0\n", "sentence"),
-        (IF, "x" * (policy.LONGEST_SENTENCE + 1), "sentence"),
+        (IF, "x" * (conditions.LONGEST_SENTENCE + 1), "sentence"),
     ],
 )
 def test_a_rule_that_could_find_nothing_is_refused_by_field(
@@ -231,7 +233,7 @@ def test_a_rule_that_could_find_nothing_is_refused_by_field(
 def test_a_confirmed_rule_counts_beside_a_proposed_one_that_the_same_change_breaks() -> None:
     written = written_rule("Only open orders may be cancelled.", IF | {"value": "open"})
     run = {"messages": messages(*SHIPPED), "outcome_status": "unknown", "written_rules": [written]}
-    found = classify(run | {"rule_states": {policy.key_of(written): "confirmed"}})
+    found = classify(run | {"rule_states": {conditions.key_of(written): "confirmed"}})
     assert (
         found
         and found.evidence[0].rule == "confirmed_rule_broken"
@@ -368,8 +370,8 @@ def test_prompts_rules_and_examples_are_bounded(
     assert SystemPrompt.objects.filter(project=project).count() == 3
     assert pending_rule(project).state == "confirmed"  # a prompt with a decision stays
     counts = [prompt.rules.count() for prompt in SystemPrompt.objects.filter(project=project)]
-    assert max(counts) <= policy.MOST_RULES
-    assert max(len(one.sentence) for one in PolicyRule.objects.all()) <= policy.LONGEST_SENTENCE
+    assert max(counts) <= conditions.MOST_RULES
+    assert max(len(one.sentence) for one in PolicyRule.objects.all()) <= conditions.LONGEST_SENTENCE
     assert list(
         pending_rule(project).examples.values_list("trajectory__external_id", flat=True)
     ) == ["b2", "b1"]

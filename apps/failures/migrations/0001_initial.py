@@ -1243,7 +1243,7 @@ agent_version, model
                 ),
                 (
                     "digest",
-                    models.CharField(help_text="See `rules.policy.digest_of`", max_length=32),
+                    models.CharField(help_text="See `rules.conditions.digest_of`", max_length=32),
                 ),
                 (
                     "opening",
@@ -1282,10 +1282,10 @@ agent_version, model
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("key", models.CharField(help_text="See `rules.policy.key_of`", max_length=24)),
+                ("key", models.CharField(help_text="See `rules.conditions.key_of`", max_length=24)),
                 ("position", models.PositiveSmallIntegerField(default=0)),
                 ("sentence", models.TextField()),
-                ("understood", models.JSONField(help_text="See `rules.policy.understood`")),
+                ("understood", models.JSONField(help_text="See `rules.conditions.understood`")),
                 (
                     "state",
                     models.CharField(

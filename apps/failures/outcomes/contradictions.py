@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from apps.failures.rules import causes, policy, requests, words
+from apps.failures.rules import causes, conditions, requests, words
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
 
@@ -150,10 +150,10 @@ def breaks_a_condition(run: Run) -> Found:
     record.
     """
     seen: set[tuple[int, str]] = set()
-    for found in policy.broken(run):
+    for found in conditions.broken(run):
         if (change := (id(found.call), found.record)) not in seen:
             seen.add(change)
-            source = policy.source_of(run, found.condition)
+            source = conditions.source_of(run, found.condition)
             text = f"{found.text}. The {source} says “{found.condition.sentence[:160]}”."
             yield found.call.index, text, cut(found.call.raw)
 
@@ -162,11 +162,11 @@ def refuses_what_is_allowed(run: Run) -> Found:
     """A refusal of something that the system prompt allows, in general or for a record that was
     looked up.
     """
-    for index, item in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
+    for index, item in (*conditions.refuses_permitted(run), *conditions.refuses_allowed(run)):
         yield (
             index,
             (
-                f"The agent refuses, although the {policy.source_of(run, item)} says"
+                f"The agent refuses, although the {conditions.source_of(run, item)} says"
                 f" “{cut(item.sentence, 120)}”."
             ),
             cut(run.words(index)),

@@ -115,10 +115,10 @@ class Run:
     metadata: dict
     rule_states: dict[str, str] = field(
         default_factory=dict
-    )  # people's decisions on the rules of its prompt, by `policy.key_of`
+    )  # people's decisions on the rules of its prompt, by `conditions.key_of`
     written_rules: Sequence[
         Any
-    ] = ()  # `policy.Rule`s that people wrote for its prompt, or for all runs
+    ] = ()  # `conditions.Rule`s that people wrote for its prompt, or for all runs
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)

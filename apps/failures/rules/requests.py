@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from apps.failures.rules import policy, words
+from apps.failures.rules import conditions, words
 from apps.failures.rules.causes import where_it_turned
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Call, Run, kind_of, name_parts
@@ -82,9 +82,9 @@ def _stem(word: str) -> str:
 
 def change_without_a_yes(run: Run) -> Iterator[Finding]:
     """A confirmation is required before changes; the user's last message before one has none."""
-    if not run.changes_made or not (asked := policy.consents_asked(run)):
+    if not run.changes_made or not (asked := conditions.consents_asked(run)):
         return
-    source = policy.source_of(run, asked[0])
+    source = conditions.source_of(run, asked[0])
     for call, said in changes_without_a_yes(run):
         text = f"{call.tool} {WITHOUT_A_YES}; the {source} requires a confirmation."
         yield Finding("policy_violation", call.index, call.index, text, cut(said))

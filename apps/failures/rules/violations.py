@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from apps.failures.rules import policy, requests
+from apps.failures.rules import conditions, requests
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Run, system_messages
 
@@ -18,7 +18,7 @@ from apps.failures.rules.reading import Run, system_messages
 class Violation:
     """The rule, the step that breaks it, and what happened there."""
 
-    rule: policy.Rule
+    rule: conditions.Rule
     index: int
     text: str
 
@@ -27,34 +27,35 @@ def violations(run: Run) -> Iterator[Violation]:
     """The first violation of each rule that nobody has dismissed."""
     seen: set[str] = set()
     for found in _all(run):
-        if (key := policy.key_of(found.rule)) not in seen:
+        if (key := conditions.key_of(found.rule)) not in seen:
             seen.add(key)
             yield found
 
 
 def _all(run: Run) -> Iterator[Violation]:
-    for asked in policy.consents_asked(run):
+    for asked in conditions.consents_asked(run):
         for call, _ in requests.changes_without_a_yes(run):
             yield Violation(asked, call.index, f"{call.tool} {requests.WITHOUT_A_YES}.")
-    for broken in policy.broken(run):
+    for broken in conditions.broken(run):
         yield Violation(broken.condition, broken.call.index, f"{broken.text}.")
-    for index, rule in (*policy.refuses_permitted(run), *policy.refuses_allowed(run)):
+    for index, rule in (*conditions.refuses_permitted(run), *conditions.refuses_allowed(run)):
         yield Violation(
             rule,
             index,
-            f"The answer reads like a refusal of what the {policy.source_of(run, rule)} allows.",
+            "The answer reads like a refusal of what the"
+            f" {conditions.source_of(run, rule)} allows.",
         )
 
 
 def confirmed_rule_broken(run: Run) -> Iterator[Finding]:
     """The run breaks a rule that a person has confirmed; the evidence is the sentence in the
     prompt, or the step that breaks a rule which a person wrote."""
-    if policy.CONFIRMED not in run.rule_states.values():
+    if conditions.CONFIRMED not in run.rule_states.values():
         return
     prompt = next(iter(system_messages(run.messages)), None)
     for found in sorted(violations(run), key=lambda item: item.index):
-        if run.rule_states.get(policy.key_of(found.rule)) == policy.CONFIRMED:
-            source, sentence = policy.source_of(run, found.rule), cut(found.rule.sentence)
+        if run.rule_states.get(conditions.key_of(found.rule)) == conditions.CONFIRMED:
+            source, sentence = conditions.source_of(run, found.rule), cut(found.rule.sentence)
             text = f"{found.text} The {source} says “{sentence}”."
             shown = (
                 (found.index, cut(run.words(found.index)))

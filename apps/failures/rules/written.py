@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from apps.failures.rules.policy import (
+from apps.failures.rules.conditions import (
     LONGEST_SENTENCE,
     Condition,
     Consent,
@@ -110,7 +110,7 @@ def _problem(kind: str, name: str, text: str) -> str:
 
 
 def rule_of(sentence: str, fields: Mapping[str, str]) -> Rule:
-    """The rule of a valid sentence and form; what `policy.understood` says of it gives the same
+    """The rule of a valid sentence and form; what `conditions.understood` says of it gives the same
     rule.
     """
     kind = fields["kind"]

@@ -19,8 +19,8 @@ from apps.failures import classify_job
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Classifier, PolicyRule, SystemPrompt
 from apps.failures.prompts import ALL_RUNS
+from apps.failures.rules.conditions import key_of, understood
 from apps.failures.rules.findings import cut
-from apps.failures.rules.policy import key_of, understood
 from apps.failures.rules.written import Invalid, written_rule
 
 State = PolicyRule.State

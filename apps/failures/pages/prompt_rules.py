@@ -21,11 +21,11 @@ from apps.core.models import Project, Role
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER
 from apps.core.routes import RUNS, shows
-from apps.failures.actions import policy
+from apps.failures.actions import rule_decisions
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import PolicyRule, SystemPrompt
 from apps.failures.prompts import ALL_RUNS, MOST_COUNTED, MOST_EXAMPLES, rules_of, undecided
-from apps.failures.rules.policy import LONGEST_SENTENCE
+from apps.failures.rules.conditions import LONGEST_SENTENCE
 from apps.failures.rules.written import FORMS, LONGEST, Invalid
 from apps.trajectories.shown import runs_shown
 
@@ -161,7 +161,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     if (pk := whole(request.GET.get("prompt"))) is not None:
         prompt = get_object_or_404(project.system_prompts.exclude(digest=ALL_RUNS), pk=pk)
     form = RuleForm(request.POST or None, auto_id="new-rule-%s")
-    return _save(request, project, form, partial(policy.write, prompt=prompt), prompt)
+    return _save(request, project, form, partial(rule_decisions.write, prompt=prompt), prompt)
 
 
 @project_view(Role.REVIEWER)
@@ -175,7 +175,7 @@ def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "except_for": rule.understood.get("except", ""),
     }
     form = RuleForm(request.POST or None, initial=now, auto_id=f"rule-{pk}-%s")
-    return _save(request, project, form, partial(policy.edit, rule=rule), rule.prompt, rule)
+    return _save(request, project, form, partial(rule_decisions.edit, rule=rule), rule.prompt, rule)
 
 
 def _save(
@@ -237,7 +237,7 @@ def _at(project: Project, rule: PolicyRule | None) -> HttpResponse:
 def remove(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     rule = get_object_or_404(PolicyRule, prompt__project=project, pk=pk)
     try:
-        policy.remove(project=project, rule=rule, by=request.user)
+        rule_decisions.remove(project=project, rule=rule, by=request.user)
     except Refused as refused:
         messages.error(request, str(refused))
     else:
@@ -253,7 +253,7 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """
     rule, error = get_object_or_404(PolicyRule, prompt__project=project, pk=pk), ""
     try:
-        policy.decide(
+        rule_decisions.decide(
             project=project, rule=rule, state=request.POST.get("state", ""), by=request.user
         )
     except Refused as refused:
@@ -276,6 +276,6 @@ def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def undo(request: HttpRequest, project: Project) -> HttpResponse:
-    rule = policy.undo(project=project, by=request.user)
+    rule = rule_decisions.undo(project=project, by=request.user)
     messages.info(request, "Your last decision was undone." if rule else "Nothing to undo.")
     return _at(project, rule)
