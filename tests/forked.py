@@ -18,6 +18,7 @@ from itertools import chain, groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -132,14 +133,19 @@ class Child:
         factory = self.config._tmp_path_factory
         factory._basetemp = factory.getbasetemp() / f"gw{number}"
         factory._basetemp.mkdir(mode=0o700, exist_ok=True)
-        capture = self.config.pluginmanager.get_plugin("capturemanager")
-        capture.stop_global_capturing()
-        capture.start_global_capturing()
-        capture.suspend_global_capture()
+        self.capture_apart()
         self.config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115, PTH123
         self.begun = False  # what was warned of until here is known
         self.config.pluginmanager.register(self)
         self.begun = True
+
+    def capture_apart(self) -> None:
+        """What is printed goes to a file of this process alone. Log handlers keep their streams."""
+        captured = self.config.pluginmanager.get_plugin("capturemanager")._global_capturing
+        for stream in (captured.out, captured.err) if captured else ():
+            if (file := getattr(stream, "tmpfile", None)) and hasattr(stream, "targetfd"):
+                with TemporaryFile(buffering=0) as own:
+                    os.dup2(own.fileno(), file.fileno())
 
     def run(self) -> None:
         status = 1
