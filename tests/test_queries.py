@@ -47,6 +47,7 @@ from tests.test_access import (
     PATTERNS,
     ROUTES,
     WRITES,
+    bare_errors,  # noqa: F401
     logged_in,
     undone,
     url_of,
@@ -279,6 +280,7 @@ class Links(HTMLParser):
             self.form = None
 
 
+@pytest.mark.usefixtures("bare_errors")
 def test_every_page_refuses_what_it_does_not_declare(world: dict[str, Any]) -> None:  # noqa: F811
     person, wrong, tried = logged_in(make_member(world["project"], Role.OWNER)), [], 0
     for name in PAGES + sorted(OWN):
