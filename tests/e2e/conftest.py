@@ -30,9 +30,14 @@ CHROMIUM = next(
     ),
     None,
 )
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-dev-shm-usage"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+]
 PASSWORD = "a long enough password"
-PATIENCE_MS = 90_000  # a slow machine is no failure; where all is well nothing waits
+PATIENCE_MS = 300_000  # a slow machine is no failure; where all is well nothing waits
 ABORTED = re.compile(
     "htmx:(afterRequest|sendAbort),"
 )  # a newer request took its place (hx-sync), or the page was left

@@ -87,6 +87,7 @@ def test_a_pale_text_is_found_among_others_that_look_nearly_alike(browser: Any) 
     page.close()
 
 
+@pytest.mark.more
 def test_full_pages_stand_every_check_and_are_reached_by_links(
     world: World, user: Any, logged_in: Any
 ) -> None:
@@ -95,8 +96,8 @@ def test_full_pages_stand_every_check_and_are_reached_by_links(
     known = {name for name in PAGES if name not in WRITES} | {"core:projects"}
     assert "core:projects" in OWN and visited.keys() | none == known and not visited.keys() & none
     wrong, linked = [], set()
-    for name, address in visited.items():
-        wrong += wrong_with(logged_in, address)
+    for number, (name, address) in enumerate(visited.items()):
+        wrong += wrong_with(logged_in, address, number)
         linked |= links(logged_in)
         wrong += [f"{name}: Tab does not come to its main action"] * is_stuck(logged_in)
     unreached = {name for name, address in visited.items() if urlsplit(address).path not in linked}
@@ -104,12 +105,13 @@ def test_full_pages_stand_every_check_and_are_reached_by_links(
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.more
 def test_empty_pages_say_what_to_do(user: Any, page: Any) -> None:
     project = create_project(slug="empty", name="Empty", by=user)
     log_in(page)
     wrong = []
-    for name, words in (STATIONS | dict.fromkeys(FORMS, "")).items():
-        wrong += wrong_with(page, reverse(name, args=[project.slug]))
+    for number, (name, words) in enumerate((STATIONS | dict.fromkeys(FORMS, "")).items()):
+        wrong += wrong_with(page, reverse(name, args=[project.slug]), number)
         expect(page.locator("main")).to_contain_text(words)
     assert not wrong, "\n".join(wrong)
 
