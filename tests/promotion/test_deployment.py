@@ -106,8 +106,10 @@ class Scene:
 
     def report(self, version: ModelVersion) -> GateReport:
         self.channel.refresh_from_db()
-        live = make_eval_run(self.eval_set, self.channel.current, self.environment, success=0.0)
-        candidate = make_eval_run(self.eval_set, version, self.environment, success=1.0)
+        live = make_eval_run(
+            self.eval_set, self.channel.current, self.environment, success=0.0, samples=1
+        )
+        candidate = make_eval_run(self.eval_set, version, self.environment, success=1.0, samples=1)
         return actions.make_gate_report(
             baseline=live, candidate=candidate, by=self.by, channel=self.channel
         )

@@ -64,8 +64,8 @@ class World:
         # Served by a server, so that the endpoint can ask it.
         self.candidate = make_endpoint(project, served_as="tuned", parent=base, name="tuned")
         eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
-        live = make_eval_run(eval_set, self.channel.current, environment, success=0.0)
-        better = make_eval_run(eval_set, self.candidate, environment, success=1.0)
+        live = make_eval_run(eval_set, self.channel.current, environment, success=0.0, samples=1)
+        better = make_eval_run(eval_set, self.candidate, environment, success=1.0, samples=1)
         self.report = promotions.make_gate_report(
             baseline=live, candidate=better, by=by, channel=self.channel
         )
