@@ -157,14 +157,12 @@ class Machine:
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 command = (folder / "cmdline").read_bytes() + (folder / "comm").read_bytes()
+                if what.encode() not in command or int(folder.name) == os.getpid():
+                    continue
                 about = command + (folder / "environ").read_bytes()
             except OSError:
                 continue
-            if (
-                str(self.data).encode() in about
-                and what.encode() in command
-                and int(folder.name) != os.getpid()
-            ):
+            if str(self.data).encode() in about:
                 found.append(int(folder.name))
         return found
 

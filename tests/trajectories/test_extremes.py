@@ -22,10 +22,11 @@ from apps.trajectories import assembly, digest, retention, traces
 from apps.trajectories.actions import store
 from apps.trajectories.importers import batches, read
 from apps.trajectories.models import Arrival, Feedback, Retention
+from tests.amounts import amount
 from tests.factories import admin_of, make_key, row
 from tests.trajectories.test_traces import attributes, span
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.more]
 ONE = "/api/v1/trajectories/"
 
 
@@ -237,7 +238,7 @@ def everything_reads(project: Project, agent: Client, admin: Client, each: bool 
     seen += [(ONE, query) for query in ({}, {"limit": 500}, {"since": "24h"}, {"q": "\x00"})]
     seen.append((f"{ONE}?session=%ED%A0%80&user=%00&cursor=after-%00", {}))
     rows = list(project.trajectories.order_by("pk"))
-    for item in rows if each else ():
+    for item in rows[:: amount(4, 1)] if each else ():
         seen += [(project_url("detail", item.pk), {}), (project_url("raw", item.pk), {})]
         seen += [(project_url("compare"), {"a": str(item.pk), "b": str(rows[0].pk)})]
         seen += [(project_url("session"), {"id": item.session_id})] if item.session_id else []
