@@ -323,8 +323,8 @@ def test_a_tool_gets_enums_dates_and_dataclasses_and_may_return_them(
         ' {"name": "Bo", "born": null}], "kind": "call"}]'
     )
     assert said[1] == "Error: meeting: 'tomorrow' is not in ISO form, such as 2026-01-31T09:30."
-    assert "'dinner' is not one of ['call', 'lunch']" in said[2]
-    assert said[3] == "Error: 'May' is not valid under any of the given schemas"
+    assert '"dinner" is not one of ["call", "lunch"]' in said[2]
+    assert said[3].startswith('Error: "May" is not valid under any of the schemas')
     assert score.success and not episode.faults
     (function,) = [tool["function"] for tool in load(spec_of(found)).tools]
     schema = function["parameters"]
@@ -418,7 +418,8 @@ BROKEN = {
     "wrong argument": (
         HEAD + WHOLE.replace('{"amount": 2}', '{"amuont": 2}'),
         (
-            "expected calls add with arguments that do not fit: 'amount' is a required property. →"
+            "expected calls add with arguments that do not fit: Additional properties are not"
+            " allowed ('amuont' was unexpected). →"
             " add takes amount; the task gives amuont."
         ),
     ),
@@ -785,7 +786,7 @@ def test_an_episode_keeps_its_state_and_is_judged_by_the_package(
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (("add", {"amount": "x"}), "not of type 'integer'"),
+        (("add", {"amount": "x"}), 'not of type "integer"'),
         (("add", {"amount": 1, "more": 2}), "Additional properties"),
         (("drop", {}), "There is no tool drop"),
     ],
