@@ -18,6 +18,7 @@ from apps.core.forms import query_of
 from apps.core.models import Project
 from apps.core.operations.declared import REGISTRY, Operation, Page
 from apps.core.operations.forms import OperationForm, form_of
+from apps.core.query import Query
 from workers.lib.typed import FormError
 
 NOT_DONE = object()
@@ -36,7 +37,7 @@ def page_urls(app: str) -> list[URLPattern]:
 def _view(operation: Operation, page: Page) -> Any:
     prefills = page.template and operation.target is None
 
-    @project_view(operation.role, query=query_of(form_of(operation)) if prefills else {})
+    @project_view(operation.role, query=_prefilled(operation) if prefills else {})
     def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
         target, rows = _named(operation, project, address)
         form, returned = submitted(
@@ -68,6 +69,17 @@ def _view(operation: Operation, page: Page) -> Any:
     view.__name__ = operation.page_route
     view.shows = operation.shows  # type: ignore[attr-defined]
     return view if page.template else require_POST(view)
+
+
+def _prefilled(operation: Operation) -> Query:
+    """What the address of a form may fill in: the values that its fields can have. A form's own
+    fields, and those that name a row, are looked at by the form.
+    """
+    inputs, query = operation.inputs, dict(query_of(form_of(operation)))
+    for name, schema in inputs.query.items():
+        if name in query and name not in inputs.references and schema.get("type") != "array":
+            query[name] = {key: value for key, value in schema.items() if key != "required"}
+    return query
 
 
 def _back(page: Page, project: Project, target: Any, rows: Mapping[str, Any]) -> HttpResponse:
