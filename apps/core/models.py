@@ -388,6 +388,11 @@ ATTEMPTS = 3
 FIRST_RESEND, LAST_RESEND = timedelta(seconds=20), timedelta(minutes=10)
 
 
+def one_active(of: str, name: str) -> models.UniqueConstraint:
+    """At most one active job for each value of the field `of`."""
+    return models.UniqueConstraint(fields=[of], condition=Q(state__in=ACTIVE_STATES), name=name)
+
+
 class JobQuerySet(models.QuerySet["Job"]):
     def active(self) -> Self:
         return self.filter(state__in=ACTIVE_STATES)

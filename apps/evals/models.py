@@ -17,7 +17,6 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import (
-    ACTIVE_STATES,
     ApiKey,
     Archivable,
     ArchivableQuerySet,
@@ -25,6 +24,7 @@ from apps.core.models import (
     JobQuerySet,
     JobState,
     Project,
+    one_active,
 )
 from apps.environments.models import Environment
 from apps.evals.canonical import group_key
@@ -418,11 +418,7 @@ class VariantJob(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["eval_set"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_variant_job_per_set",
-            ),
+            one_active("eval_set", "one_active_variant_job_per_set"),
         ]
 
     def get_absolute_url(self) -> str:
@@ -467,11 +463,7 @@ class MeaningCheck(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["eval_set"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_meaning_check_per_set",
-            ),
+            one_active("eval_set", "one_active_meaning_check_per_set"),
         ]
 
     def get_absolute_url(self) -> str:

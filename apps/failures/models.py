@@ -14,7 +14,7 @@ from django.db.models.fields.json import KeyTransform
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import ACTIVE_STATES, Job, JobState, Project
+from apps.core.models import Job, JobState, Project, one_active
 from apps.failures.clusters.records import headline_of
 from apps.failures.rules.conditions import in_words
 from apps.trajectories.models import Trajectory
@@ -451,11 +451,7 @@ class Classification(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["project"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_classification",
-            ),
+            one_active("project", "one_active_classification"),
         ]
 
 
@@ -758,9 +754,5 @@ class OutcomeTraining(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["project"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_outcome_training",
-            ),
+            one_active("project", "one_active_outcome_training"),
         ]

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from apps.core.auditing.words import page_of
 from apps.core.diffing import changed_parts
-from apps.core.models import ACTIVE_STATES, Archivable, ArchivableQuerySet, Job, Project
+from apps.core.models import Archivable, ArchivableQuerySet, Job, Project, one_active
 from workers.lib.prompts import as_parts
 from workers.lib.template_check import TemplateCheck
 
@@ -172,11 +172,7 @@ class ServerProbe(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["server"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_probe_per_server",
-            ),
+            one_active("server", "one_active_probe_per_server"),
         ]
 
 
@@ -211,11 +207,7 @@ class ServerRun(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["server"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_run_per_server",
-            ),
+            one_active("server", "one_active_run_per_server"),
         ]
 
 
@@ -492,11 +484,7 @@ class MergeJob(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["version"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_merge_job_per_version",
-            ),
+            one_active("version", "one_active_merge_job_per_version"),
         ]
 
 

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from apps.core.models import ACTIVE_STATES, Job, JobQuerySet
+from apps.core.models import Job, JobQuerySet, one_active
 from apps.registry.models import ModelVersion, Server
 from apps.webhooks.models import Webhook
 
@@ -107,11 +107,7 @@ class Deployment(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["channel"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_deployment_per_channel",
-            ),
+            one_active("channel", "one_active_deployment_per_channel"),
         ]
 
 
@@ -195,9 +191,5 @@ class FingerprintJob(Job):
     class Meta(Job.Meta):
         constraints = [
             *Job.Meta.constraints,
-            models.UniqueConstraint(
-                fields=["version"],
-                condition=Q(state__in=ACTIVE_STATES),
-                name="one_active_fingerprint_job_per_version",
-            ),
+            one_active("version", "one_active_fingerprint_job_per_version"),
         ]
