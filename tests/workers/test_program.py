@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.forms import form_of
+from tests.forms import as_read, form_of
 from workers.lib import memory
 from workers.lib.errors import JobError, SpecError, sentence
 from workers.lib.events import Emitter
@@ -73,6 +73,21 @@ def without(spec: dict, path: str) -> dict:
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_whole_spec_passes(kind: str) -> None:
     checked(WHOLE[kind](), form_of(kind))
+
+
+FILLED_IN = {"loss_type": "gspo", "correction": "off"}  # clip range and bounds
+
+
+@pytest.mark.parametrize("kind", [*WHOLE, "filled in"])
+def test_a_spec_is_read_as_it_was_written(kind: str) -> None:
+    """Also what a method filled in, and numbers that only JSON can hold."""
+    whole = WHOLE.get(kind, grpo_spec)()
+    if kind == "filled in":
+        whole["config"] |= FILLED_IN
+    if "tasks" in whole:
+        whole["tasks"][0]["expected"] = {"args": {"id": 10**30}}
+    spec = checked(whole, form_of(WHOLE.get(kind, grpo_spec).__name__.removesuffix("_spec")))
+    assert as_read(spec) == spec
 
 
 @pytest.mark.parametrize(
