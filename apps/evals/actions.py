@@ -118,8 +118,8 @@ def as_call(value: Any) -> dict | None:
     """The first call in a value as {"tool", "args"}, in any of the usual forms; None if it contains
     none.
     """
-    found = calls_in(value)
-    return found[0].plain if found and not found[0].problem else None
+    calls = calls_in(value)
+    return calls[0].plain if calls and not calls[0].problem else None
 
 
 def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
@@ -206,28 +206,28 @@ def store_tasks(
     eval_set = locked_draft(eval_set)
     have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
     keys = set(eval_set.tasks.values_list("key", flat=True))
-    given, new = list(tasks), []
-    for task in given:
+    offered, new = list(tasks), []
+    for task in offered:
         if task.canonical_hash not in have and task.key not in keys:
             have.add(task.canonical_hash)
             keys.add(task.key)
             new.append(task)
-    duplicates = len(given) - len(new)
-    known = _held_of(eval_set, given)
+    duplicates = len(offered) - len(new)
+    known = _held_of(eval_set, offered)
     refused = {task.key: other for task, other in groups.conflicts(eval_set.project, new)}
     allowed = [task for task in new if task.key not in refused]
-    guarded, found = len(refused), leaks_of(eval_set.project, allowed)
+    guarded, near = len(refused), leaks_of(eval_set.project, allowed)
     held = (
         {other.canonical_hash for other in refused.values()}
-        | {leak.theirs_hash for leak in found}
+        | {leak.theirs_hash for leak in near}
         | known
     )
     record_membership(eval_set.project, held, by=viewer or by, detail=f"left out of {eval_set}")
-    leaking = {leak.key for leak in found}
+    leaking = {leak.key for leak in near}
     good = [task for task in allowed if task.key not in leaking]
     _insert(good)
     in_evals(trajectories=[task.trajectory_id for task in good if task.trajectory_id], by=by)
-    counts = {"made": len(good), "duplicates": duplicates, "guarded": guarded, "leaks": len(found)}
+    counts = {"made": len(good), "duplicates": duplicates, "guarded": guarded, "leaks": len(near)}
     audit(
         "eval_set.tasks_added",
         project=eval_set.project,
@@ -237,7 +237,7 @@ def store_tasks(
         what=what,
         **counts,
     )
-    return TasksMade(len(good), duplicates, 0, guarded, found)
+    return TasksMade(len(good), duplicates, 0, guarded, near)
 
 
 def _held_of(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
@@ -277,8 +277,8 @@ def leaks_of(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
     """
     held = [task for task in tasks if task.split == Split.HOLDOUT]
     rest = [task for task in tasks if task.split != Split.HOLDOUT]
-    found = [*leaks.of_held(project, held), *leaks.of_tasks(rest)]
-    return found + (list(leaks.across(tasks)) if held and rest else [])
+    pairs = [*leaks.of_held(project, held), *leaks.of_tasks(rest)]
+    return pairs + (list(leaks.across(tasks)) if held and rest else [])
 
 
 def _added(task: Task, by: Any) -> Task:
@@ -364,9 +364,9 @@ def answer_text(expected: dict) -> str:
     """The expected answer as text: the first of several, JSON for other values, "" if there is
     none.
     """
-    found = expected.get("answer", "")
-    found = found[0] if isinstance(found, list) and found else found
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    answer = expected.get("answer", "")
+    answer = answer[0] if isinstance(answer, list) and answer else answer
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 
 @transaction.atomic
@@ -392,8 +392,8 @@ def require_unevaluated(task: Task) -> None:
         )
 
 
-def more_of(found: Sequence[leaks.Leak]) -> str:
-    return f"There are {len(found) - 1} more such pairs. " if len(found) > 1 else ""
+def more_of(pairs: Sequence[leaks.Leak]) -> str:
+    return f"There are {len(pairs) - 1} more such pairs. " if len(pairs) > 1 else ""
 
 
 def _require_draft(eval_set: EvalSet) -> None:
@@ -407,8 +407,8 @@ def _insert_one(task: Task) -> None:
     """
     for _, other in groups.conflicts(task.project, [task]):
         raise leak_of(task, other)
-    if found := leaks_of(task.project, [task]):
-        raise HoldoutLeak(str(found[0]), found[0])
+    if pairs := leaks_of(task.project, [task]):
+        raise HoldoutLeak(str(pairs[0]), pairs[0])
     _insert([task])
 
 

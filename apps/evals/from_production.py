@@ -35,10 +35,8 @@ def candidates(project: Project) -> QuerySet[Trajectory]:
 
 def newest(rows: QuerySet[Trajectory]) -> Iterator[Trajectory]:
     """The newest MOST of these with their content, oldest first."""
-    found = Trajectory.objects.filter(pk__in=rows.order_by("-pk").values("pk")[:MOST]).order_by(
-        "pk"
-    )
-    return (row for chunk in in_chunks(found) for row in chunk)
+    runs = Trajectory.objects.filter(pk__in=rows.order_by("-pk").values("pk")[:MOST]).order_by("pk")
+    return (row for chunk in in_chunks(runs) for row in chunk)
 
 
 def usual_system_prompt(eval_set: EvalSet) -> UsualPrompt | None:

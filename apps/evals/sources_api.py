@@ -218,39 +218,39 @@ MADE = described({200: SOURCED, 201: SOURCED}, *REFUSALS)
 )
 @api(POST=MANAGED)
 def from_production(request: Request, pk: UUID) -> Response:
-    eval_set, by, asked = (
+    eval_set, by, form = (
         find_set(request, pk),
         member_of(request).user,
         form_of(request, FromProduction),
     )
     made = actions.tasks_from_trajectories(
         eval_set=eval_set,
-        trajectories=newest(_runs(request, asked)),
-        split=Split(asked.split),
+        trajectories=newest(_runs(request, form)),
+        split=Split(form.split),
         by=by,
         viewer=request.auth,
     )
     return stored(made)
 
 
-def _runs(request: Request, asked: FromProduction) -> QuerySet[Trajectory]:
+def _runs(request: Request, form: FromProduction) -> QuerySet[Trajectory]:
     """Raises ValidationError for filters beside ids, NotFound for an id of no run."""
     project, where = (
         request.auth.project,
-        {name: value for name, value in structs.asdict(asked.where).items() if value},
+        {name: value for name, value in structs.asdict(form.where).items() if value},
     )
     rows = candidates(project)
-    if asked.outcome:
-        rows = rows.filter(outcome_status=asked.outcome)
-    if asked.trajectories is None:
+    if form.outcome:
+        rows = rows.filter(outcome_status=form.outcome)
+    if form.trajectories is None:
         return apply_filters(rows, where)
     if where:
         raise ValidationError({"path": "where", "error": "send either this or “trajectories”"})
-    named = TrajectoryKey.objects.filter(project=project, external_id__in=asked.trajectories)
-    found = dict(named.values_list("external_id", "trajectory_id"))
-    if missing := next((name for name in asked.trajectories if name not in found), None):
+    named = TrajectoryKey.objects.filter(project=project, external_id__in=form.trajectories)
+    keys = dict(named.values_list("external_id", "trajectory_id"))
+    if missing := next((name for name in form.trajectories if name not in keys), None):
         raise NotFound(f"No trajectory of this project has the id “{missing[:200]}”.")
-    return rows.filter(pk__in=found.values())
+    return rows.filter(pk__in=keys.values())
 
 
 @shows(f"{RUNS}; {SIDES}")
@@ -372,22 +372,22 @@ def expected_of(value: dict[str, Any]) -> dict[str, Any]:
 )
 @api(POST=MANAGED)
 def from_evaluation(request: Request, pk: UUID) -> Response:
-    eval_set, by, asked = (
+    eval_set, by, form = (
         find_set(request, pk),
         member_of(request).user,
         form_of(request, FromEvaluation),
     )
-    run = find_run(request, asked.run)
-    if asked.where.against:
-        find_run(request, asked.where.against)
-    elif asked.where.change:
+    run = find_run(request, form.run)
+    if form.where.against:
+        find_run(request, form.where.against)
+    elif form.where.change:
         raise ValidationError({"path": "where.change", "error": "needs “against”"})
-    rows = Filters.of(structs.asdict(asked.where)).apply(run).filter(success=False, masked=False)
-    if asked.sample is not None:
-        rows = rows.filter(pk=min(max(asked.sample, 0), 2**63 - 1))
+    rows = Filters.of(structs.asdict(form.where)).apply(run).filter(success=False, masked=False)
+    if form.sample is not None:
+        rows = rows.filter(pk=min(max(form.sample, 0), 2**63 - 1))
         if not rows.exists():
             raise NotFound("This evaluation has no failed sample with this number (`sample`).")
-    whole_task = asked.begin == "whole"
+    whole_task = form.begin == "whole"
     made = make_tasks(
         run=run, samples=rows, eval_set=eval_set, by=by, whole=whole_task, viewer=request.auth
     )
@@ -404,17 +404,17 @@ def from_evaluation(request: Request, pk: UUID) -> Response:
 )
 @api(POST=MANAGED)
 def from_environment(request: Request, pk: UUID) -> Response:
-    eval_set, by, asked = (
+    eval_set, by, form = (
         find_set(request, pk),
         member_of(request).user,
         form_of(request, FromEnvironment),
     )
-    environment = find_environment(request, asked.environment)
+    environment = find_environment(request, form.environment)
     made = add_package_tasks(
         eval_set=eval_set,
         environment=environment,
         by=by,
-        split=Split(asked.split),
+        split=Split(form.split),
         viewer=request.auth,
     )
     return stored(made)
@@ -438,7 +438,12 @@ def general(request: Request, pk: UUID) -> Response:
 
 def stored(made: TasksMade) -> Response:
     left_out = made.guarded + len(made.leaks)
-    found = {"made": made.made, "duplicates": made.duplicates, "left_out": left_out, "rejected": []}
+    counts = {
+        "made": made.made,
+        "duplicates": made.duplicates,
+        "left_out": left_out,
+        "rejected": [],
+    }
     return Response(
-        found | {"without_expected": made.without_expected}, status=201 if made.made else 200
+        counts | {"without_expected": made.without_expected}, status=201 if made.made else 200
     )

@@ -101,29 +101,31 @@ def classify(trajectory: dict) -> Diagnosis | None:
 
 def classify_run(run: Run) -> Diagnosis | None:
     """A success is only blamed for harm, and for breaking a tool's contract without recovering."""
-    said: dict[Callable, list[Finding]] = {}
-    found: list[tuple[Line, Finding]] = []
+    cached: dict[Callable, list[Finding]] = {}
+    ordered: list[tuple[Line, Finding]] = []
     for line in PRECEDENCE:
         if run.status in line.outcomes and not (
-            line.deferred and found and not found[0][0].deferred
+            line.deferred and ordered and not ordered[0][0].deferred
         ):
-            found += [(line, finding) for finding in _of(line, run, said)]
-    if not found:
+            ordered += [(line, finding) for finding in _of(line, run, cached)]
+    if not ordered:
         return None
-    found = _earliest_cause_first(found)
-    return Diagnosis(found[0][1].mode, found[0][1].blamed, _evidence(found))
+    ordered = _earliest_cause_first(ordered)
+    return Diagnosis(ordered[0][1].mode, ordered[0][1].blamed, _evidence(ordered))
 
 
-def _of(line: Line, run: Run, said: dict[Callable, list[Finding]]) -> list[Finding]:
-    """The findings of a line's rule; `said` caches them, for a rule with two lines."""
-    if line.rule not in said:
-        found = checks.first(line.rule(run), SCANNED if line.standing else A_RULE)
-        said[line.rule] = checks.without_recovered(run, found)[:A_RULE] if line.standing else found
-    found = said[line.rule]
+def _of(line: Line, run: Run, cached: dict[Callable, list[Finding]]) -> list[Finding]:
+    """The findings of a line's rule; `cached` keeps them, for a rule with two lines."""
+    if line.rule not in cached:
+        findings = checks.first(line.rule(run), SCANNED if line.standing else A_RULE)
+        cached[line.rule] = (
+            checks.without_recovered(run, findings)[:A_RULE] if line.standing else findings
+        )
+    findings = cached[line.rule]
     return (
-        [finding for finding in found if finding.mode == line.only]
-        if line.only and found
-        else found
+        [finding for finding in findings if finding.mode == line.only]
+        if line.only and findings
+        else findings
     )
 
 
@@ -131,23 +133,23 @@ def _confidence(line: Line, finding: Finding) -> str:
     return finding.confidence or line.confidence
 
 
-def _earliest_cause_first(found: list[tuple[Line, Finding]]) -> list[tuple[Line, Finding]]:
+def _earliest_cause_first(findings: list[tuple[Line, Finding]]) -> list[tuple[Line, Finding]]:
     """The findings of causes sorted by step, at their position among the others."""
-    places = [place for place, (line, _) in enumerate(found) if line.cause]
+    places = [place for place, (line, _) in enumerate(findings) if line.cause]
     if len(places) < 2:
-        return found
+        return findings
     ordered = sorted(
-        (found[place] for place in places),
+        (findings[place] for place in places),
         key=lambda item: (item[1].blamed is None, item[1].blamed),
     )
     made = dict(zip(places, ordered, strict=True))
-    return [made.get(place, item) for place, item in enumerate(found)]
+    return [made.get(place, item) for place, item in enumerate(findings)]
 
 
-def _evidence(found: list[tuple[Line, Finding]]) -> list[Evidence]:
+def _evidence(findings: list[tuple[Line, Finding]]) -> list[Evidence]:
     """Each finding once; the fallback only if there is nothing else."""
     evidence: dict[tuple, Evidence] = {}
-    for line, finding in found:
+    for line, finding in findings:
         if line.rule is checks.failed_without_a_finish and evidence:
             continue
         name, index = line.rule.__name__, finding.blamed if finding.shown is None else finding.shown

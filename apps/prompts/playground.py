@@ -175,10 +175,10 @@ def start(
 def _case(task: Task, environment: Environment) -> dict[str, Any]:
     if problem := problem_of(environment.verifier.spec, task.expected) if task.expected else "":
         raise PlaygroundError(f"Task {task.key}: {problem}.")
-    found = task.as_spec() | {"key": task.key, "hash": task.canonical_hash}
-    found["set"] = str(task.eval_set) if task.eval_set_id else ""
+    case = task.as_spec() | {"key": task.key, "hash": task.canonical_hash}
+    case["set"] = str(task.eval_set) if task.eval_set_id else ""
     unscored = not task.expected and environment.verifier.spec.get("kind") not in WITHOUT_EXPECTED
-    return found | (
+    return case | (
         {"unscored": "No expected answer was given, so it is not scored."} if unscored else {}
     )
 
@@ -243,16 +243,19 @@ def partial_answers(run: Playground, answers: Sequence[PlaygroundAnswer]) -> lis
     """{side, case, index, text, thought, calls, seq, attempt, is_live} of what is being written
     (`is_live`), or was when it was cut.
     """
-    ends, failed = {place_of(one.side, one.case, one.index): one for one in answers}, failures(run)
-    found = []
+    ends, failed = (
+        {place_of(answer.side, answer.case, answer.index): answer for answer in answers},
+        failures(run),
+    )
+    parts = []
     for place, part in run.result.get("partial", {}).items():
         end = ends.get(place)
         if end is None or end.stop_reason in CUT:
             is_running = run.state == JobState.RUNNING and part["attempt"] == run.attempt
-            found.append(
+            parts.append(
                 part | {"is_live": end is None and is_running and part["side"] not in failed}
             )
-    return found
+    return parts
 
 
 def failures(run: Playground) -> dict[int, dict[str, Any]]:
@@ -263,18 +266,18 @@ def failures(run: Playground) -> dict[int, dict[str, Any]]:
 
 def tokens_of(answers: Sequence[PlaygroundAnswer]) -> int | None:
     """Of all of them together; None if a server did not count those of an answer."""
-    counts = [(one.input_tokens, one.output_tokens) for one in answers if one.turns]
+    counts = [(answer.input_tokens, answer.output_tokens) for answer in answers if answer.turns]
     return None if any(None in pair for pair in counts) else sum(map(sum, counts))
 
 
 def sums_of(run: Playground, side: int, answers: Sequence[PlaygroundAnswer]) -> dict[str, Any]:
     """What the answers of one side add up to; `answers`: of all sides."""
-    own = [one for one in answers if one.side == side]
-    scored = [one for one in own if not one.masked]
+    own = [answer for answer in answers if answer.side == side]
+    scored = [answer for answer in own if not answer.masked]
     return {
         "scored": len(scored),
-        "passed": sum(one.success for one in scored),
-        "reward": sum(one.reward or 0.0 for one in scored) / len(scored) if scored else None,
+        "passed": sum(answer.success for answer in scored),
+        "reward": sum(answer.reward or 0.0 for answer in scored) / len(scored) if scored else None,
         "tokens": tokens_of(own),
         "error": failures(run).get(side, {}).get("error", ""),
     }

@@ -80,10 +80,10 @@ def groups_of(trajectory: Trajectory) -> RunGroups:
 
 def template_of(messages: list[dict]) -> str:
     """Equal for requests that differ only in numbers, dates and identifiers."""
-    said = " ".join(text_of(message) for message in messages if message.get("role") == "user")
+    request = " ".join(text_of(message) for message in messages if message.get("role") == "user")
     shape = [
         "#" if is_slot(word) or any(char.isdigit() for char in word) else word
-        for word in words(said)
+        for word in words(request)
     ]
     return f"template:{digest_of(shape)[:40]}"
 
@@ -111,18 +111,22 @@ def names_in(metadata: dict[str, Any]) -> set[str]:
     """Every group named by fields of a run or row: field and value; for a session or user under
     each name of the field, and without one.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for field, value in metadata.items():
-        for one in value if isinstance(value, list) else (value,):
-            if isinstance(one, bool) or not isinstance(one, str | int | float) or one == "":
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, bool) or not isinstance(item, str | int | float) or item == "":
                 continue
-            said = (
-                str(int(one)) if isinstance(one, float) and one.is_integer() else str(one).strip()
+            text = (
+                str(int(item))
+                if isinstance(item, float) and item.is_integer()
+                else str(item).strip()
             )
-            alias = next((names for names in (SESSION, USER) if field.lower() in names), (field,))
-            found |= {f"{name}:{said}" for name in (field, *alias)}
-            found |= {said} if len(alias) > 1 or field.lower() == "group" else set()
-    return {name[:GROUP_LENGTH] for name in found}
+            alias = next(
+                (aliases for aliases in (SESSION, USER) if field.lower() in aliases), (field,)
+            )
+            names |= {f"{name}:{text}" for name in (field, *alias)}
+            names |= {text} if len(alias) > 1 or field.lower() == "group" else set()
+    return {name[:GROUP_LENGTH] for name in names}
 
 
 def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str]:
@@ -135,8 +139,8 @@ def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any,
     names = {run.pk: groups_of(run).keys for run in runs}
     keys = {name for some in names.values() for name in some}
     taken = dict(tasks.filter(group_key__in=keys).order_by().values_list("group_key", "group"))
-    found = dict(tasks.filter(trajectory__in=names).values_list("trajectory", "group"))
-    return found | {
+    by_run = dict(tasks.filter(trajectory__in=names).values_list("trajectory", "group"))
+    return by_run | {
         pk: next(taken[name] for name in some if name in taken)
         for pk, some in names.items()
         if not taken.keys().isdisjoint(some)
@@ -155,8 +159,8 @@ def used_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
     """The groups of these draft tasks that have a task outside a hold-out in another set."""
     elsewhere = Task.objects.filter(project=eval_set.project, guarded=0).exclude(eval_set=eval_set)
     wanted = {group_key(task.group) for task in tasks}
-    found = elsewhere.filter(groups__overlap=list(wanted)).values_list("groups", flat=True)
-    used = {name for names in found for name in names}
+    rows = elsewhere.filter(groups__overlap=list(wanted)).values_list("groups", flat=True)
+    used = {name for names in rows for name in names}
     return {task.group for task in tasks if group_key(task.group) in used}
 
 
@@ -167,8 +171,8 @@ def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, T
     For held-out tasks, the others are all tasks that are not held out, by any of their groups; for
     the rest, they are the held-out tasks, by any group of the task.
     """
-    given = iter(tasks)
-    while some := list(islice(given, AT_ONCE)):
+    remaining = iter(tasks)
+    while some := list(islice(remaining, AT_ONCE)):
         yield from _conflicts(
             project, [task for task in some if task.split == Split.HOLDOUT], held=True
         )
@@ -192,19 +196,19 @@ def refusal(project: Project, tasks: Iterable[Task]) -> Refusal | None:
 
     Hold-outs may have been frozen since these tasks were stored. Reveals no held-out content.
     """
-    found = [
+    pairs = [
         (task, other) for task, other in conflicts(project, tasks) if task.split != Split.HOLDOUT
     ]
-    if not found:
+    if not pairs:
         return None
-    task, other = found[0]
-    more = f" So are {len(found) - 1:,} more of these tasks." if len(found) > 1 else ""
+    task, other = pairs[0]
+    more = f" So are {len(pairs) - 1:,} more of these tasks." if len(pairs) > 1 else ""
     sentence = (
         f"“{task.key}” is held out by {other.eval_set}: {_shared(task, other)}.{more} Tasks of a"
         " held-out group can never be trained on: remove it in a new version of the set, or split"
         " that set by another group."
     )
-    return Refusal(sentence, [other.canonical_hash for _, other in found])
+    return Refusal(sentence, [other.canonical_hash for _, other in pairs])
 
 
 def _shared(task: Task, other: Task) -> str:
@@ -234,8 +238,8 @@ def _conflicts(
         groups |= dict.fromkeys(_names(other, not held), other)
     for task in tasks:
         alike = (task.canonical_hash, *sorted(same.get(task.canonical_hash, ())))
-        found = [hashes[name] for name in alike if name in hashes]
-        shared = next(iter(found), None) or next(
+        same_request = [hashes[name] for name in alike if name in hashes]
+        shared = next(iter(same_request), None) or next(
             (groups[name] for name in _names(task, held) if name in groups), None
         )
         if shared:

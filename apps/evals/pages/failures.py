@@ -193,8 +193,8 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
     filters["outcome"] = Outcome.SUCCESS
     rows = apply_filters(project.trajectories.all(), filters).order_by("-pk")
     if request.method == "POST":
-        given = request.POST.get("split")
-        split = Split(given) if given in dict(FROM_FAILURE) else Split.REGRESSION
+        chosen = request.POST.get("split")
+        split = Split(chosen) if chosen in dict(FROM_FAILURE) else Split.REGRESSION
         try:
             made = actions.tasks_from_trajectories(
                 eval_set=eval_set, trajectories=newest(rows), by=request.user, split=split
@@ -205,7 +205,7 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
         else:
             report_result(request, made)
             return redirect("evals:detail", project.slug, pk)
-    found = list(rows[: MOST + 1].values_list("pk", flat=True))
+    keys = list(rows[: MOST + 1].values_list("pk", flat=True))
     first = list(rows[:SEEN])
     runs_shown(
         project, [row.pk for row in first], to=request.user, where="successes", previews=True
@@ -213,9 +213,9 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
     context = {
         "eval_set": eval_set,
         "rows": first,
-        "count": min(len(found), MOST),
+        "count": min(len(keys), MOST),
         "filters": request.GET,
-        "more": len(found) > MOST,
+        "more": len(keys) > MOST,
         "splits": FROM_FAILURE,
         "split": Split.REGRESSION,
         "periods": SINCE,

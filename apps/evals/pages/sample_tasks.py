@@ -50,10 +50,10 @@ def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     if why := why_not(run):
         messages.error(request, why)
         return redirect(row_url(run))
-    given = request.POST if request.method == "POST" else request.GET
-    chosen, one = chosen_filters(request, run, given), whole(given.get("sample"))
+    data = request.POST if request.method == "POST" else request.GET
+    chosen, sample = chosen_filters(request, run, data), whole(data.get("sample"))
     rows = chosen.apply(run).filter(success=False, masked=False)
-    rows = rows.filter(pk=one) if one else rows
+    rows = rows.filter(pk=sample) if sample else rows
     form = SampleTasksForm(project, request.POST or None)
     if request.method == "POST" and form.is_valid():
         draft, begin = form.cleaned_data.get("eval_set"), form.cleaned_data["cut"]
@@ -73,7 +73,7 @@ def to_tasks(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         "run": run,
         "form": form,
         "filters": chosen,
-        "sample": one,
+        "sample": sample,
         "keys": keys[:PREVIEW],
         "count": min(len(keys), MOST),
         "more": len(keys) > MOST,

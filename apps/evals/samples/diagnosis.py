@@ -32,23 +32,23 @@ def diagnose(sample: Sample) -> Diagnosis | None:
 
 def diagnose_run(sample: Sample, run: Run) -> Diagnosis | None:
     """Of a sample that was read already."""
-    found = _without_crashes(classify_run(run))
-    if not sample.unsafe or (found and found.mode == UNSAFE):
-        return found
-    at = found.blamed_message if found else None
-    said = Evidence(
+    diagnosis = _without_crashes(classify_run(run))
+    if not sample.unsafe or (diagnosis and diagnosis.mode == UNSAFE):
+        return diagnosis
+    at = diagnosis.blamed_message if diagnosis else None
+    verdict = Evidence(
         "verifier", at, "The verifier marked this output as unsafe.", "", UNSAFE, "certain"
     )
-    return Diagnosis(UNSAFE, at, [said, *(found.evidence if found else [])])
+    return Diagnosis(UNSAFE, at, [verdict, *(diagnosis.evidence if diagnosis else [])])
 
 
-def _without_crashes(found: Diagnosis | None) -> Diagnosis | None:
+def _without_crashes(diagnosis: Diagnosis | None) -> Diagnosis | None:
     """If all that is wrong is that a tool's own code raised, nobody blames the agent: no mode and
     no blamed step.
     """
-    reason = found.evidence[0] if found and found.evidence else None
+    reason = diagnosis.evidence[0] if diagnosis and diagnosis.evidence else None
     if reason is None or reason.rule != NOT_RECOVERED or not reason.quote.startswith(CRASHED):
-        return found
+        return diagnosis
     text = (
         "The tool's code failed and nothing worked afterwards: the environment needs the fix, not"
         " the agent."
@@ -73,13 +73,13 @@ def describe(sample: Sample) -> None:
 def _mode_of(sample: Sample) -> str:
     """Also empty if the rules fail: an output that they cannot read is still a sample."""
     try:
-        found = diagnose(sample)
+        diagnosis = diagnose(sample)
     except Exception:
         log.exception(
             "The rules failed on a sample of task %s, evaluation %s", sample.task_id, sample.run_id
         )
         return ""
-    return found.mode if found else ""
+    return diagnosis.mode if diagnosis else ""
 
 
 def tools_called(sample: Sample) -> list[str]:
@@ -91,8 +91,8 @@ def tools_called(sample: Sample) -> list[str]:
 
 def tags_of(task: Task) -> list[str]:
     """Those in its metadata, and those of the production run that it was made from."""
-    given = task.metadata.get("tags")
-    own = [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
+    tags = task.metadata.get("tags")
+    own = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
     run = task.trajectory.tags if task.trajectory else []
     return [tag[:LONGEST_TAG] for tag in dict.fromkeys([*own, *run]) if tag.strip()][:MOST_TAGS]
 

@@ -132,20 +132,22 @@ def _edited(run: Run, item: dict, wanted: list[ExpectedCall]) -> list[Call]:
     here = [call for call in run.calls if call.index == index]
     if not here:
         return run.calls
-    right = {call_key(one.tool, one.args) for one in wanted}
+    right = {call_key(call.tool, call.args) for call in wanted}
     if all(call.args is not None and call_key(call.tool, call.args) in right for call in here):
         before = _calls(item.get("before")) or []
-        return [Call(index, None, one.tool, one.args, as_json(one.args)) for one in before] or here
+        return [
+            Call(index, None, call.tool, call.args, as_json(call.args)) for call in before
+        ] or here
     return here
 
 
 def wanted_texts(run: Run) -> list[str]:
     """Texts that the agent should have told the user, from the log's metadata."""
-    found = _dig(run.metadata, "info", "task", "outputs")
-    found = found if found is not None else run.metadata.get("expected_outputs")
+    texts = _dig(run.metadata, "info", "task", "outputs")
+    texts = texts if texts is not None else run.metadata.get("expected_outputs")
     return (
-        [text for text in found if isinstance(text, str) and text]
-        if isinstance(found, list)
+        [text for text in texts if isinstance(text, str) and text]
+        if isinstance(texts, list)
         else []
     )
 
@@ -166,8 +168,8 @@ def _calls(value: Any) -> list[ExpectedCall] | None:
         )
     if not isinstance(value, list):
         return None
-    found = [_call(item) for item in value[:MAX_EXPECTED]]
-    return None if None in found else found
+    calls = [_call(item) for item in value[:MAX_EXPECTED]]
+    return None if None in calls else calls
 
 
 def _call(item: Any) -> ExpectedCall | None:
@@ -182,8 +184,8 @@ def deviations(truth: GroundTruth) -> list[Deviation]:
     """
     made, wanted = _comparable(truth.made, truth.wanted)
     left, missing, done = _without_equal(made, wanted)
-    found = _aligned(left[: ALIGNED[0]], missing[: ALIGNED[1]], done)
-    return [item for item in found if truth.whole or item.kind != "extra"]
+    differences = _aligned(left[: ALIGNED[0]], missing[: ALIGNED[1]], done)
+    return [item for item in differences if truth.whole or item.kind != "extra"]
 
 
 def _comparable(
