@@ -247,7 +247,7 @@ def collect_tasks(turn: Turn, asked: specs.CollectTasks) -> Outputs:
         "made": made.made,
         "duplicates": made.duplicates,
         "without_expected": made.without_expected,
-        "left_out": made.guarded + len(made.leaks),
+        "left_out": made.left_out,
         "tasks": newest_set.tasks.count(),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -156,13 +156,19 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
 
 @dataclass(frozen=True)
 class TasksMade:
+    """`conflicts` and `leaks` are what was left out: (task, other) with the same request or a
+    common group, where the other is across a hold-out; and tasks that are nearly the same.
+    """
+
     made: int
     duplicates: int
-    without_expected: int
-    guarded: int = (
-        0  # left out: the same request or one of its groups is on the other side of a hold-out
-    )
-    leaks: list[leaks.Leak] = field(default_factory=list)  # left out: nearly the same task is
+    conflicts: list[tuple[Task, Task]]
+    leaks: list[leaks.Leak]
+    without_expected: int = 0
+
+    @property
+    def left_out(self) -> int:
+        return len(self.conflicts) + len(self.leaks)
 
 
 @transaction.atomic
@@ -214,11 +220,12 @@ def store_tasks(
             new.append(task)
     duplicates = len(offered) - len(new)
     known = _held_of(eval_set, offered)
-    refused = {task.key: other for task, other in groups.conflicts(eval_set.project, new)}
+    conflicts = list(groups.conflicts(eval_set.project, new))
+    refused = {task.key for task, _ in conflicts}
     allowed = [task for task in new if task.key not in refused]
-    guarded, near = len(refused), leaks_of(eval_set.project, allowed)
+    near = leaks_of(eval_set.project, allowed)
     held = (
-        {other.canonical_hash for other in refused.values()}
+        {other.canonical_hash for _, other in conflicts}
         | {leak.theirs_hash for leak in near}
         | known
     )
@@ -227,7 +234,6 @@ def store_tasks(
     good = [task for task in allowed if task.key not in leaking]
     _insert(good)
     in_evals(trajectories=[task.trajectory_id for task in good if task.trajectory_id], by=by)
-    counts = {"made": len(good), "duplicates": duplicates, "guarded": guarded, "leaks": len(near)}
     audit(
         "eval_set.tasks_added",
         project=eval_set.project,
@@ -235,9 +241,12 @@ def store_tasks(
         target=eval_set,
         name=str(eval_set),
         what=what,
-        **counts,
+        made=len(good),
+        duplicates=duplicates,
+        guarded=len(conflicts),
+        leaks=len(near),
     )
-    return TasksMade(len(good), duplicates, 0, guarded, near)
+    return TasksMade(len(good), duplicates, conflicts, near)
 
 
 def _held_of(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:

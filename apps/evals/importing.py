@@ -212,7 +212,7 @@ def store_rows(
     made = actions.store_tasks(
         eval_set=eval_set, tasks=tasks, by=by, what=f"file {name}"[:200], viewer=viewer
     )
-    done.made, done.duplicates, done.guarded = made.made, made.duplicates, made.guarded
+    done.made, done.duplicates, done.guarded = made.made, made.duplicates, len(made.conflicts)
     done.leaking, done.leaks = len(made.leaks), [asdict(leak) for leak in made.leaks[:SHOWN]]
     return done
 

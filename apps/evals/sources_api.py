@@ -437,13 +437,11 @@ def general(request: Request, pk: UUID) -> Response:
 
 
 def stored(made: TasksMade) -> Response:
-    left_out = made.guarded + len(made.leaks)
     counts = {
         "made": made.made,
         "duplicates": made.duplicates,
-        "left_out": left_out,
+        "left_out": made.left_out,
         "rejected": [],
+        "without_expected": made.without_expected,
     }
-    return Response(
-        counts | {"without_expected": made.without_expected}, status=201 if made.made else 200
-    )
+    return Response(counts, status=201 if made.made else 200)

@@ -103,7 +103,7 @@ def test_adding_many_runs_leaves_it_out_and_counts_it(world: dict[str, Any]) -> 
     made = actions.tasks_from_trajectories(
         eval_set=world["draft"], trajectories=[world["run"]], by=None
     )
-    assert (made.made, made.guarded) == (0, 1)
+    assert (made.made, len(made.conflicts)) == (0, 1)
 
 
 def test_adding_one_run_says_why_not(world: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def test_a_task_from_its_failure_is_refused_by_any_group(
         group="my own",
         by=None,
     )
-    assert (made.made, made.guarded) == (0, 1)
+    assert (made.made, len(made.conflicts)) == (0, 1)
 
 
 def test_the_page_of_a_failure_shows_the_two_tasks_of_the_group(world: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ def test_a_metadata_column_of_a_file_holds_later_runs_out() -> None:
         run_of(project, metadata={"customer": 18}, request="Water it."),
     ]
     made = actions.tasks_from_trajectories(eval_set=draft, trajectories=runs, by=None)
-    assert (made.made, made.guarded) == (1, 1)
+    assert (made.made, len(made.conflicts)) == (1, 1)
     rows = [
         TaskRow(
             key="k",

@@ -23,11 +23,10 @@ from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import make_task, open_draft
 from apps.evals.from_production import MOST, newest
-from apps.evals.holdout import groups
-from apps.evals.holdout.leaks import Leak, request_of, same
+from apps.evals.holdout.leaks import Leak, same
 from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
-from apps.evals.source_runs import RunStep, failed_step, recorded_results, task_at
+from apps.evals.source_runs import RunStep, failed_step, recorded_results
 from apps.evals.suggestions import Suggestion, demonstration_of, suggestion_of, suggestions
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, FailureCluster
@@ -132,22 +131,13 @@ def _save(
     """Stores the task and confirms the failure. Returns a leak; any other problem is a form
     error.
     """
-    project, by, data = failure.project, request.user, form.cleaned_data
-    answer = suggestion_of(data["expected"], suggested)
+    project, by, data = failure.project, request.user, dict(form.cleaned_data)
+    eval_set, answer = data.pop("eval_set", None), suggestion_of(data.pop("expected"), suggested)
     try:
         with transaction.atomic():
-            eval_set = data.get("eval_set") or open_draft(project=project, by=by)
+            eval_set = eval_set or open_draft(project=project, by=by)
             made = make_task(
-                failure=failure,
-                step=step,
-                answer=answer,
-                eval_set=eval_set,
-                split=data["split"],
-                group=data["group"],
-                by=by,
-                demonstration=data["demonstration"],
-                replayable=data["replayable"],
-                state=data["state"],
+                failure=failure, step=step, answer=answer, eval_set=eval_set, by=by, **data
             )
     except (actions.EvalSetError, Refused) as error:
         record_refusal(project, error, by=by)
@@ -162,29 +152,12 @@ def _save(
     if made.duplicates:
         form.add_error(None, f"{eval_set} already has this request. Choose another step or set.")
         return None
-    leak = made.leaks[0] if made.leaks else _exact_leak(step, eval_set, data)
+    leak = made.leaks[0] if made.leaks else same(*made.conflicts[0])
     if data["split"] != Split.HOLDOUT:  # seeing a held-out request is a view
         record_leak_views(project, [leak], by=by)
     return leak
 
 
-def _exact_leak(step: RunStep, eval_set: EvalSet, data: dict[str, Any]) -> Leak:
-    """The task on the other side with the same request or one of its groups."""
-    task = task_at(
-        step,
-        eval_set.project,
-        key=step.source.row.external_id[:120],
-        expected=data["expected"],
-        eval_set=eval_set,
-        split=data["split"],
-        group=data["group"],
-    )
-    for _, other in groups.conflicts(eval_set.project, [task]):
-        return same(task, other)
-    return Leak(task.key, request_of(task), "", "", 1.0)  # deleted in the meantime
-
-
-@shows(RUNS)
 @project_view(Role.ENGINEER, query=OF_LISTS)
 def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Turns filtered successes into tasks that guard what already works."""
@@ -225,15 +198,14 @@ def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpRespo
 
 def report_result(request: HttpRequest, made: actions.TasksMade) -> None:
     """The result for many tasks in one message, without held-out requests."""
-    near = made.guarded + len(made.leaks)
     parts = [f"{made.made:,} tasks added"]
-    parts += [f"{made.duplicates:,} already existed"] if made.duplicates else []
-    parts += (
-        [f"{made.without_expected:,} skipped: no expected answer"] if made.without_expected else []
-    )
-    parts += (
-        [f"{near:,} skipped: too similar to, or in the same group as, the other side of a hold-out"]
-        if near
-        else []
-    )
+    if made.duplicates:
+        parts.append(f"{made.duplicates:,} already existed")
+    if made.without_expected:
+        parts.append(f"{made.without_expected:,} skipped: no expected answer")
+    if made.left_out:
+        parts.append(
+            f"{made.left_out:,} skipped: too similar to, or in the same group as, the other side of"
+            " a hold-out"
+        )
     messages.success(request, "; ".join(parts) + ".")

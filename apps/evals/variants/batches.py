@@ -174,9 +174,7 @@ def store_batch(
         viewer=viewer,
     )
     alike = len(good) - len(kept) + stored.duplicates
-    return Made(
-        batch, stored.made, len(found) - len(good), alike, stored.guarded + len(stored.leaks)
-    )
+    return Made(batch, stored.made, len(found) - len(good), alike, stored.left_out)
 
 
 def seed_of(task: Task) -> Seed:
