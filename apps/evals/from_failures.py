@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -108,7 +107,7 @@ def tasks_of_cluster(*, cluster: FailureCluster, by: Any) -> tuple[EvalSet, acti
         return draft, replace(made, without_expected=len(failures) - len(tasks))
 
 
-def _suggested_task(failure: Failure, eval_set: EvalSet, taken: Collection[str]) -> Task | None:
+def _suggested_task(failure: Failure, eval_set: EvalSet, taken: set[str]) -> Task | None:
     """The task at the blamed step with the most reliable suggestion as expected answer; None
     without a suggestion.
     """
@@ -118,6 +117,7 @@ def _suggested_task(failure: Failure, eval_set: EvalSet, taken: Collection[str])
         return None
     task = task_of(failure, step, answer, eval_set, taken)
     task.split, task.group = Split.TRAIN, step.source.groups.offered[0][1]
+    taken.add(task.key)
     return task
 
 
@@ -126,7 +126,7 @@ def task_of(
     step: RunStep,
     answer: Suggestion,
     eval_set: EvalSet,
-    taken: Collection[str] | None = None,
+    taken: set[str] | None = None,
     *,
     replayable: bool = True,
 ) -> Task:
@@ -145,7 +145,7 @@ def task_of(
     )
 
 
-def free_key(eval_set: EvalSet, wanted: str, taken: Collection[str] | None = None) -> str:
+def free_key(eval_set: EvalSet, wanted: str, taken: set[str] | None = None) -> str:
     """The given key, or the key with the next free number. `taken` are the keys in use, if already
     known.
     """

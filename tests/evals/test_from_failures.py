@@ -390,6 +390,18 @@ def test_the_run_is_read_once_for_the_page_and_the_task(
     assert world["draft"].tasks.count() == 1 and len(runs) == 1
 
 
+def test_runs_whose_long_ids_begin_alike_become_a_task_each(world: dict[str, Any]) -> None:
+    cluster = make_cluster(world["failure"])
+    for number in (2001, 2002):
+        name = f"{'x' * 120}-{number}"
+        failure = failure_of(
+            make_failed(world["project"], name=name, request=f"Close ticket {number}.")
+        )
+        Failure.objects.filter(pk=failure.pk).update(cluster=cluster)
+    _, made = tasks_of_cluster(cluster=cluster, by=admin_of(world["project"]))
+    assert (made.made, made.duplicates) == (3, 0)
+
+
 def test_a_larger_cluster_takes_no_more_queries(world: dict[str, Any]) -> None:
     project, by = world["project"], admin_of(world["project"])
     open_draft(project=project, by=by)
