@@ -12,8 +12,11 @@ import asyncio
 import secrets
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import httpx2
+import msgspec
 
 from workers.evaluate import limits_of, sampling_of
 from workers.lib.engines import Sampling
@@ -23,7 +26,9 @@ from workers.lib.events import Emitter
 from workers.lib.policies import PolicyError, Reply, seed_of
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, play
+from workers.lib.shares import Shares, divided
 from workers.lib.specs.demo_agent import Api, DemoAgent, Request
+from workers.lib.specs.engines import InProcess
 from workers.lib.typed import plain
 from workers.lib.verifiers import Score
 from workers.ml.policies import episodes_at_once, open_policy
@@ -192,11 +197,19 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
         if spec.endpoint
         else None
     )
+    shares = Shares()
+    if production is None and isinstance(engine, InProcess):
+        shares = divided("workers.demo_agent", Path(spec.model.base), len(tasks))
+        engine = msgspec.structs.replace(engine, threads=engine.threads or shares.threads)
     headers = {"Authorization": f"Bearer {spec.api.key}"}
     with httpx2.Client(base_url=spec.api.url, headers=headers, timeout=30) as client:
 
-        def log(index: int, _: int, done: Finished) -> None:
+        def count(_: Any = None) -> None:
             nonlocal sent
+            sent += 1
+            events.progress(sent, len(requests), f"{sent} runs logged")
+
+        def log(index: int, _: int, done: Finished) -> None:
             request, name = requests[index], f"{spec.id_prefix}-{index:04d}"
             if production:
                 name = production.traces[index]
@@ -211,8 +224,9 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
                 f"/api/v1/trajectories/{name}/feedback/",
                 feedback(request, done.score, blamed),
             )
-            sent += 1
-            events.progress(sent, len(requests), f"{sent} runs logged")
+            if shares.number:
+                events.sample(index=index)  # for the process that counts
+            count()
             stop.check()
 
         play(
@@ -223,7 +237,10 @@ def main(spec: DemoAgent, events: Emitter, stop: StopFlag) -> None:
             log,
             concurrency=AT_ONCE if production else episodes_at_once(engine, environment),
             seed=spec.seed,
+            only=shares.of(len(tasks)),
+            check=(lambda: shares.read(count)) if shares.others else None,
         )
+        shares.read_all(count, stop.check)
     events.result(
         metrics={"sent": len(requests)}, trajectories=production.traces if production else []
     )

@@ -204,7 +204,9 @@ class Demo:
             requests = make_requests(self.seed, self.recipe.requests)
             self.run_agent("1 · Production", requests, model_name=str(self.base), id_prefix=prefix)
         rows = list(
-            Trajectory.objects.filter(project=self.project, external_id__startswith=f"{prefix}-")
+            Trajectory.objects.filter(
+                project=self.project, external_id__startswith=f"{prefix}-"
+            ).order_by("external_id")  # two processes send them
         )
         if len(rows) != self.recipe.requests:
             raise DemoError(f"Only {len(rows)} of {self.recipe.requests} trajectories arrived.")

@@ -5,7 +5,11 @@ nothing.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -23,6 +27,8 @@ from workers.lib.policies import EnginePolicy
 from workers.lib.program import StopFlag
 from workers.lib.specs.demo_agent import Request
 from workers.lib.verifiers import Score
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -134,3 +140,31 @@ def test_it_logs_every_run_once_with_its_call_and_its_outcome(
     assert len(right.tools) == 8 and right.metadata["group"]
     assert [row["done"] for row in events.rows("progress")][:5] == [0, 1, 2, 3, 4]
     assert events.rows()[-1]["metrics"] == {"sent": 4}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_processes_log_every_run_once(
+    live_server: Any, make_spec: Callable[..., dict], tmp_path: Path
+) -> None:
+    project, path = make_project(), tmp_path / "spec.json"
+    spec = make_spec(
+        requests=make_requests(0, 4),
+        api={"url": live_server.url, "key": make_key(project)},
+        agent={"name": "workplace-assistant", "version": "1"},
+        model_name="tiny",
+        id_prefix="demo-0",
+    )
+    del spec["tasks"]
+    path.write_text(json.dumps(spec))
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.demo_agent", str(path)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "2", "FLYWHEEL_EVENTS_FD": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    logged = Trajectory.objects.filter(project=project).order_by("external_id")
+    assert [row.external_id for row in logged] == [f"demo-0-{number:04d}" for number in range(4)]
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["done"] for row in events if row["type"] == "progress"] == [0, 1, 2, 3, 4]
