@@ -379,7 +379,7 @@ class Demo:
         return self.recipe.grpo | ({"processes": processes} if processes > 1 else {})
 
     def show_training(self, station: Station) -> None:
-        run, steps = station.job, station.job.config["steps"]
+        run, steps = station.job, station.job.spec["config"]["steps"]
         seconds = run.seconds or 0
         self.found(station.title, f"{run.model_version} after {steps} steps in {seconds:.0f} s")
         self.seconds[f"{run.method}_per_step"] = seconds / steps
