@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from urllib.parse import unquote_plus
 
+from rapidfuzz.distance import OSA
+
 _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrtbf])|\r?\n)|\\+(?=[\"'/\\])")
 _BYTES = re.compile(r"(?:\\+x[0-9a-fA-F]{2})+")
 ESCAPED_AT_MOST = 4  # levels of nested escapes
@@ -167,17 +169,9 @@ def one_slip(a: str, b: str) -> bool:
 
     A different first letter in a short word (buy, guy) makes a different word.
     """
-    if abs(len(a) - len(b)) > 1 or a == b:
-        return a == b
-    start = next(
-        (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
-    if not start and len(a) == len(b) < 6 and a[1:] == b[1:]:
+    if a[:1] != b[:1] and len(a) == len(b) < 6 and a[1:] == b[1:]:
         return False
-    a, b = a[start:], b[start:]
-    if len(a) == len(b):
-        return a[1:] == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
-    return a[1:] == b if len(a) > len(b) else a == b[1:]
+    return OSA.distance(a, b, score_cutoff=1) <= 1
 
 
 class Neighbours:
