@@ -158,6 +158,7 @@ def _save(
     return leak
 
 
+@shows(RUNS)
 @project_view(Role.ENGINEER, query=OF_LISTS)
 def from_successes(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     """Turns filtered successes into tasks that guard what already works."""
