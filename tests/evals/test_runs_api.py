@@ -350,3 +350,33 @@ def test_the_schema_describes_the_routes_with_examples() -> None:
     assert start["examples"] and "samples_per_task" in start["schema"]["properties"]
     assert {"get", "post"} == set(described["/api/v1/gate-reports/"])
     assert Split.HOLDOUT in json.dumps(start)
+
+
+def test_the_page_has_the_bounds_of_the_api_and_the_rows_of_its_project(
+    scene: dict[str, Any],
+) -> None:
+    project, eval_set = scene["project"], scene["set"]
+    client = Client()
+    client.force_login(admin_of(project))
+    page = reverse("evals:new_run", args=[project.slug, eval_set.pk])
+    sent = {
+        "model_version": scene["base"].pk,
+        "environment": scene["environment"].pk,
+        "split": "train",
+        "samples_per_task": 1,
+        "seed": 3,
+    }
+    refused = client.post(page, sent | {"seed": -1}).context["form"]
+    assert "greater than or equal to 0" in refused.errors["seed"][0]
+    elsewhere = make_environment(make_project())
+    refused = client.post(page, sent | {"environment": elsewhere.pk}).context["form"]
+    assert list(refused.errors) == ["environment"]
+    assert not EvalRun.objects.exists()
+    started = client.post(page, sent)
+    run = EvalRun.objects.get()
+    assert started.url == reverse("evals:run", args=[project.slug, run.pk])
+    assert (run.spec["seed"], run.environment, run.created_by) == (
+        3,
+        scene["environment"],
+        admin_of(project),
+    )

@@ -153,7 +153,8 @@ def _sent(hint: Any) -> tuple[Any, Reference | None]:
 
 
 def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter of an address is left out instead of being null."""
+    """A parameter of an address is left out instead of being null or empty."""
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
-    known = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
-    return known | options[0] if options else known
+    known = schema | options[0] if options else schema
+    unused = ("anyOf", "default", "minLength")
+    return {name: value for name, value in known.items() if name not in unused}
