@@ -60,6 +60,9 @@ class Flow(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def get_absolute_url(self) -> str:
+        return reverse("automation:flow", args=[self.project.slug, self.pk])
+
     @property
     def version(self) -> FlowVersion:
         """The newest version. Pages that list flows prefetch it as `newest`."""

@@ -82,6 +82,16 @@ def test_its_form_has_the_fields_and_bounds_of_what_it_takes(one: Operation) -> 
         assert not choices or sorted(value for value, _ in field.choices) == sorted(choices)
 
 
+def test_every_page_leads_somewhere() -> None:
+    nowhere = [
+        one.name
+        for one in REGISTRY.values()
+        if one.page and not (one.page.then or one.page.template)
+        if one.target is not None and not hasattr(one.target, "get_absolute_url")
+    ]
+    assert not nowhere, f"These need `then`, or an object with a page: {nowhere}"
+
+
 def test_every_operation_that_writes_says_what_it_does() -> None:
     silent = [one.name for one in REGISTRY.values() if not one.about]
     assert not silent, f"The docstring of these is their description: {silent}"
