@@ -39,7 +39,7 @@ from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
 from apps.registry.adapters import load_for
-from apps.registry.engines import default_engine, engine_spec, model_spec
+from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelKind
 from workers.lib.prompts import AGENT_PART
 from workers.lib.specs.engines import Engine, Server
@@ -82,13 +82,13 @@ def evaluation_spec(run: EvalRun) -> Evaluate | ScoreAnswers:
     """Raises ScorerChanged if the judge or a remote server changed since an earlier attempt."""
     answers = stored_answers(run) if run.is_answered_elsewhere else None
     record_scorer(run, run.environment, scored=run.samples.exists())
-    if answers is not None:
-        return answers_spec(run, answers, environment=job_spec(run.environment))
     version = run.model_version
-    engine = run.spec.get("engine") or default_engine(version)
-    load_for(run, version, engine)
     agent = version.kind == ModelKind.AGENT
     environment = job_spec(run.environment, None if agent else run.prompt)
+    if answers is not None:
+        return answers_spec(run, answers, environment)
+    engine = run.spec["engine"]
+    load_for(run, version, engine)
     return Evaluate(
         **job_fields(run),
         model=model_spec(version, engine),

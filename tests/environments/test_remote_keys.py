@@ -163,6 +163,7 @@ def test_a_variable_that_is_not_allowed_any_more_is_refused(
     environment = connected(project, server)
     load_for(environment)
     run = make_eval_run(make_eval_set(project), make_base(project, data_dir), environment)
+    run.spec["engine"] = {"kind": "transformers", "asked": "auto"}
     run.samples.all().delete()  # a run that is to start
     assert SECRET not in json.dumps(plain(evaluation_spec(run)))
     settings.FLYWHEEL_OUTGOING_KEYS = ["GYM_KEY@gym.example.org"]

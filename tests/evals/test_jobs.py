@@ -57,6 +57,7 @@ def test_tasks_go_to_the_child_in_a_file_a_part_at_a_time(
     ) as asked:
         first = next(stream_tasks(run))
     assert len(asked) == 2 and first.pk == tasks[fixed_order(tasks)[0]].pk and len(tasks) > 2
+    run.spec["engine"] = {"kind": "transformers", "asked": "auto"}
     given = evaluation_spec(run).tasks
     assert list(read_tasks(given)) == [tasks[pk].as_spec() for pk in fixed_order(tasks)]
     assert Path(given).is_relative_to(data_dir / "jobs" / "evalrun" / str(run.pk))
