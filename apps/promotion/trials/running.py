@@ -127,7 +127,7 @@ def _promote(trial: Trial, decision: Decision) -> str:
         with transaction.atomic():
             moved = promotions.promote(
                 channel=trial.channel,
-                gate_report=trial.gate_report,
+                report=trial.gate_report,
                 by=trial.by,
                 reason=f"{trial.get_kind_display()} passed: {decision.why}",
             )
