@@ -72,12 +72,13 @@ def _view(operation: Operation, page: Page) -> Any:
 
 
 def _prefilled(operation: Operation) -> Query:
-    """What the address of a form may fill in: the values that its fields can have. A form's own
-    fields, and those that name a row, are looked at by the form.
+    """What the address of a form may fill in: choices and numbers that its fields can have. Texts,
+    and fields that name a row, are looked at by the form.
     """
     inputs, query = operation.inputs, dict(query_of(form_of(operation)))
     for name, schema in inputs.query.items():
-        if name in query and name not in inputs.references and schema.get("type") != "array":
+        free = schema.get("type") in ("string", "array") or name in inputs.references
+        if name in query and not free:
             query[name] = {key: value for key, value in schema.items() if key != "required"}
     return query
 
