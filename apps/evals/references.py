@@ -90,7 +90,7 @@ EnvironmentNamed = Annotated[
         find_environment,
         rows=lambda project: project.environments.current().select_related("verifier"),
     ),
-    Meta(description="slug@version"),
+    Meta(description="slug@version", extra={"hint": ""}),
 ]
 VersionNamed = Annotated[
     ModelVersion,

@@ -39,13 +39,21 @@ class Agent(Struct, forbid_unknown_fields=True, kw_only=True):
     reached_by: Literal["ci", "traces"] = "ci"
 
 
+AUTOMATIC = (
+    "Automatic: served models on their server, adapters on a server that can load them,"
+    " everything else in a worker"
+)
+
+
 class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is evaluated, on what, and what it may use. Limits are of servers and of agents called
     over HTTP; the evaluation stops before it exceeds one, and keeps what it has.
     """
 
     eval_set: EvalSetNamed
-    model_version: Annotated[VersionNamed, Meta(description="Or `agent`")] | None = None
+    model_version: (
+        Annotated[VersionNamed, Meta(description="Or `agent`", extra={"hint": ""})] | None
+    ) = None
     agent: Agent | None = None
     environment: EnvironmentNamed
     split: SplitName = Split.HOLDOUT.value
@@ -54,11 +62,8 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
     engine: Annotated[
         Text,
         Meta(
-            description=(
-                "“auto”, “transformers” (in a worker) or a server's name. Automatic: served models"
-                " on their server, adapters on a server that can load them, everything else in a"
-                " worker"
-            )
+            description=f"“auto”, “transformers” (in a worker) or a server's name. {AUTOMATIC}",
+            extra={"hint": AUTOMATIC},
         ),
     ] = AUTO
     most_tokens: (

@@ -221,6 +221,7 @@ def test_every_field_of_an_evaluation_is_on_the_page_once_and_what_is_wrong_is_u
     page = answer.content.decode()
     assert all(page.count(f'name="{field.name}"') == 1 for field in answer.context["form"])
     assert '<details class="more-fields">' in page
+    assert not [word for word in ("`agent`", "slug@version", "“auto”") if word in page]  # the API's
     given = {
         "model_version": base.pk,
         "environment": environment.pk,

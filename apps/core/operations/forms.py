@@ -1,5 +1,6 @@
 """The form of an operation, made from what it takes: a field has the bounds, the choices, the title
-(`label`) and the description (`help_text`) of the Struct's.
+(`label`) and the description (`help_text`) of the Struct's. Where that tells how to write the value
+in the API, the form shows the `hint` of Meta's `extra`.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class _Input(NamedTuple):
             description = f"Optional. {description}".strip()
         common: dict[str, Any] = {
             "label": self.about.get("title"),
-            "help_text": description,
+            "help_text": self.extra.get("hint", description),
             "initial": self.default,
             # What a change leaves out keeps its value in the API; its form shows the value.
             "required": self.default is None and not self.may_be_empty,
