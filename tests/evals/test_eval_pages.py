@@ -198,7 +198,7 @@ def test_a_failed_evaluation_is_started_again_from_its_page_with_the_same_choice
     assert escape(again) in client.get(page).content.decode()
     chosen = client.get(again).context["form"].initial
     assert (chosen["model_version"], chosen["environment"], chosen["split"]) == (
-        base,
+        str(base.pk),
         str(environment.pk),
         Split.TRAIN,
     )
