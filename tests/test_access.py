@@ -3,6 +3,7 @@ nothing less does, and what a page offers, its reader may do."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from apps.automation.specs import read_yaml
 from apps.core import access, errors
 from apps.core.actions import create_api_key, invite
 from apps.core.models import Attempts, Role
+from apps.core.operations import REGISTRY, Operation
 from apps.core.routes import by_key
 from apps.core.scopes import ROLE_FOR
 from apps.dashboard.actions import add_chart, create_dashboard
@@ -611,6 +613,22 @@ ON_CHANNEL = [
 ]
 
 
+DECLARED = {one.page_route: one for one in REGISTRY.values() if one.page}
+
+
+def args_of(one: Operation, project: Any) -> list[Any]:
+    """Of the page of an operation: what its path names of some object of the project."""
+    fields = re.findall(r"<(?:\w+:)?(\w+)>", one.page.path)
+    rows = one.target._default_manager.filter(**{one.within: project}) if one.target else ()
+    row = next(iter(rows), None)
+    missing = [field for field in fields if not hasattr(row, field)]
+    assert not missing, (
+        f"{one.page_route}: `world` has no object with {', '.join(missing)} for it. Make one in"
+        " `world`, or say in its “pks” what the address names."
+    )
+    return [getattr(row, field) for field in fields]
+
+
 def url_of(name: str, world: dict[str, Any]) -> str:
     args: list = [world["project"].slug]
     if name in ON_CHANNEL or name.startswith("promotion:policy"):
@@ -619,6 +637,8 @@ def url_of(name: str, world: dict[str, Any]) -> str:
     elif name in world["pks"]:
         pk = world["pks"][name]
         args += pk if isinstance(pk, tuple) else [pk]
+    elif name in DECLARED:
+        args += args_of(DECLARED[name], world["project"])
     query = f"?report={world['pks']['promotion:report']}" if name == "promotion:trial_new" else ""
     return reverse(name, args=args) + query
 

@@ -218,6 +218,15 @@ def test_the_timeline_tells_what_was_done_and_asks(project: Project, member: Cli
     assert status["HX-Refresh"] == "true"
 
 
+def test_switching_a_flow_leads_back_to_it(project: Project) -> None:
+    flow, person = begun(project).version.flow, Client()
+    person.force_login(make_member(project, Role.OPERATOR))
+    answer = person.post(reverse("automation:switch", args=[project.slug, flow.pk]))
+    assert answer["Location"] == reverse("automation:flow", args=[project.slug, flow.pk])
+    flow.refresh_from_db()
+    assert not flow.enabled
+
+
 def test_hostile_names_and_questions_are_escaped(project: Project, member: Client) -> None:
     bad = "<script>alert(1)</script>"
     run = go(begun(project, TWO.replace("Go on?", bad), name=bad))

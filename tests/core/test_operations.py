@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -13,12 +14,14 @@ from django.urls import reverse
 from msgspec import Meta, Struct
 
 from apps.core.models import Project, Stage
+from apps.core.nouns import pages
 from apps.core.operations import REGISTRY, Operation, Reference, Rest, operation
 from apps.core.operations.forms import form_of
 from apps.core.operations.inputs import Inputs
 from apps.core.operations.rest import filled
 from apps.core.routes import by_key
-from tests.factories import make_key, make_project
+from apps.environments.models import Environment
+from tests.factories import make_environment, make_key, make_project
 from workers.lib.typed import convert, json_schema
 
 ALL = [pytest.param(one, id=name) for name, one in REGISTRY.items()]
@@ -32,7 +35,8 @@ def key(db: None) -> tuple[Project, dict[str, str]]:
 
 
 def send(one: Operation, headers: dict[str, str], body: Any = None) -> Any:
-    url = reverse(one.route, args=[uuid4()] if one.target else [])
+    kinds = re.findall(r"<(?:(\w+):)?\w+>", one.rest.path)
+    url = reverse(one.route, args=[10**9 if kind == "int" else uuid4() for kind in kinds])
     return Client().generic(
         one.rest.method,
         url,
@@ -82,14 +86,16 @@ def test_its_form_has_the_fields_and_bounds_of_what_it_takes(one: Operation) -> 
         assert not choices or sorted(value for value, _ in field.choices) == sorted(choices)
 
 
-def test_every_page_leads_somewhere() -> None:
-    nowhere = [
-        one.name
-        for one in REGISTRY.values()
-        if one.page and not (one.page.then or one.page.template)
-        if one.target is not None and not hasattr(one.target, "get_absolute_url")
-    ]
-    assert not nowhere, f"These need `then`, or an object with a page: {nowhere}"
+@pytest.mark.parametrize(
+    "one", [item for item in ALL if item.values[0].page and item.values[0].target]
+)
+def test_its_page_leads_somewhere(one: Operation) -> None:
+    named = isinstance(one.page.then, str) and one.page.then
+    own = hasattr(one.target, "get_absolute_url") or one.target._meta.label_lower in pages()
+    assert named or own or one.inputs.in_path(one.page.path), (
+        f"Give {one.name} the route that follows (`then`), or {one.target.__name__} a page"
+        " (`pages` of the AppConfig, or get_absolute_url)."
+    )
 
 
 def test_every_operation_that_writes_says_what_it_does() -> None:
@@ -160,3 +166,27 @@ def test_a_name_or_a_route_is_declared_once() -> None:
     name = next(iter(REGISTRY))
     with pytest.raises(ValueError, match="already"):
         operation(name, rest=Rest("POST", "x/", "x"))(lambda: None)
+
+
+def test_an_app_whose_operations_say_something_needs_a_section_of_the_audit_log() -> None:
+    def body() -> None: ...
+
+    body.__module__ = "apps.demo.any"
+    with pytest.raises(ValueError, match="DemoConfig needs an `audit_section`: one of people"):
+        operation("demo_say", says={"demo.said": "said it"})(body)
+    assert "demo_say" not in REGISTRY
+
+
+@pytest.mark.django_db
+def test_an_object_may_have_an_address_of_two_names(project: Project) -> None:
+    def body(*, environment: Environment) -> None: ...
+
+    body.__module__ = "apps.environments.any"
+    row = make_environment(project)
+    try:
+        one = operation("environments_any")(body).operation
+    finally:
+        REGISTRY.pop("environments_any", None)
+    assert one.object_of(project, {"slug": row.slug, "version": row.version}) == row
+    with pytest.raises(Http404, match="no environment with this slug and version"):
+        one.object_of(project, {"slug": row.slug, "version": 9})

@@ -124,6 +124,12 @@ def page_of(kind: str, pk: str, slug: str) -> str:
     return ""
 
 
+def page_of_row(row: Any, slug: str) -> str:
+    """The address of a row's own page; "" if it has none."""
+    own = getattr(row, "get_absolute_url", None)
+    return own() if own else page_of(row._meta.label_lower, str(row.pk), slug)
+
+
 def _fallback(event: AuditEvent) -> str:
     return f"did {event.action.replace('.', ': ').replace('_', ' ')}"
 

@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.auditing.words import page_of
+from apps.core.auditing.words import page_of_row
 from apps.core.bus import first
 from apps.core.managed import objects as managed
 from apps.core.managed.objects import ManagedError
@@ -31,7 +31,7 @@ def _page(
         "how": how,
         "row": row,
         "name": getattr(row, how.name),
-        "page": _page_of(row),
+        "page": page_of_row(row, project.slug),
         "depends": managed.dependents(row),
         "instead": managed.instead_of_deletion(row),
         "not_renamed": first(managed.WhyNotRename(row)),
@@ -39,11 +39,6 @@ def _page(
         "may_archive": request.membership.may(how.archivers),  # type: ignore[attr-defined]
     }
     return render(request, "core/manage.html", context | more)
-
-
-def _page_of(row: Any) -> str:
-    own = getattr(row, "get_absolute_url", None)
-    return own() if own else page_of(row._meta.label_lower, str(row.pk), row.project.slug)
 
 
 @require_POST

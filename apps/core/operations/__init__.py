@@ -15,6 +15,7 @@ from apps.core.operations.declared import (
     Written,
     operation,
 )
+from apps.core.operations.forms import form_of
 from apps.core.operations.inputs import Reference
 from apps.core.operations.pages import NOT_DONE, page_urls, submitted
 from apps.core.operations.rest import rest_urls
@@ -32,6 +33,7 @@ __all__ = [
     "Rest",
     "Written",
     "choice_of",
+    "form_of",
     "operation",
     "page_urls",
     "rest_urls",

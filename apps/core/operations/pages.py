@@ -7,12 +7,14 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.auditing.words import page_of_row
 from apps.core.errors import Rejected, note_refusal
 from apps.core.forms import query_of
 from apps.core.models import Project
@@ -64,6 +66,8 @@ def _view(operation: Operation, page: Page) -> Any:
         if page.then:
             return redirect(page.then, project.slug)
         made = target is None or isinstance(returned, type(target))
+        if made and isinstance(returned, Model):
+            returned = page_of_row(returned, project.slug)
         return redirect(returned) if made else _back(page, project, target, rows)
 
     view.__name__ = operation.page_route
@@ -85,8 +89,9 @@ def _prefilled(operation: Operation) -> Query:
 
 def _back(page: Page, project: Project, target: Any, rows: Mapping[str, Any]) -> HttpResponse:
     """To the page of what the address names last, or else to the route that follows."""
-    named = [row for row in (target, *rows.values()) if hasattr(row, "get_absolute_url")]
-    return redirect(named[-1]) if named else redirect(page.then, project.slug)
+    named = [row for row in (target, *rows.values()) if row is not None]
+    links = [link for row in named if (link := page_of_row(row, project.slug))]
+    return redirect(links[-1]) if links else redirect(page.then, project.slug)
 
 
 def _named(
