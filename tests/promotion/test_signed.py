@@ -16,13 +16,13 @@ from msgspec import structs
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals.bounds import fixed_order
 from apps.evals.holdout.view_log import WORN_OUT, record_view
-from apps.evals.jobs import store_events, tasks_of
+from apps.evals.jobs import IsDecided, store_events, tasks_of
 from apps.evals.models import EvalRun, Sample
 from apps.promotion import actions, inputs, policies
 from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Channel, GateReport
 from apps.promotion.signing import document_of, is_signed, sign, signed_document
-from apps.promotion.stopping import decided
+from apps.promotion.stopping import is_decided
 from apps.promotion.wear import plan_for, wear_of
 from apps.registry.models import ModelVersion
 from tests.factories import (
@@ -143,7 +143,7 @@ def test_an_evaluation_stops_by_the_policy_of_the_channel_that_was_asked_for(
     saved(policies.channel_of(project, "staging"), sequential=True)
     before, after = pair(project, base, data_dir, holdout=40)
     after.spec |= {"stop_against": str(before.pk), "stop_channel": asked}
-    assert decided(after) == stops
+    assert is_decided(IsDecided(after)) == stops
 
 
 def test_which_tasks_are_done_first_does_not_choose_them(

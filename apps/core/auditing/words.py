@@ -68,8 +68,13 @@ def declare(
     jobs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Adds an app's sentences and nouns of jobs. Raises ValueError for an action that has a
-    sentence already.
+    sentence already, and for an unknown section.
     """
+    if section not in SECTIONS:
+        raise ValueError(
+            f"The audit log has no section “{section}” for {', '.join(sentences)}: the"
+            f" `audit_section` of the AppConfig is one of {', '.join(SECTIONS)}."
+        )
     new = {
         f"{job}.{what}": f"{verb} {noun} {{name@}}" if noun else f"{verb} “{{name@}}”"
         for job, noun in jobs.items()

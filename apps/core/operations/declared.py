@@ -119,12 +119,10 @@ class Operation:
     target_name: str = ""
 
     def __call__(self, body: F) -> F:
-        """Raises ValueError for a name that is declared already, and for sentences of
-        an app without a section for them."""
+        """Raises ValueError for a name that is declared already."""
         if self.name in REGISTRY:
             raise ValueError(f"There is an operation {self.name} already.")
         self.app, self.body = body.__module__.split(".")[1], body
-        section = self._audit_section() if self.says else ""
         own = (self.scope,) if isinstance(self.scope, str) else tuple(self.scope)
         accepted = own or (Scope.READ if self.reads else Scope.MANAGE,)
         enough = ROLE_FOR.get(accepted[0])
@@ -135,20 +133,10 @@ class Operation:
             if parameter not in CALLER and is_a(Model, hints[parameter]):
                 self.target, self.target_name = hints[parameter], parameter
         self.inputs = Inputs.of(body, (*CALLER, self.target_name), partial=self.partial)
-        REGISTRY[self.name] = body.operation = self  # type: ignore[attr-defined]
         if self.says:
-            words.declare(section, self.says)
+            words.declare(getattr(apps.get_app_config(self.app), "audit_section", ""), self.says)
+        REGISTRY[self.name] = body.operation = self  # type: ignore[attr-defined]
         return body
-
-    def _audit_section(self) -> str:
-        config = apps.get_app_config(self.app)
-        section = getattr(config, "audit_section", "")
-        if section not in words.SECTIONS:
-            raise ValueError(
-                f"{self.name} has sentences of the audit log (`says`), so {type(config).__name__}"
-                f" needs an `audit_section`: one of {', '.join(words.SECTIONS)}."
-            )
-        return section
 
     @property
     def about(self) -> str:
@@ -179,9 +167,8 @@ class Operation:
         row = rows.filter(**{self.within: project}, **address).first()
         if row is None:
             named = " and ".join("id" if name == "pk" else name for name in address)
-            raise Http404(
-                f"This project has no {self.target._meta.verbose_name} with this {named}."
-            )
+            noun = self.target._meta.verbose_name
+            raise Http404(f"This project has no {noun} with this {named}.")
         return row
 
     def run(

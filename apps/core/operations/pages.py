@@ -7,7 +7,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
@@ -65,10 +64,9 @@ def _view(operation: Operation, page: Page) -> Any:
             return redirect(page.then(target, returned))
         if page.then:
             return redirect(page.then, project.slug)
-        made = target is None or isinstance(returned, type(target))
-        if made and isinstance(returned, Model):
-            returned = page_of_row(returned, project.slug)
-        return redirect(returned) if made else _back(page, project, target, rows)
+        if target is None or isinstance(returned, type(target)):
+            target, rows = returned, {}
+        return _back(page, project, target, rows)
 
     view.__name__ = operation.page_route
     view.shows = operation.shows  # type: ignore[attr-defined]
@@ -80,10 +78,9 @@ def _prefilled(operation: Operation) -> Query:
     and fields that name a row, are looked at by the form.
     """
     inputs, query = operation.inputs, dict(query_of(form_of(operation)))
-    for name, schema in inputs.query.items():
-        free = schema.get("type") in ("string", "array") or name in inputs.references
-        if name in query and not free:
-            query[name] = {key: value for key, value in schema.items() if key != "required"}
+    for name in query.keys() & inputs.query.keys() - inputs.references.keys():
+        schema = dict(inputs.query[name]) | {"required": False}
+        query[name] = query[name] if schema.get("type") in ("string", "array") else schema
     return query
 
 
