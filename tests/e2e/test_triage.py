@@ -155,15 +155,15 @@ def correct_the_step(page: Any, failure: Failure) -> None:
         page.keyboard.press("m")
         page.keyboard.type("0")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("Blamed step #0")).to_be_visible()
+        expect(page.get_by_role("link", name="Blamed step #0")).to_be_visible()
         if taken_back:
             page.keyboard.press("u")  # a key again, although the field had the focus
-            expect(page.get_by_text(f"Blamed step #{first}")).to_be_visible()
+            expect(page.get_by_role("link", name=f"Blamed step #{first}")).to_be_visible()
     page.locator(f"#m{first}").get_by_role("button", name="Blame this step").press("Enter")
-    expect(page.get_by_text(f"Blamed step #{first}")).to_be_visible()
+    expect(page.get_by_role("link", name=f"Blamed step #{first}")).to_be_visible()
     for number in (0, first):
         page.locator("body").press("u")
-        expect(page.get_by_text(f"Blamed step #{number}")).to_be_visible()
+        expect(page.get_by_role("link", name=f"Blamed step #{number}")).to_be_visible()
 
 
 def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -40,19 +39,21 @@ def test_the_reward_is_reviewed_before_grpo(skill: float, overridden: bool, data
     pass_probes(demo.environment)
     rng = random.Random(0)
 
-    def answered(job: Any, title: str) -> None:
-        assert isinstance(job, EvalRun) and job.split == "train"
-        answer_all(job, skill, rng)
+    def answered(*stations: Any) -> None:
+        for station in stations:
+            assert isinstance(station.job, EvalRun) and station.job.split == "train"
+            answer_all(station.job, skill, rng)
 
     demo.wait = answered  # type: ignore[method-assign]
-    demo.review(make_base(project, data_dir))
+    demo.review(demo.samples_to_review(make_base(project, data_dir)))
     lock = lock_of(environment=demo.environment, tasks=demo.training_tasks(), by=demo.user)
     assert not lock.locked and lock.state == ("override" if overridden else "unlocked"), (
         lock.reasons
     )
     assert LockOverride.objects.exists() is overridden and not ReviewPolicy.objects.exists()
     assert set(Judgement.objects.values_list("note", flat=True)) == {wheel.JUDGED_BY_SCRIPT}
-    demo.review(demo.project.model_versions.get())  # a second demo finds it open
+    again = demo.samples_to_review(demo.project.model_versions.get())
+    assert again is None  # a second demo finds it open
     assert EvalRun.objects.count() == 1
 
 

@@ -20,6 +20,7 @@ from apps.evals import drafts
 from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalSet, Origin, Sample, Split
 from apps.failures.models import Rubric
+from apps.registry.engines import IN_PROCESS, choose
 from apps.reviews import actions
 from apps.reviews.drift import drift_of
 from apps.reviews.evidence import environment_locks, lock_of, traits_of
@@ -268,6 +269,8 @@ def test_an_evaluation_that_is_tried_again_mixes_no_judges(judged: Made) -> None
     goes on.
     """
     run = make_run(judged.eval_set, judged.base, judged.environment)
+    run.spec["engine"] = choose(judged.base, IN_PROCESS)
+    run.save(update_fields=["spec"])
     record_scorer(run, run.environment)
     evaluation_spec(run)
     Rubric.objects.update(model="lenient")

@@ -19,6 +19,7 @@ import pytest
 from apps.core.child import Child
 from tests.forms import form_of
 from workers.lib import program
+from workers.lib.typed import plain
 
 
 class Ran(Child):
@@ -32,9 +33,9 @@ class Ran(Child):
         return self.process.returncode
 
 
-def start(command: Sequence[str], spec_path: Path, spec: dict, stderr_path: Path) -> Child:
+def start(command: Sequence[str], spec_path: Path, spec: Any, stderr_path: Path) -> Child:
     """As `apps.core.child.start`: use `monkeypatch.setattr(child, "start", here.start)`."""
-    spec_path.write_text(json.dumps(spec))
+    spec_path.write_text(json.dumps(plain(spec)))
     name, events = command[-1], stderr_path.with_suffix(".events")
     status: Any = 0
     with events.open("wb", buffering=0) as file, pytest.MonkeyPatch.context() as patch:

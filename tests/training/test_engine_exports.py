@@ -45,6 +45,7 @@ from tests.factories import (
     override,
 )
 from workers.lib.specs.methods import CONFIGS
+from workers.lib.specs.sft import SftRow
 from workers.lib.typed import convert
 
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -705,7 +706,7 @@ def test_a_template_without_a_system_role_gets_the_tools_from_the_user(
         {"role": "user", "content": "Please."},
     ]
     asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Close it."}]
-    row = row_of_example("key", {"messages": asked, "turns": turns, "tools": []}, NO_SYSTEM)
+    row = row_of_example("key", SftRow(messages=asked, turns=turns, tools=[]), NO_SYSTEM)
     assert [message["content"] for message in row.messages] == ["Be brief.\n\nClose it."]
     assert [turn["content"] for turn in row.turns] == ["Which?", "The first.\n\nPlease."]
 
@@ -737,9 +738,10 @@ def test_a_gold_episode_leaves_unless_a_later_turn_says_what_is_held_out(
         Method.SFT,
         run.spec | {"config": to_builtins(convert(SFT, CONFIGS["sft"], "config"))},
     )
-    asked = {"messages": [{"role": "user", "content": "Please help."}], "tools": []}
+    asked = [{"role": "user", "content": "Please help."}]
     monkeypatch.setattr(
-        "apps.training.engines.exporting.sft_row", lambda *_: asked | {"turns": TURNS}
+        "apps.training.engines.exporting.sft_row",
+        lambda *_: SftRow(messages=asked, tools=[], turns=TURNS),
     )
     made = contents(export(run=run, engine="trl", by=run.created_by).content)
     rows = lines_of(made["data/train.jsonl"])
@@ -747,7 +749,8 @@ def test_a_gold_episode_leaves_unless_a_later_turn_says_what_is_held_out(
     held = run.dataset.eval_set.tasks.filter(split="holdout").first()
     later = [*TURNS, held.messages[-1], {"role": "assistant", "content": "Done, too."}]
     monkeypatch.setattr(
-        "apps.training.engines.exporting.sft_row", lambda *_: asked | {"turns": later}
+        "apps.training.engines.exporting.sft_row",
+        lambda *_: SftRow(messages=asked, tools=[], turns=later),
     )
     with pytest.raises(HoldoutLeak, match="Nothing was trained"):
         export(run=run, engine="trl", by=run.created_by)

@@ -175,7 +175,7 @@ def test_the_memory_of_a_real_process_ends_and_the_run_goes_on_with_less(
         "Retrying with less memory and the same update: micro_batch to 4 (now 64)" in note.message
     )
     if not real:
-        monkeypatch.setattr(runner, "command", lambda job: [sys.executable, "-c", TELLS])
+        monkeypatch.setattr(runner, "command", lambda *_: [sys.executable, "-c", TELLS])
     runner.run(run)
     run = ended(run)
     # the model is too small to be right once

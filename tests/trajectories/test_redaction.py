@@ -471,7 +471,7 @@ def test_a_pattern_that_hangs_other_engines_does_not_hang() -> None:
 
 def test_presidio_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presidio, "is_installed", lambda: False)
-    with pytest.raises(RuleError, match=r"pip install -r requirements-presidio\.txt"):
+    with pytest.raises(RuleError, match=r"pip install -r requirements/presidio\.txt"):
         Redactor([Rule("presidio", "presidio")])
 
 

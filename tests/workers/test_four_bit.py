@@ -114,6 +114,6 @@ def test_without_bitsandbytes_it_says_what_to_install(
         "find_spec",
         lambda name, *a: None if name == "bitsandbytes" else found(name, *a),
     )
-    with pytest.raises(SpecError, match=r"needs bitsandbytes.*requirements-qlora\.txt"):
+    with pytest.raises(SpecError, match=r"needs bitsandbytes.*requirements/qlora\.txt"):
         trained("sft", sft_spec(make_spec, steps=1, load_in_4bit=True), events)
     assert not events.rows("metric")

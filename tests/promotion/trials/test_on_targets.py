@@ -178,7 +178,7 @@ def test_who_moves_the_channel_meanwhile_ends_it(scene: Scene, kind: str) -> Non
         job = promotions.rollback(channel=scene.channel, by=scene.by, reason="worse")
     else:
         job = promotions.promote(
-            channel=scene.channel, gate_report=trial.gate_report, by=scene.by, reason="sure"
+            channel=scene.channel, report=trial.gate_report, by=scene.by, reason="sure"
         )
     trial.refresh_from_db()
     assert trial.state == "stopped" and "was stopped" in trial.ended_because

@@ -462,7 +462,7 @@ def two_people(channel: Channel, report: GateReport) -> None:
 
 def approved(report: GateReport) -> Any:
     second = make_member(report.project, Role.ENGINEER)
-    promotions.promote(channel=report.channel, gate_report=report, by=second, reason="better")
+    promotions.promote(channel=report.channel, report=report, by=second, reason="better")
     return second
 
 
@@ -565,9 +565,7 @@ def test_who_may_not_promote_may_not_stop_either(trial: Trial, channel: Channel)
 def test_a_promotion_of_the_candidate_by_hand_ends_it_promoted(
     trial: Trial, channel: Channel, report: GateReport
 ) -> None:
-    promotions.promote(
-        channel=channel, gate_report=report, by=admin_of(channel.project), reason="sure"
-    )
+    promotions.promote(channel=channel, report=report, by=admin_of(channel.project), reason="sure")
     trial.refresh_from_db()
     assert trial.state == "promoted" and "sure" in trial.ended_because and looked(trial) == "ended"
 
