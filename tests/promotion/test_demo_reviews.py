@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
