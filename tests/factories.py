@@ -405,10 +405,7 @@ def unsearched() -> Iterator[None]:
     """Tasks of a made set differ by their ticket: to look for leaks among them was three quarters
     of what a set takes.
     """
-    with (
-        patch("apps.evals.actions.leaks_of", return_value=[]),
-        patch("apps.evals.drafts.leaks_of", return_value=[]),
-    ):
+    with patch("apps.evals.holdout.leaks.near", return_value=[]):
         yield
 
 

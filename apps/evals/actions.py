@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 
 from apps.core import locks
 from apps.core.actions import audit
@@ -156,19 +155,24 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
 
 @dataclass(frozen=True)
 class TasksMade:
-    """`conflicts` and `leaks` are what was left out: (task, other) with the same request or a
-    common group, where the other is across a hold-out; and tasks that are nearly the same.
-    """
+    """`crossings`: what was left out, and what of it is on the other side of a hold-out."""
 
     made: int
     duplicates: int
-    conflicts: list[tuple[Task, Task]]
-    leaks: list[leaks.Leak]
+    crossings: list[leaks.Leak]
     without_expected: int = 0
 
     @property
+    def conflicts(self) -> list[leaks.Leak]:
+        return [leak for leak in self.crossings if leak.is_exact]
+
+    @property
+    def leaks(self) -> list[leaks.Leak]:
+        return [leak for leak in self.crossings if not leak.is_exact]
+
+    @property
     def left_out(self) -> int:
-        return len(self.conflicts) + len(self.leaks)
+        return len(self.crossings)
 
 
 @transaction.atomic
@@ -207,31 +211,16 @@ def store_tasks(
 
     Left out and counted: a prompt or key that the set already has, and tasks that are, nearly are,
     or share a group with something on the other side of a hold-out of the project
-    (`groups.conflicts`). Raises EvalSetError for a frozen set.
+    (`leaks.crossings`). Raises EvalSetError for a frozen set.
     """
-    eval_set = locked_draft(eval_set)
-    have = set(eval_set.tasks.values_list("canonical_hash", flat=True))
-    keys = set(eval_set.tasks.values_list("key", flat=True))
-    offered, new = list(tasks), []
-    for task in offered:
-        if task.canonical_hash not in have and task.key not in keys:
-            have.add(task.canonical_hash)
-            keys.add(task.key)
-            new.append(task)
-    duplicates = len(offered) - len(new)
-    known = _held_of(eval_set, offered)
-    conflicts = list(groups.conflicts(eval_set.project, new))
-    refused = {task.key for task, _ in conflicts}
-    allowed = [task for task in new if task.key not in refused]
-    near = leaks_of(eval_set.project, allowed)
-    held = (
-        {other.canonical_hash for _, other in conflicts}
-        | {leak.theirs_hash for leak in near}
-        | known
-    )
+    eval_set, offered = locked_draft(eval_set), list(tasks)
+    new, known = _without_known(eval_set, offered)
+    crossings = list(leaks.crossings(eval_set.project, new))
+    held = known | {leak.theirs_hash for leak in crossings}
     record_membership(eval_set.project, held, by=viewer or by, detail=f"left out of {eval_set}")
-    leaking = {leak.key for leak in near}
-    good = [task for task in allowed if task.key not in leaking]
+    crossing = {leak.key for leak in crossings}
+    good = [task for task in new if task.key not in crossing]
+    made = TasksMade(len(good), len(offered) - len(new), crossings)
     _insert(good)
     in_evals(trajectories=[task.trajectory_id for task in good if task.trajectory_id], by=by)
     audit(
@@ -241,29 +230,32 @@ def store_tasks(
         target=eval_set,
         name=str(eval_set),
         what=what,
-        made=len(good),
-        duplicates=duplicates,
-        guarded=len(conflicts),
-        leaks=len(near),
+        made=made.made,
+        duplicates=made.duplicates,
+        guarded=len(made.conflicts),
+        leaks=len(made.leaks),
     )
-    return TasksMade(len(good), duplicates, conflicts, near)
+    return made
 
 
-def _held_of(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
-    """The canonical hashes of the set's held-out tasks with the request or key of one of these:
-    telling somebody reveals that they are held out."""
-    same = Q(canonical_hash__in=[task.canonical_hash for task in tasks]) | Q(
-        key__in=[task.key for task in tasks]
-    )
-    return set(eval_set.tasks.holdout().filter(same).values_list("canonical_hash", flat=True))
-
-
-def _require_new(eval_set: EvalSet, task: Task) -> None:
-    """Raises EvalSetError if the set has its key or request."""
-    if eval_set.tasks.filter(Q(canonical_hash=task.canonical_hash) | Q(key=task.key)).exists():
-        error = EvalSetError(f"{eval_set} already has a task with this key or request.")
-        error.held = _held_of(eval_set, [task])
-        raise error
+def _without_known(eval_set: EvalSet, offered: Sequence[Task]) -> tuple[list[Task], set[str]]:
+    """Those whose request and key the set does not have, each once. And the canonical hashes of the
+    set's held-out tasks that the others have in common with it: telling somebody reveals that they
+    are held out.
+    """
+    rows = list(eval_set.tasks.values_list("canonical_hash", "key", "split"))
+    hashes, keys = {row[0] for row in rows}, {row[1] for row in rows}
+    new, wanted = [], {name for task in offered for name in (task.canonical_hash, task.key)}
+    for task in offered:
+        if task.canonical_hash not in hashes and task.key not in keys:
+            hashes.add(task.canonical_hash)
+            keys.add(task.key)
+            new.append(task)
+    return new, {
+        canonical
+        for canonical, key, split in rows
+        if split == Split.HOLDOUT and not wanted.isdisjoint((canonical, key))
+    }
 
 
 def locked_draft(eval_set: EvalSet) -> EvalSet:
@@ -280,21 +272,18 @@ def locked_draft(eval_set: EvalSet) -> EvalSet:
     return locked
 
 
-def leaks_of(project: Project, tasks: Sequence[Task]) -> list[leaks.Leak]:
-    """What these tasks share with the other side of the project's hold-outs, and of the hold-out
-    that they form themselves.
-    """
-    held = [task for task in tasks if task.split == Split.HOLDOUT]
-    rest = [task for task in tasks if task.split != Split.HOLDOUT]
-    pairs = [*leaks.of_held(project, held), *leaks.of_tasks(rest)]
-    return pairs + (list(leaks.across(tasks)) if held and rest else [])
-
-
 def _added(task: Task, by: Any) -> Task:
-    """Inserts one task into its locked set. Raises EvalSetError."""
+    """Inserts one task into its locked set. Raises EvalSetError, for a leak HoldoutLeak with the
+    two tasks next to each other.
+    """
     eval_set = task.eval_set
-    _require_new(eval_set, task)
-    _insert_one(task)
+    new, known = _without_known(eval_set, [task])
+    if not new:
+        error = EvalSetError(f"{eval_set} already has a task with this key or request.")
+        error.held = known
+        raise error
+    refuse_crossings(new)
+    _insert(new)
     audit(
         "task.created",
         project=eval_set.project,
@@ -401,24 +390,17 @@ def require_unevaluated(task: Task) -> None:
         )
 
 
-def more_of(pairs: Sequence[leaks.Leak]) -> str:
-    return f"There are {len(pairs) - 1} more such pairs. " if len(pairs) > 1 else ""
-
-
 def _require_draft(eval_set: EvalSet) -> None:
     if eval_set.is_frozen:
         raise EvalSetError(FROZEN.format(eval_set))
 
 
-def _insert_one(task: Task) -> None:
-    """Raises HoldoutLeak with the two tasks next to each other, or EvalSetError for anything else
-    that the database refuses.
+def refuse_crossings(tasks: Sequence[Task]) -> None:
+    """Raises HoldoutLeak if one of these tasks is the same as, similar to, or in a group with a
+    task on the other side of a hold-out.
     """
-    for _, other in groups.conflicts(task.project, [task]):
-        raise leak_of(task, other)
-    if pairs := leaks_of(task.project, [task]):
-        raise HoldoutLeak(str(pairs[0]), pairs[0])
-    _insert([task])
+    for leak in leaks.crossings(tasks[0].project, tasks):
+        raise HoldoutLeak(str(leak), leak)
 
 
 def require_requests(tasks: list[Task]) -> None:
@@ -442,14 +424,9 @@ def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
     """
     if "never_trains" not in str(error):
         return EvalSetError("Two tasks in the set have the same key or request.")
-    for task, other in groups.conflicts(tasks[0].project, tasks):
-        return leak_of(task, other)
+    for leak in leaks.exact(tasks[0].project, tasks):
+        return HoldoutLeak(str(leak), leak)
     return HoldoutLeak(
         "A task is both in a hold-out and outside it. A hold-out must not share tasks with training"
         " data."
     )
-
-
-def leak_of(task: Task, other: Task) -> HoldoutLeak:
-    pair = leaks.same(task, other)
-    return HoldoutLeak(str(pair), pair)

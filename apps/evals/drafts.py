@@ -23,13 +23,10 @@ from apps.evals.actions import (
     HoldoutLeak,
     content_of,
     leak_from,
-    leak_of,
-    leaks_of,
     locked_draft,
-    more_of,
 )
 from apps.evals.canonical import group_key, set_digest
-from apps.evals.holdout import groups, judged, leaks
+from apps.evals.holdout import groups, leaks
 from apps.evals.holdout.splits import choose_holdout
 from apps.evals.models import WAITING, EvalSet, EvalSetState, Origin, Split, Task
 from apps.evals.near_duplicates import compare
@@ -209,7 +206,7 @@ def _alike(project: Project, tasks: list[Task], kept: set[str], used: set[str]) 
     """
     names = {task.group for task in tasks}
     linked = [(one.group, other.group, score) for one, other, score in leaks.within(tasks)]
-    linked += [(one.group, other.group, 1.0) for one, other in judged.within(project, tasks)]
+    linked += [(one.group, other.group, 1.0) for one, other in groups.judged_same(project, tasks)]
     of_key: dict[str, set[str]] = defaultdict(set)
     for name in names:
         of_key[group_key(name)].add(name)
@@ -281,12 +278,11 @@ def freeze(*, eval_set: EvalSet, by: Any, without_holdout: WithoutHoldout = Fals
             f"{waiting} synthetic variants need review. Use or discard the batch before freezing."
         )
     # a person may have judged them to be the same task since
-    for task, other in groups.conflicts(locked.project, tasks):
-        raise leak_of(task, other)
-    if found := leaks_of(locked.project, tasks):
-        raise HoldoutLeak(
-            f"{found[0]} {more_of(found)}Remove one of each pair before freezing.", found[0]
-        )
+    for leak in leaks.exact(locked.project, tasks):
+        raise HoldoutLeak(str(leak), leak)
+    if found := list(leaks.near(locked.project, tasks)):
+        more = f"There are {len(found) - 1} more such pairs. " if len(found) > 1 else ""
+        raise HoldoutLeak(f"{found[0]} {more}Remove one of each pair before freezing.", found[0])
     locked.state, locked.digest = (
         EvalSetState.FROZEN,
         set_digest(content_of(task) for task in tasks),

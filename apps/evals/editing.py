@@ -13,7 +13,6 @@ from django.db.models import Q
 from apps.core.actions import audit
 from apps.evals import actions, drafts
 from apps.evals.canonical import canonical_hash, digest_of
-from apps.evals.holdout import groups
 from apps.evals.models import EvalSet, EvalSetState, Origin, Split, Task
 from apps.evals.variants import batches
 
@@ -109,7 +108,7 @@ def edit_task(
     if changed:
         actions.require_unevaluated(found)
         actions.require_requests([found])
-        _check([found])
+        actions.refuse_crossings([found])
         _save(found)
         audit(
             "task.edited",
@@ -128,16 +127,6 @@ def _tag(task: Task, tags: Sequence[str]) -> None:
     rest = {name: value for name, value in task.metadata.items() if name != TAGS}
     named = tags_of({TAGS: list(tags)})
     task.metadata = rest | ({TAGS: named} if named else {})
-
-
-def _check(tasks: list[Task]) -> None:
-    """Raises HoldoutLeak if one of them is the same as, similar to, or in a group with a task on
-    the other side of a hold-out.
-    """
-    for task, other in groups.conflicts(tasks[0].project, tasks):
-        raise actions.leak_of(task, other)
-    if found := actions.leaks_of(tasks[0].project, tasks):
-        raise actions.HoldoutLeak(str(found[0]), found[0])
 
 
 def _save(task: Task) -> None:
@@ -192,7 +181,7 @@ def _move(tasks: list[Task], value: str, by: Any) -> int:
         task.split = value
     if moved:
         drafts.update_splits(moved)
-        _check(moved)
+        actions.refuse_crossings(moved)
     return len(moved)
 
 

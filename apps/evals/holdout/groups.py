@@ -9,7 +9,8 @@ recognised after the run was deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,8 +20,7 @@ from django.db.models import Q
 from apps.core.models import Project
 from apps.evals.canonical import canonical_hash, digest_of, group_key
 from apps.evals.formats.rows import GROUP_LENGTH
-from apps.evals.holdout import judged
-from apps.evals.models import EvalSet, Split, Task, TaskQuerySet
+from apps.evals.models import EvalSet, MeaningVerdict, Split, Task, TaskQuerySet
 from apps.evals.near_duplicates.text import is_slot, words
 from apps.trajectories.models import Trajectory
 from workers.lib.messages import is_example, is_prompt, text_of
@@ -228,7 +228,7 @@ def _conflicts(
     others = Task.objects.filter(project=project, guarded=0 if held else 1).select_related(
         "eval_set"
     )
-    same = judged.same_as(project, {task.canonical_hash for task in tasks})
+    same = _judged_same(project, {task.canonical_hash for task in tasks})
     wanted = {task.canonical_hash for task in tasks}.union(*same.values())
     others = others.filter(Q(canonical_hash__in=wanted) | by_group)
     hashes: dict[str, Task] = {}
@@ -244,6 +244,28 @@ def _conflicts(
         )
         if shared:
             yield task, shared
+
+
+def judged_same(project: Project, tasks: Sequence[Task]) -> Iterator[tuple[Task, Task]]:
+    """Pairs of these tasks that a person has judged to be the same task (`meaning`): they belong on
+    one side of a hold-out.
+    """
+    by_hash = {task.canonical_hash: task for task in tasks}
+    for name, others in _judged_same(project, by_hash.keys()).items():
+        yield from ((by_hash[name], by_hash[other]) for other in others if other in by_hash)
+
+
+def _judged_same(project: Project, hashes: Collection[str]) -> dict[str, set[str]]:
+    """{canonical hash: hashes of the same task}, for those of these hashes that a person has
+    judged.
+    """
+    wanted, same = set(hashes), defaultdict(set)
+    rows = MeaningVerdict.objects.filter(project=project, verdict=MeaningVerdict.Verdict.SAME)
+    rows = rows.filter(Q(one__in=wanted) | Q(two__in=wanted))
+    for one, two in rows.values_list("one", "two"):
+        same[one].add(two)
+        same[two].add(one)
+    return {name: same[name] for name in wanted & same.keys()}
 
 
 def _names(task: Task, held: bool) -> list[str]:

@@ -1,16 +1,16 @@
 """What of a project's hold-outs also exists outside them: in tasks, and in every training text
 (`near_duplicates.search`).
 
-The database itself refuses the same prompt and the same group on both sides. A text that contains a
-held-out request in another form, its calls, or nearly the same task is refused here, whenever tasks
-are added, split or frozen, or anything trains.
+The database itself refuses the same prompt and the same group on both sides (`groups`). A text that
+contains a held-out request in another form, its calls, or nearly the same task is refused here,
+whenever tasks are added, split or frozen (`crossings`), or anything trains.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
@@ -21,10 +21,11 @@ from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.environments.packages import tasks_in
 from apps.evals.canonical import group_key
+from apps.evals.holdout import groups
 from apps.evals.models import Split, Task
 from apps.evals.near_duplicates import compare
 from apps.evals.near_duplicates.calls import words_of
-from apps.evals.near_duplicates.search import Held, HeldOut, Row, Why
+from apps.evals.near_duplicates.search import Held, HeldOut, Match, Row, Why
 from workers.lib.environments.packages.files import PackageProblem
 from workers.lib.environments.packages.texts import texts_of, without_tasks
 from workers.lib.messages import is_prompt
@@ -34,8 +35,11 @@ READ_AT_ONCE = 500
 # hold-outs whose index stays in this process's memory; one of 10,000 tasks takes about 150 MB
 INDEXES = 4
 SHOWN = 300  # characters of a request that a sentence quotes
-JUDGED = "judged"  # judged the same by a person: `judged`
+# why two tasks that `groups.conflicts` pairs count as one: the database or a person says so
+SAME, GROUP, JUDGED = "same", "group", "judged"
 REASONS: dict[str, str] = {
+    SAME: "are near-duplicates (100%)",
+    GROUP: "belong to the same group",
     JUDGED: "are the same task (decided by a person)",
     Why.SAYS: "are the same task (one contains the request of the other)",
     Why.CALLS: "are the same task (the same calls are expected)",
@@ -79,9 +83,11 @@ class Leak:
     @property
     def reason(self) -> str:
         """The reason, as the end of a sentence about the two."""
-        if not self.similarity:
-            return "belong to the same group"
         return REASONS[self.why] + (f" ({self.similarity:.0%})" if self.why == Why.ALIKE else "")
+
+    @property
+    def is_exact(self) -> bool:
+        return self.why in (SAME, GROUP, JUDGED)
 
     @property
     def theirs_is_held(self) -> bool:
@@ -97,24 +103,19 @@ def request_of(task: Task) -> str:
     return "\n".join(words_of(message) for message in task.messages if not is_prompt(message))
 
 
-def same(task: Task, other: Task) -> Leak:
-    """Whether the two have the same request (similarity 1), the same group (0), or were judged the
-    same task by a person.
-    """
-    found = Leak(
-        task.key,
-        request_of(task),
-        request_of(other),
-        _location(other),
-        1.0,
-        other.canonical_hash,
-        ours_hash=task.canonical_hash,
+def between(
+    ours: Task, theirs: Task, why: str, similarity: float = 1.0, *, ours_is_held: bool = False
+) -> Leak:
+    return Leak(
+        ours.key,
+        request_of(ours),
+        request_of(theirs),
+        _location(theirs),
+        similarity,
+        theirs.canonical_hash,
+        why,
+        ours.canonical_hash if ours_is_held else "",
     )
-    if other.canonical_hash == task.canonical_hash:
-        return found
-    if _groups(task) & _groups(other):
-        return replace(found, similarity=0.0)
-    return replace(found, why=JUDGED)
 
 
 def _groups(task: Task) -> set[str]:
@@ -136,6 +137,42 @@ def row_of(task: Task) -> dict:
 
 def _row(task: Task) -> Row:
     return Row.of(row_of(task))
+
+
+# Tasks against the other side of the project's hold-outs
+
+
+def crossings(project: Project, tasks: Sequence[Task]) -> Iterator[Leak]:
+    """What these tasks have in common with the other side of the project's hold-outs, and of the
+    hold-out that they form themselves; exact matches first. What exactly matches is not searched
+    further.
+    """
+    matched = set()
+    for leak in exact(project, tasks):
+        matched.add(leak.key)
+        yield leak
+    yield from near(project, [task for task in tasks if task.key not in matched])
+
+
+def exact(project: Project, tasks: Sequence[Task]) -> Iterator[Leak]:
+    """The same request (similarity 1), the same group (0), or the same task as judged by a
+    person.
+    """
+    for task, other in groups.conflicts(project, tasks):
+        if other.canonical_hash == task.canonical_hash:
+            why = SAME
+        else:
+            why = GROUP if _groups(task) & _groups(other) else JUDGED
+        yield between(task, other, why, float(why != GROUP), ours_is_held=True)
+
+
+def near(project: Project, tasks: Sequence[Task]) -> Iterator[Leak]:
+    held = [task for task in tasks if task.split == Split.HOLDOUT]
+    rest = [task for task in tasks if task.split != Split.HOLDOUT]
+    yield from of_held(project, held)
+    yield from of_tasks(rest)
+    if held and rest:
+        yield from _across(held, rest)
 
 
 # Rows against the hold-outs of a project
@@ -237,48 +274,27 @@ def of_held(
     """
     tasks = Task.objects.all() if among is None else among
     rest = tasks.filter(project=project, guarded=0).select_related("eval_set")
-    if held:
-        yield from _between(held, rest.iterator(chunk_size=READ_AT_ONCE))
+    if not held:
+        return
+    for task, other, match in _matches(held, rest.iterator(chunk_size=READ_AT_ONCE)):
+        yield between(task, other, match.why, match.similarity, ours_is_held=True)
 
 
-def across(tasks: Sequence[Task]) -> Iterator[Leak]:
-    """What the tasks of one set have on both sides of its hold-out; a leak has the key of the task
-    outside.
-    """
-    held = [task for task in tasks if task.split == Split.HOLDOUT]
-    rest = [task for task in tasks if task.split != Split.HOLDOUT]
-    for leak in _between(held, rest):
-        other = next(task for task in held if task.key == leak.key)
-        ours = next(task for task in rest if task.canonical_hash == leak.theirs_hash)
-        yield Leak(
-            ours.key,
-            request_of(ours),
-            request_of(other),
-            _location(other),
-            leak.similarity,
-            other.canonical_hash,
-            leak.why,
-        )
+def _across(held: Sequence[Task], rest: Sequence[Task]) -> Iterator[Leak]:
+    """What two sides of one set have in common; a leak has the key of the task outside."""
+    for task, other, match in _matches(held, rest):
+        yield between(other, task, match.why, match.similarity)
 
 
-def _between(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[Leak]:
+def _matches(held: Sequence[Task], rest: Iterable[Task]) -> Iterator[tuple[Task, Task, Match]]:
+    """(held-out task, the first of the rest that contains something of it, how)."""
     index = HeldOut([_as_held(task) for task in held])
-    told: set[int] = set()
+    matched: set[int] = set()
     read: dict[int, Task] = {}
     for match in index.search(_remembered(rest, read)):
-        task, other = held[match.held], read[match.key]
-        if match.held not in told:
-            told.add(match.held)
-            yield Leak(
-                task.key,
-                request_of(task),
-                request_of(other),
-                _location(other),
-                match.similarity,
-                other.canonical_hash,
-                match.why,
-                task.canonical_hash,
-            )
+        if match.held not in matched:
+            matched.add(match.held)
+            yield held[match.held], read[match.key], match
 
 
 def _remembered(tasks: Iterable[Task], read: dict[int, Task]) -> Iterator[tuple[int, Row]]:

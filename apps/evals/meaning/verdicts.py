@@ -3,7 +3,7 @@ content of the two.
 
 The same task may not be on both sides: the one in the draft that could train is removed
 immediately. Wherever both appear again (adding, splitting, freezing, training), they are refused
-like the same request (`holdout.judged`).
+like the same request (`holdout.groups`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from apps.evals import actions, from_failures
 from apps.evals.forms import FROM_FAILURE, FailureTaskForm, drafts_of
 from apps.evals.from_failures import make_task, open_draft
 from apps.evals.from_production import MOST, newest
-from apps.evals.holdout.leaks import Leak, same
+from apps.evals.holdout.leaks import Leak
 from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
 from apps.evals.source_runs import RunStep, failed_step, recorded_results
@@ -152,7 +152,7 @@ def _save(
     if made.duplicates:
         form.add_error(None, f"{eval_set} already has this request. Choose another step or set.")
         return None
-    leak = made.leaks[0] if made.leaks else same(*made.conflicts[0])
+    leak = made.crossings[0]
     if data["split"] != Split.HOLDOUT:  # seeing a held-out request is a view
         record_leak_views(project, [leak], by=by)
     return leak
