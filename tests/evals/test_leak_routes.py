@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import random
+from copy import deepcopy
+from functools import cache
 
 import pytest
 
@@ -23,9 +25,16 @@ SEED, HELD = 77, amount(24, 56)
 LONG = ("meeting", "email", "transfer", "flight", "product", "salad", "boilerplate")
 
 
+drawn = cache(World)  # its thousands of words cost more than a search
+
+
+def world_of(seed: int) -> World:
+    return deepcopy(drawn(seed))
+
+
 @pytest.fixture(scope="module")
 def held() -> list[Invented]:
-    return World(SEED).tasks(HELD)
+    return world_of(SEED).tasks(HELD)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +50,7 @@ def caught(index: HeldOut, rows: list[dict]) -> set[int]:
 def test_a_request_is_found_in_every_wrapping_and_place(
     name: str, held: list[Invented], index: HeldOut
 ) -> None:
-    world = World(SEED + 1)
+    world = world_of(SEED + 1)
     rows = [VERBATIM[name](world, task) for task in held]
     missed = [held[at].request for at in sorted(set(range(len(held))) - caught(index, rows))]
     assert missed == []
@@ -51,7 +60,7 @@ def test_a_request_is_found_in_every_wrapping_and_place(
 def test_no_markup_and_no_decoration_of_lines_hides_a_request(
     name: str, held: list[Invented], index: HeldOut
 ) -> None:
-    world = World(SEED + 6)
+    world = world_of(SEED + 6)
     found = caught(index, [MARKUP[name](world, task) for task in held])
     assert [held[at].request for at in sorted(set(range(HELD)) - found)] == []
 
@@ -88,7 +97,7 @@ def test_no_look_alike_and_nothing_invisible_hides_a_request(
     name: str, held: list[Invented], index: HeldOut
 ) -> None:
     found = caught(
-        index, [chat(World(SEED), GLYPHS[name](task.request), in_words(task)) for task in held]
+        index, [chat(world_of(SEED), GLYPHS[name](task.request), in_words(task)) for task in held]
     )
     assert [held[at].request for at in sorted(set(range(HELD)) - found)] == []
 
@@ -118,7 +127,9 @@ def test_digits_for_letters_and_shuffled_words_hide_few_requests(
     name: str, held: list[Invented], index: HeldOut
 ) -> None:
     rng = random.Random(SEED)
-    rows = [chat(World(SEED), DISORDERED[name](task.request, rng), in_words(task)) for task in held]
+    rows = [
+        chat(world_of(SEED), DISORDERED[name](task.request, rng), in_words(task)) for task in held
+    ]
     assert len(caught(index, rows)) >= 0.95 * HELD
 
 
@@ -140,7 +151,7 @@ def test_digits_for_letters_of_number_words_and_identifiers(request_: str, disgu
 
 @pytest.mark.parametrize("name", TYPOS)
 def test_a_typo_in_every_fourth_word_hides_at_most_one_in_twenty(name: str) -> None:
-    world = World(SEED + 2)
+    world = world_of(SEED + 2)
     held = world.tasks(amount(60, 100))
     index = HeldOut([task.held() for task in held])
     found = caught(index, [TYPOS[name](world, task) for task in held])
@@ -149,14 +160,14 @@ def test_a_typo_in_every_fourth_word_hides_at_most_one_in_twenty(name: str) -> N
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_same_calls_are_the_same_task(name: str, held: list[Invented], index: HeldOut) -> None:
-    world = World(SEED + 3)
+    world = world_of(SEED + 3)
     assert caught(index, [CALLS[name](world, task) for task in held]) == set(range(HELD))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("calls", [True, False])
 def test_other_tasks_of_a_template_are_not_refused(family: str, calls: bool) -> None:
-    world = World(SEED + 4)
+    world = world_of(SEED + 4)
     tasks = world.tasks(amount(48, 120), [family])
     index = HeldOut([task.held(calls) for task in tasks[::2]])
     rest = tasks[1::2]
@@ -268,7 +279,7 @@ def test_a_short_request_of_common_words_counts_where_it_is_a_whole_passage(
 def test_calls_that_say_little_need_a_text_that_agrees(
     held: dict, call: dict, request_text: str, is_leak: bool
 ) -> None:
-    row = chat(World(0), request_text, json.dumps(call))
+    row = chat(world_of(0), request_text, json.dumps(call))
     match = found(asked("Show the open orders of this week", held), row)
     assert (match is not None) is is_leak
     assert match is None or match.why == Why.CALLS
@@ -281,7 +292,7 @@ def test_another_form_of_answer_lets_nothing_through() -> None:
     )
     turned = "On Friday at noon: please move the team lunch with Rosa"
     rows = [
-        chat(World(0), turned, "Done."),
+        chat(world_of(0), turned, "Done."),
         {"messages": [{"role": "user", "content": turned}], "expected": {"answer": "42"}},
     ]
     assert all(found(held, row) for row in rows)
@@ -310,7 +321,7 @@ PIZZAS = "Order three pizzas for the office on 7 March at 14:30 from Luigi, invo
 def test_a_value_misspelt_or_with_other_signs_is_that_value(
     old: str, new: str, is_leak: bool
 ) -> None:
-    row = {"text": f"{World(SEED).filling(60)}. {PIZZAS.replace(old, new)}"}
+    row = {"text": f"{world_of(SEED).filling(60)}. {PIZZAS.replace(old, new)}"}
     assert bool(found(asked(PIZZAS), row)) is is_leak
 
 
@@ -367,7 +378,7 @@ def test_markup_in_the_held_out_request_hides_nothing() -> None:
 
 
 def test_a_request_divided_by_junk_is_not_guessed_and_a_long_text_hides_nothing() -> None:
-    world = World(SEED + 5)
+    world = world_of(SEED + 5)
     task = world.task(["flight"])
     words = task.request.split(" ")
     scattered = " ".join(f"{word} {world.filling(9)}" for word in words)
