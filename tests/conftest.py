@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import warm
+
 # Begun first, so that no process of the suite is left alone with one of them at its end.
 LONG = tuple(
     f"tests/{name}.py"
@@ -112,6 +114,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(2_000, 10, 30)
         gc.enable()
+        warm.begin()
 
 
 def load_for_all() -> None:

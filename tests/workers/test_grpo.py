@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,6 +20,7 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tests import warm
 from tests.workers.conftest import Recorder, typed
 from workers import grpo
 from workers.lib.alarms import Watchman
@@ -1001,8 +1001,8 @@ def test_sigterm_saves_and_exits_with_143(run_spec: Callable[..., dict], tmp_pat
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(spec))
     reading, writing = os.pipe()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "workers.grpo", str(path)],
+    child = warm.Program(
+        ["workers.grpo", str(path)],
         pass_fds=[writing],
         env=os.environ | {"FLYWHEEL_EVENTS_FD": str(writing), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,

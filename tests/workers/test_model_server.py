@@ -9,8 +9,6 @@ import json
 import random
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ import openai
 import pytest
 import torch
 
-from flywheel.orphans import end_with_parent
+from tests import warm
 from tests.flywheel.machine import eventually
 from tests.workers.conftest import make_tiny_model
 from tests.workers.test_server_rollouts import RECORDED
@@ -65,12 +63,11 @@ class Running:
         words = f"{model} --port {port} --served-model-name base --max-loras 2 --max-lora-rank 8"
         self.log = folder / "server.log"
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "workers.model_server", *words.split(), *options],
+            self.process = warm.Program(
+                ["workers.model_server", *words.split(), *options],
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
-                preexec_fn=end_with_parent(signal.SIGKILL),
             )
         self.address = Address(f"{self.root}/v1", allow_private=True)
         eventually(

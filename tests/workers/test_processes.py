@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests import warm
 from tests.registry.model_server import chat, serving
 from tests.workers import in_parts
 from tests.workers.conftest import Recorder, tasks, typed
@@ -52,8 +52,8 @@ OF_ROUNDING = (
 
 def started(spec: dict, program: str = "tests.workers.paid_grpo", **env: str) -> subprocess.Popen:
     """Two processes, their events on standard output."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "workers.lib.processes", program, written(spec), "2"],
+    return warm.Program(
+        ["workers.lib.processes", program, written(spec), "2"],
         env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -280,10 +280,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
         two += [run("sft-shard-fail", ending="fail")]  # which the processes do not survive
         (folder / "runs.json").write_text(json.dumps(two))
         status, _, said = ended(
-            subprocess.Popen(
+            warm.Program(
                 [
-                    sys.executable,
-                    "-m",
                     "workers.lib.processes",
                     "tests.workers.in_parts",
                     str(folder / "runs.json"),

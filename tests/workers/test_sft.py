@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests import warm
 from tests.workers.conftest import Recorder, of_kind, tasks, typed
 from tests.workers.test_grpo_episodes import FORGETS
 from workers import sft
@@ -296,8 +296,8 @@ def test_sigterm_leaves_a_checkpoint_and_status_143(
     spec.write_text(
         json.dumps(of_kind(sft_spec(make_spec, steps=100_000, save_every=100_000), "sft"))
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workers.sft", str(spec)],
+    process = warm.Program(
+        ["workers.sft", str(spec)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.flywheel.machine import eventually
 from workers.lib.shares import GPUS
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(
 def started(spec: dict[str, Any], folder: Path, threads: int) -> subprocess.Popen[str]:
     path = folder / f"spec-{threads}.json"
     path.write_text(json.dumps(spec))
-    return subprocess.Popen(
-        [sys.executable, "-m", "workers.evaluate", str(path)],
+    return warm.Program(
+        ["workers.evaluate", str(path)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
