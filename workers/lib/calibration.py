@@ -8,6 +8,7 @@ answer among equally many chosen and rejected ones.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -91,12 +92,12 @@ def threshold(chosen: Sequence[float], rejected: Sequence[float]) -> float:
     above it plus that of rejected ones below it. Among equals the highest, because a bad answer
     that passes costs more. It lies halfway between two scores.
     """
-    values = sorted({*chosen, *rejected})
+    values, good, bad = sorted({*chosen, *rejected}), sorted(chosen), sorted(rejected)
     cuts = [values[0], *((low + high) / 2 for low, high in pairwise(values))]
 
     def right(cut: float) -> float:
-        passed = sum(score >= cut for score in chosen) / len(chosen)
-        return passed + sum(score < cut for score in rejected) / len(rejected)
+        passed = (len(good) - bisect_left(good, cut)) / len(good)
+        return passed + bisect_left(bad, cut) / len(bad)
 
     return max(cuts, key=lambda cut: (right(cut), cut))
 
