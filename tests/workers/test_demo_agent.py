@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import httpx2
@@ -17,6 +16,7 @@ import pytest
 from django.db.models import QuerySet
 
 from apps.trajectories.models import Trajectory
+from tests import warm
 from tests.factories import make_key, make_project
 from tests.workers.conftest import Recorder, typed
 from workers import demo_agent
@@ -156,15 +156,17 @@ def test_two_processes_log_every_run_once(
     )
     del spec["tasks"]
     path.write_text(json.dumps(spec))
-    done = subprocess.run(
-        [sys.executable, "-m", "workers.demo_agent", str(path)],
+    agent = warm.Program(
+        ["workers.demo_agent", str(path)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "2", "FLYWHEEL_EVENTS_FD": ""},
-        capture_output=True,
+        stdout=PIPE,
+        stderr=PIPE,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
+    output, said = agent.communicate()
+    assert agent.returncode == 0, said
     logged = Trajectory.objects.filter(project=project).order_by("external_id")
     assert [row.external_id for row in logged] == [f"demo-0-{number:04d}" for number in range(4)]
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [json.loads(line) for line in output.splitlines()]
     assert [row["done"] for row in events if row["type"] == "progress"] == [0, 1, 2, 3, 4]
