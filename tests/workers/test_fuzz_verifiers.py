@@ -44,6 +44,7 @@ def test_every_kind_of_the_registry_is_fuzzed() -> None:
     assert set(KINDS) == set(REGISTRY)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("kind", "options", "expected"), LIGHT)
 def test_a_hostile_answer_gets_a_score(kind: str, options: dict, expected: dict) -> None:
     judged = verifier(kind, options)
