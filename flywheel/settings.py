@@ -313,8 +313,9 @@ STATIC_URL = "static/"
 STATIC_ROOT = FLYWHEEL_DATA_DIR / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 # Collected by `prepare`: compressed, and under names with a digest of their content, which browsers
-# keep for ever.
+# keep for ever. The files under their plain names would only be packed a second time.
 WHITENOISE_USE_FINDERS = DEBUG
+WHITENOISE_KEEP_ONLY_HASHED_FILES = True
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "artifacts": artifact_store(os.environ.get("FLYWHEEL_ARTIFACTS", "")),
