@@ -142,9 +142,13 @@ def test_a_migration_builds_only_what_it_changes() -> None:
             "by_one",
             "one_each",
         ]
-        state.add_field("core", "one", "name", models.TextField(), preserve_default=True)
+        key = models.ForeignKey("core.Two", models.CASCADE, related_name="firsts")
+        state.add_field("core", "one", "best", key, preserve_default=True)
+        assert state.apps.get_model("core", "One") is one and one._meta.get_field("best")
+        assert [relation.related_model for relation in two._meta.related_objects] == [one]
+        state.rename_field("core", "one", "best", "first")
     changed = state.apps.get_model("core", "One")
-    assert changed._meta.get_field("name") and changed is not one
+    assert changed._meta.get_field("first") and changed is not one
     rebuilt = state.apps.get_model("core", "Two")
     assert rebuilt._meta.get_field("one").related_model is changed and rebuilt is not two
     assert [found.name for found in (*rebuilt._meta.indexes, *rebuilt._meta.constraints)] == [
