@@ -5,6 +5,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from html.parser import HTMLParser
 from urllib.parse import urljoin, urlsplit
 
@@ -64,13 +65,19 @@ def offers(url: str, html: str) -> list[tuple[str, str]]:
     return parser.found
 
 
+@cache
+def route_of(path: str) -> str:
+    """The name of its route, or nothing; most links are on every page."""
+    try:
+        return resolve(path).view_name
+    except Resolver404:
+        return ""
+
+
 def refused(roles: Mapping[str, Role | None], role: Role, url: str, html: str) -> Iterator[str]:
     """What of a page's offers this role may not do; `roles`: what each route needs."""
     for what, address in offers(url, html):
-        try:
-            route = resolve(urlsplit(address).path).view_name
-        except Resolver404:
-            continue
+        route = route_of(urlsplit(address).path)
         needed = roles.get(route)
         if needed is not None and role not in needed.upward:
             yield f"{what} {route} needs {needed}"
