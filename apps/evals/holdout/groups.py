@@ -26,6 +26,7 @@ from apps.trajectories.models import Trajectory
 from workers.lib.messages import is_example, is_prompt, text_of
 
 AT_ONCE = 1_000  # tasks per query
+SAME, GROUP, JUDGED = "same", "group", "judged"  # why two tasks belong on one side
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ def used_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
     return {task.group for task in tasks if group_key(task.group) in used}
 
 
-def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, Task]]:
-    """(task, other) for each task that shares its request or a group with the other side of a
+def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, Task, str]]:
+    """(task, other, why) for each task that shares its request or a group with the other side of a
     hold-out of the project, or that a person has judged to be the same task as one there.
 
     For held-out tasks, the others are all tasks that are not held out, by any of their groups; for
@@ -196,31 +197,27 @@ def refusal(project: Project, tasks: Iterable[Task]) -> Refusal | None:
 
     Hold-outs may have been frozen since these tasks were stored. Reveals no held-out content.
     """
-    pairs = [
-        (task, other) for task, other in conflicts(project, tasks) if task.split != Split.HOLDOUT
-    ]
-    if not pairs:
+    shared = [each for each in conflicts(project, tasks) if each[0].split != Split.HOLDOUT]
+    if not shared:
         return None
-    task, other = pairs[0]
-    more = f" So are {len(pairs) - 1:,} more of these tasks." if len(pairs) > 1 else ""
+    task, other, why = shared[0]
+    reason = {
+        SAME: "both are the same request",
+        GROUP: f"both are in the group “{other.group_key}”",
+        JUDGED: "a person judged them to be the same task",
+    }[why]
+    more = f" So are {len(shared) - 1:,} more of these tasks." if len(shared) > 1 else ""
     sentence = (
-        f"“{task.key}” is held out by {other.eval_set}: {_shared(task, other)}.{more} Tasks of a"
+        f"“{task.key}” is held out by {other.eval_set}: {reason}.{more} Tasks of a"
         " held-out group can never be trained on: remove it in a new version of the set, or split"
         " that set by another group."
     )
-    return Refusal(sentence, [other.canonical_hash for _, other in pairs])
-
-
-def _shared(task: Task, other: Task) -> str:
-    if task.canonical_hash == other.canonical_hash:
-        return "both are the same request"
-    name = next((name for name in _names(task, False) if name == other.group_key), "")
-    return f"both are in the group “{name}”" if name else "a person judged them to be the same task"
+    return Refusal(sentence, [other.canonical_hash for _, other, _ in shared])
 
 
 def _conflicts(
     project: Project, tasks: Sequence[Task], *, held: bool
-) -> Iterator[tuple[Task, Task]]:
+) -> Iterator[tuple[Task, Task, str]]:
     if not tasks:
         return
     names = {name for task in tasks for name in _names(task, held)}
@@ -238,12 +235,17 @@ def _conflicts(
         groups |= dict.fromkeys(_names(other, not held), other)
     for task in tasks:
         alike = (task.canonical_hash, *sorted(same.get(task.canonical_hash, ())))
-        same_request = [hashes[name] for name in alike if name in hashes]
-        shared = next(iter(same_request), None) or next(
-            (groups[name] for name in _names(task, held) if name in groups), None
-        )
-        if shared:
-            yield task, shared
+        own = _names(task, held)
+        others = [hashes[name] for name in alike if name in hashes]
+        others += [groups[name] for name in own if name in groups]
+        if others:
+            yield task, others[0], _why(task, others[0], own, _names(others[0], not held))
+
+
+def _why(task: Task, other: Task, own: Sequence[str], theirs: Sequence[str]) -> str:
+    if task.canonical_hash == other.canonical_hash:
+        return SAME
+    return JUDGED if set(own).isdisjoint(theirs) else GROUP
 
 
 def judged_same(project: Project, tasks: Sequence[Task]) -> Iterator[tuple[Task, Task]]:

@@ -20,7 +20,6 @@ from django.db.models.expressions import RawSQL
 from apps.core.models import Project
 from apps.environments.models import Environment
 from apps.environments.packages import tasks_in
-from apps.evals.canonical import group_key
 from apps.evals.holdout import groups
 from apps.evals.models import Split, Task
 from apps.evals.near_duplicates import compare
@@ -35,12 +34,10 @@ READ_AT_ONCE = 500
 # hold-outs whose index stays in this process's memory; one of 10,000 tasks takes about 150 MB
 INDEXES = 4
 SHOWN = 300  # characters of a request that a sentence quotes
-# why two tasks that `groups.conflicts` pairs count as one: the database or a person says so
-SAME, GROUP, JUDGED = "same", "group", "judged"
 REASONS: dict[str, str] = {
-    SAME: "are near-duplicates (100%)",
-    GROUP: "belong to the same group",
-    JUDGED: "are the same task (decided by a person)",
+    groups.SAME: "are near-duplicates (100%)",
+    groups.GROUP: "belong to the same group",
+    groups.JUDGED: "are the same task (decided by a person)",
     Why.SAYS: "are the same task (one contains the request of the other)",
     Why.CALLS: "are the same task (the same calls are expected)",
     Why.ALIKE: "are near-duplicates",
@@ -87,7 +84,7 @@ class Leak:
 
     @property
     def is_exact(self) -> bool:
-        return self.why in (SAME, GROUP, JUDGED)
+        return self.why in (groups.SAME, groups.GROUP, groups.JUDGED)
 
     @property
     def theirs_is_held(self) -> bool:
@@ -116,10 +113,6 @@ def between(
         why,
         ours.canonical_hash if ours_is_held else "",
     )
-
-
-def _groups(task: Task) -> set[str]:
-    return {group_key(name) for name in (task.group, *task.groups)}
 
 
 def _location(task: Task) -> str:
@@ -158,12 +151,8 @@ def exact(project: Project, tasks: Sequence[Task]) -> Iterator[Leak]:
     """The same request (similarity 1), the same group (0), or the same task as judged by a
     person.
     """
-    for task, other in groups.conflicts(project, tasks):
-        if other.canonical_hash == task.canonical_hash:
-            why = SAME
-        else:
-            why = GROUP if _groups(task) & _groups(other) else JUDGED
-        yield between(task, other, why, float(why != GROUP), ours_is_held=True)
+    for task, other, why in groups.conflicts(project, tasks):
+        yield between(task, other, why, float(why != groups.GROUP), ours_is_held=True)
 
 
 def near(project: Project, tasks: Sequence[Task]) -> Iterator[Leak]:

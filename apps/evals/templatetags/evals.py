@@ -9,7 +9,8 @@ from django import template
 
 from apps.evals import editing
 from apps.evals.comparison.measures import MS, RATE, TOKENS, USD
-from apps.evals.holdout.leaks import JUDGED, Leak
+from apps.evals.holdout.groups import JUDGED
+from apps.evals.holdout.leaks import Leak
 from apps.evals.paired import Mean
 from apps.evals.samples.transcript import request_of
 
