@@ -415,17 +415,15 @@ def _insert(tasks: list[Task]) -> None:
         with transaction.atomic():
             Task.objects.bulk_create(tasks)
     except IntegrityError as error:
-        raise leak_from(error, tasks) from error
+        raise refusal_of(error) from error
 
 
-def leak_from(error: IntegrityError, tasks: list[Task]) -> EvalSetError:
-    """The message for a refusal by the database, with the two tasks next to each other if it is a
-    leak.
+def refusal_of(error: IntegrityError) -> EvalSetError:
+    """What the database refuses although the search found nothing: what the tasks are to each
+    other.
     """
     if "never_trains" not in str(error):
         return EvalSetError("Two tasks in the set have the same key or request.")
-    for leak in leaks.exact(tasks[0].project, tasks):
-        return HoldoutLeak(str(leak), leak)
     return HoldoutLeak(
         "A task is both in a hold-out and outside it. A hold-out must not share tasks with training"
         " data."

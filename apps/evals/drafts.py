@@ -22,8 +22,8 @@ from apps.evals.actions import (
     EvalSetError,
     HoldoutLeak,
     content_of,
-    leak_from,
     locked_draft,
+    refusal_of,
 )
 from apps.evals.canonical import group_key, set_digest
 from apps.evals.holdout import groups, leaks
@@ -246,7 +246,9 @@ def update_splits(tasks: list[Task]) -> None:
             Task.objects.bulk_update(tasks, ["split"], batch_size=500)
             cursor.execute(f"SET CONSTRAINTS {names} IMMEDIATE")
     except IntegrityError as error:
-        raise leak_from(error, tasks) from error
+        for leak in leaks.exact(tasks[0].project, tasks):
+            raise HoldoutLeak(str(leak), leak) from error
+        raise refusal_of(error) from error
 
 
 @operation(

@@ -134,7 +134,7 @@ def _save(task: Task) -> None:
         with transaction.atomic():
             task.save()
     except IntegrityError as error:
-        raise actions.leak_from(error, [task]) from error
+        raise actions.refusal_of(error) from error
 
 
 @transaction.atomic
