@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from apps.evals.near_duplicates.compare import document
+from apps.evals.near_duplicates.calls import document
 from apps.evals.near_duplicates.text import is_slot
 
 ALIKE = 0.25  # Jaccard index from which on two texts are similar

@@ -13,9 +13,9 @@ from functools import cache
 
 import pytest
 
+from apps.evals.near_duplicates.glyphs import fold, unescaped
 from apps.evals.near_duplicates.search import Held, HeldOut, Match, Row, Why
-from apps.evals.near_duplicates.spelling import digits_for_words, one_slip, unescaped
-from apps.evals.near_duplicates.text import fold
+from apps.evals.near_duplicates.spelling import digits_for_words, one_slip
 from bench.leak_routes import CALLS, MARKUP, OTHER, TYPOS, VERBATIM, chat, in_kind, in_words
 from bench.leak_tasks import FAMILIES, Invented, World
 from tests.amounts import amount

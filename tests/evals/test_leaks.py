@@ -24,6 +24,8 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
 from apps.evals.models import EvalSet, Split, Task
 from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.calls import document
+from apps.evals.near_duplicates.training import texts_of
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.models import Dataset, Method, TrainingRun
 from apps.training.refusals import refuse_leaks
@@ -233,11 +235,10 @@ def trained_on(eval_set: EvalSet) -> list[dict]:
 
 
 def near(row: dict[str, Any]) -> bool:
-    held = compare.document([{"role": "user", "content": HELD}], CALL)
-    units = compare.texts_of(row)
+    held = document([{"role": "user", "content": HELD}], CALL)
+    units = texts_of(row)
     return any(
-        compare.similarity(held, compare.document(unit.messages, unit.expected))
-        >= compare.THRESHOLD
+        compare.similarity(held, document(unit.messages, unit.expected)) >= compare.THRESHOLD
         for unit in units
     )
 

@@ -10,19 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.evals.holdout.splits import choose_holdout
-from apps.evals.near_duplicates.calls import words_of
+from apps.evals.near_duplicates.calls import Document, document, words_of
 from apps.evals.near_duplicates.compare import (
     THRESHOLD,
-    Document,
     components,
-    document,
     pairs,
     similarity,
-    texts_of,
 )
 from apps.evals.near_duplicates.minhash import bands_of, minhashes
 from apps.evals.near_duplicates.search import Held, HeldOut, Row
 from apps.evals.near_duplicates.text import content, words
+from apps.evals.near_duplicates.training import texts_of
 from workers.lib.environments.requests import make_requests
 from workers.lib.messages import to_text
 

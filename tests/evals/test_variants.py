@@ -21,6 +21,7 @@ from apps.evals import actions
 from apps.evals.actions import EvalSetError
 from apps.evals.models import EvalSet, HoldoutView, Origin, Split, Task
 from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.calls import document
 from apps.evals.variants import batches, templates
 from apps.evals.variants.seeds import ARGUMENTS, PARAPHRASE, Seed, count, faults
 from apps.evals.variants.templates import KINDS
@@ -251,7 +252,7 @@ def test_a_batch_is_synthetic_waits_and_has_no_near_duplicates(draft: EvalSet) -
     assert all(
         task.variant_of.group == task.group and task.confirmed_by is None for task in waiting
     )
-    documents = [(task.key, compare.document(task.messages, task.expected)) for task in waiting]
+    documents = [(task.key, document(task.messages, task.expected)) for task in waiting]
     assert compare.pairs(documents) == []
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(EvalSetError, match="needs review"):

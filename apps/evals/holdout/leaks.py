@@ -176,24 +176,29 @@ def of_rows(
     `among`: the tasks whose hold-outs count; by default all of the project. Raises ValueError for a
     row without text.
     """
+    yield from _of_read(project, ((name, Row.of(row)) for name, row in rows), among)
+
+
+def _of_read(
+    project: Project, rows: Iterable[tuple[str, Row]], among: QuerySet[Task] | None = None
+) -> Iterator[Leak]:
     tasks = Task.objects.all() if among is None else among
     index, keys = _index_of(tasks.filter(project=project, guarded=1))
     if not keys:
         return
-    given: dict[int, tuple[str, Row]] = {}
+    read: dict[int, tuple[str, Row]] = {}
 
-    def read() -> Iterator[tuple[int, Row]]:
+    def numbered() -> Iterator[tuple[int, Row]]:
         for number, (name, row) in enumerate(rows):
-            given[number] = name, Row.of(row)
-            yield number, given[number][1]
+            read[number] = name, row
+            yield number, row
 
-    for match in index.search(read()):
-        name, row = given[match.key]
+    for match in index.search(numbered()):
+        name, row = read[match.key]
         other = Task.objects.select_related("eval_set").get(pk=keys[match.held])
-        ours = row.units[0].text if row.units else ""
         yield Leak(
             name,
-            ours,
+            row.units[0].text if row.units else "",
             request_of(other),
             _location(other),
             match.similarity,
@@ -216,17 +221,18 @@ def forbidden(project: Project, rows: Sequence[dict]) -> set[int]:
     """The training rows that contain something of a held-out task of the project, and those without
     text to compare.
     """
-    with_text = [(str(index), row) for index, row in enumerate(rows) if _has_text(row)]
-    without = set(range(len(rows))) - {int(index) for index, _ in with_text}
-    return without | {int(leak.key) for leak in of_rows(project, with_text)}
+    read = dict(_with_text((str(number), row) for number, row in enumerate(rows)))
+    without = {number for number in range(len(rows)) if str(number) not in read}
+    return without | {int(leak.key) for leak in _of_read(project, read.items())}
 
 
-def _has_text(row: dict) -> bool:
-    try:
-        Row.of(row)
-    except ValueError:
-        return False
-    return True
+def _with_text(rows: Iterable[tuple[str, dict]]) -> Iterator[tuple[str, Row]]:
+    for name, row in rows:
+        try:
+            read = Row.of(row)
+        except ValueError:
+            continue
+        yield name, read
 
 
 def _index_of(tasks: QuerySet[Task]) -> tuple[HeldOut, list[UUID]]:
@@ -300,20 +306,15 @@ def within(tasks: Sequence[Task]) -> list[tuple[Task, Task, float]]:
     """Pairs of tasks of one set of which one contains something of the other: they belong on one
     side.
     """
-    found = [
+    index = HeldOut([_as_held(task) for task in tasks])
+    contained = [
         (tasks[match.key], tasks[match.held], match.similarity)
-        for match in HeldOut([_as_held(task) for task in tasks]).every(
-            (number, _row(task)) for number, task in enumerate(tasks)
-        )
+        for match in index.every((number, _row(task)) for number, task in enumerate(tasks))
         if match.key != match.held
     ]
-    documents = [
-        (at, compare.document(task.messages, task.expected, task.demonstration))
-        for at, task in enumerate(tasks)
-    ]
-    return found + [
+    return contained + [
         (tasks[left], tasks[right], score)
-        for left, right, score in compare.pairs(documents, most=None)
+        for left, right, score in compare.pairs(enumerate(index.documents), most=None)
     ]
 
 
@@ -326,8 +327,7 @@ def of_harness(environment: Environment, prompt: dict | None = None) -> Iterator
     start states are made of. `prompt`: a prompt version's, instead of the harness's own.
     """
     row = applied(environment.harness, prompt or {}) | {"config": environment.config}
-    if _has_text(row):
-        yield from of_rows(environment.project, [(f"harness of {environment}", row)])
+    yield from _of_read(environment.project, _with_text([(f"harness of {environment}", row)]))
     if any(of_rows(environment.project, _package_rows(environment))):
         yield from of_rows(environment.project, _package_rows(environment, _own_tasks(environment)))
 

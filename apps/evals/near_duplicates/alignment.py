@@ -10,13 +10,21 @@ slips beside it, or a spelling that no known word has.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
 
 from apps.evals.near_duplicates.spelling import bones, meant_numbers, one_slip
-from apps.evals.near_duplicates.text import DAYS, FILLERS, MONTHS, is_slot, words
+from apps.evals.near_duplicates.text import (
+    DAYS,
+    FILLERS,
+    MONTHS,
+    is_slot,
+    names_in,
+    spelt_words,
+    words,
+)
 
 GAP = 4  # words between two parts of a request that still count as one place
 LEFT_OUT = 0.05  # of the words that carry the wish
@@ -34,14 +42,6 @@ class Word:
     form: str
     filler: bool = False
     slot: bool = False  # a value: another one makes another task
-
-
-def word(spelt: str, form: str, values: Collection[str] = (), names: Collection[str] = ()) -> Word:
-    """`values` are words of the expected calls, `names` words that the request writes like a
-    name.
-    """
-    slot = is_slot(form) or form in values or form in names
-    return Word(spelt, form, form in FILLERS and not slot, slot)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,18 @@ class Pattern:
     @cached_property
     def places(self) -> dict[str, int]:
         return {form: at for at, form in reversed(list(enumerate(self.forms)))}
+
+
+def pattern_of(request: str, values: Iterable[str] = ()) -> Pattern:
+    """`values`: texts of the expected answer, whose words count as values, like words that the
+    request writes like a name.
+    """
+    of_calls = frozenset(form for value in values for form in words(value) if form not in FILLERS)
+    named, found = of_calls | names_in(request), []
+    for spelt, form in spelt_words(request):
+        slot = form in named or is_slot(form)
+        found.append(Word(spelt, form, form in FILLERS and not slot, slot))
+    return Pattern(tuple(found), of_calls, request)
 
 
 @dataclass

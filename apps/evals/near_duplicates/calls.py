@@ -1,5 +1,5 @@
-"""What a task says and what it expects, taken out of messages and calls for `compare` to compare.
-Pure.
+"""What a task says and what it expects, taken out of messages and calls, for `compare` to compare
+(`Document`). Pure.
 """
 
 from __future__ import annotations
@@ -7,14 +7,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from apps.evals.near_duplicates.embedded import json_in, python_calls_in
-from apps.evals.near_duplicates.text import fold, words
-from workers.lib.messages import ToolCall, calls_in, native_calls, part_text, text_of
+from apps.evals.near_duplicates.glyphs import fold
+from apps.evals.near_duplicates.text import content, is_slot, names_in, words
+from workers.lib.messages import (
+    ToolCall,
+    calls_in,
+    is_prompt,
+    native_calls,
+    part_text,
+    text_of,
+)
+
+SLOT_WEIGHT = 2
 
 
 def words_of(message: dict) -> str:
@@ -136,6 +148,54 @@ def _bare(call: ToolCall) -> dict:
     return {"tool": call.tool, "args": call.arguments if call.args is None else call.args}
 
 
+@dataclass(frozen=True, eq=False)
+class Document:
+    """A task as it is compared. `features` are sorted unique uint64; `calls` is None if nothing is
+    expected of it.
+    """
+
+    features: np.ndarray
+    words: frozenset[str]
+    calls: frozenset[tuple[str, str, str]] | None = None
+    values: frozenset[str] = frozenset()  # the words that are filled in: slots, names, arguments
+    order: tuple[str, ...] = ()  # all words, also those that carry no wish
+
+
+def document(
+    messages: Sequence[dict], expected: dict | None = None, demonstration: str = ""
+) -> Document:
+    """What of a task is compared. Where `expected` is empty, what the demonstration calls is
+    expected.
+    """
+    texts = [words_of(message) for message in messages if not is_prompt(message)]
+    found = [word for text in texts for word in content(text)]
+    if not found:  # nothing but signs: they themselves are the words
+        found = "".join(fold(text) for text in texts).split()
+    calls = expected_leaves(expected or expected_calls(demonstration))
+    filled = {word for _, _, word in calls or ()}.union(*map(names_in, texts))
+    values = frozenset(filled.intersection(found)).union(filter(is_slot, found))
+    return Document(
+        _features(found), frozenset(found), calls, values, tuple(words("\n".join(texts)))
+    )
+
+
+def _features(found: Iterable[str]) -> np.ndarray:
+    """Hashes of (word, which occurrence); a slot has SLOT_WEIGHT of them for each."""
+    seen: dict[str, int] = {}
+    hashes: list[int] = []
+    for word in found:
+        for _ in range(SLOT_WEIGHT if is_slot(word) else 1):
+            seen[word] = seen.get(word, 0) + 1
+            hashes.append(_hash(word, seen[word]))
+    return np.unique(np.array(hashes, dtype=np.uint64))
+
+
+@lru_cache(maxsize=500_000)
+def _hash(word: str, count: int) -> int:
+    data = f"{count}\0{word}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
 # The same calls
 
 NAMESPACES = ("functions", "function", "tools", "tool", "default", "api", "mcp")
@@ -204,6 +264,22 @@ def _call(call: dict) -> Call:
     return Call(
         _tool(call["tool"]), {name: some for name, some in right.items() if some and some != _NONE}
     )
+
+
+def keys_of(calls: Sequence[Call]) -> Iterator[Hashable]:
+    """What calls are found by: what any of their arguments may be, also those that may be left out;
+    and their tools.
+    """
+    for call in calls:
+        yield from (
+            (call.tool, name, value) for name, values in call.arguments.items() for value in values
+        )
+    if calls:
+        yield from tools_of(calls)
+
+
+def tools_of(calls: Sequence[Call]) -> list[Hashable]:
+    return [tuple(call.tool for call in calls)]
 
 
 @lru_cache(maxsize=20_000)

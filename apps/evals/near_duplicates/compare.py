@@ -28,90 +28,20 @@ Hashes are BLAKE2b: the same on every machine, in every process.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
 
-from apps.evals.near_duplicates.calls import expected_calls, expected_leaves, words_of
+from apps.evals.near_duplicates.calls import Document
 from apps.evals.near_duplicates.join import Overlap, candidates
-from apps.evals.near_duplicates.minhash import BANDS, PERMUTATIONS, ROWS, bands_of, minhashes
-from apps.evals.near_duplicates.text import TURNING, content, fold, is_slot, names_in, words
-from apps.evals.near_duplicates.training import Unit, texts_of
-from workers.lib.messages import is_prompt
+from apps.evals.near_duplicates.minhash import bands_of, minhashes
+from apps.evals.near_duplicates.text import TURNING
 
-__all__ = [
-    "BANDS",
-    "NEARLY_IDENTICAL",
-    "PERMUTATIONS",
-    "ROWS",
-    "THRESHOLD",
-    "Document",
-    "Unit",
-    "components",
-    "document",
-    "pairs",
-    "similarity",
-    "texts_of",
-]
 THRESHOLD = 0.7
 NEARLY_IDENTICAL = 0.95
-SLOT_WEIGHT = 2
 Id = TypeVar("Id", bound=Hashable)
-
-
-@dataclass(frozen=True, eq=False)
-class Document:
-    """A task as it is compared. `features` are sorted unique uint64; `calls` is None if nothing is
-    expected of it.
-    """
-
-    features: np.ndarray
-    words: frozenset[str]
-    calls: frozenset[tuple[str, str, str]] | None = None
-    names: frozenset[str] = frozenset()
-    order: tuple[str, ...] = ()  # all words, also those that carry no wish
-
-
-# Documents
-
-
-def document(
-    messages: Sequence[dict], expected: dict | None = None, demonstration: str = ""
-) -> Document:
-    """What of a task is compared. Where `expected` is empty, what the demonstration calls is
-    expected.
-    """
-    texts = [words_of(message) for message in messages if not is_prompt(message)]
-    found = [word for text in texts for word in content(text)]
-    if not found:  # nothing but signs: they themselves are the words
-        found = "".join(fold(text) for text in texts).split()
-    calls = expected_leaves(expected or expected_calls(demonstration))
-    names = frozenset().union(*map(names_in, texts))
-    return Document(
-        _features(found), frozenset(found), calls, names, tuple(words("\n".join(texts)))
-    )
-
-
-def _features(found: Iterable[str]) -> np.ndarray:
-    """Hashes of (word, which occurrence); a slot has SLOT_WEIGHT of them for each."""
-    seen: dict[str, int] = {}
-    hashes: list[int] = []
-    for word in found:
-        for _ in range(SLOT_WEIGHT if is_slot(word) else 1):
-            seen[word] = seen.get(word, 0) + 1
-            hashes.append(_hash(word, seen[word]))
-    return np.unique(np.array(hashes, dtype=np.uint64))
-
-
-@lru_cache(maxsize=500_000)
-def _hash(word: str, count: int) -> int:
-    data = f"{count}\0{word}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
 # Similarity
@@ -166,7 +96,7 @@ def _filled_otherwise(a: Document, b: Document) -> bool:
     mine, theirs = a.words - b.words, b.words - a.words
     if not TURNING.isdisjoint(mine | theirs):
         return True
-    return _has_value(mine, a) and _has_value(theirs, b)
+    return not (a.values.isdisjoint(mine) or b.values.isdisjoint(theirs))
 
 
 def _swapped(a: Document, b: Document) -> bool:
@@ -190,11 +120,6 @@ def _values_in_order(document: Document, values: set[str]) -> tuple[list[str], d
     return [word for word in order if word in values], {
         word: before for before, word in zip(("", *order), order, strict=False) if word in values
     }
-
-
-def _has_value(some: frozenset[str], document: Document) -> bool:
-    named = {word for _, _, word in document.calls or ()}
-    return any(word in named or word in document.names or is_slot(word) for word in some)
 
 
 # Many against many

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 
 from apps.evals.near_duplicates import rearranged
-from apps.evals.near_duplicates.alignment import REACH, Pattern, says, word
+from apps.evals.near_duplicates.alignment import REACH, Pattern, says
+from apps.evals.near_duplicates.glyphs import fold
 from apps.evals.near_duplicates.letters import Spelt, parts_of
 from apps.evals.near_duplicates.markup import unwrapped, views
 from apps.evals.near_duplicates.spelling import (
@@ -41,11 +42,8 @@ from apps.evals.near_duplicates.text import (
     DAYS,
     FILLERS,
     MONTHS,
-    fold,
     is_slot,
-    names_in,
     spelt_words,
-    words,
 )
 
 KEYS = 3
@@ -90,17 +88,6 @@ class _Stream:
         )
 
 
-def pattern_of(request: str, values: Iterable[str] = ()) -> Pattern:
-    """`values`: texts of the expected answer, whose words count as values."""
-    of_calls = frozenset(form for value in values for form in words(value) if form not in FILLERS)
-    names = names_in(request)
-    return Pattern(
-        tuple(word(spelt, form, of_calls, names) for spelt, form in spelt_words(request)),
-        of_calls,
-        request,
-    )
-
-
 def is_specific(pattern: Pattern) -> bool:
     """Whether a text that contains this somewhere is about it."""
     identifier = any(sum(char.isdigit() for char in form) >= 3 for form in pattern.content)
@@ -109,16 +96,15 @@ def is_specific(pattern: Pattern) -> bool:
     return len(pattern.words) >= LEAST_WORDS and len(pattern.content) >= LEAST_CONTENT
 
 
-class Requests:
-    """An index of requests. `within` returns positions of the patterns given."""
+class _Vocabulary:
+    """The words of requests, and which of them a spelling may stand for."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
-        self.patterns = patterns
-        self._known = {one.form for pattern in patterns for one in pattern.words}
-        self._spellings = {one.spelt for pattern in patterns for one in pattern.words}
+        self.forms = {one.form for pattern in patterns for one in pattern.words}
+        self.spellings = {one.spelt for pattern in patterns for one in pattern.words}
         self._identifiers = {
             read: spelt
-            for spelt in sorted(self._spellings)
+            for spelt in sorted(self.spellings)
             if spelt.isalnum() and not spelt.isalpha() and not spelt.isdigit()
             for read in all_letters(spelt)
         }
@@ -129,6 +115,41 @@ class Requests:
                     spelt_as[one.spelt].add(one.form)
         self._spelt_as, self._neighbours = spelt_as, Neighbours(spelt_as)
         self._misspelt: dict[str, tuple[str, ...]] = {}
+
+    def word_of(self, read: str) -> str:
+        """The word that letters stand for, which may be an identifier with digits of its own; ""
+        if none.
+        """
+        if read in self.spellings or read in PLAIN_WORDS:
+            return read
+        if identifier := self._identifiers.get(read):
+            return identifier
+        return read if len(read) > 4 and self._neighbours.of(read) else ""
+
+    def forms_of(self, form: str, spelt: str) -> tuple[str, ...]:
+        """What a word of a text may be: itself, or known words that it misspells."""
+        return (form,) if form in self.forms else self.meant(spelt)
+
+    def meant(self, spelt: str) -> tuple[str, ...]:
+        """The known words that an unknown spelling may stand for."""
+        found = self._misspelt.get(spelt)
+        if found is None:
+            if len(self._misspelt) >= REMEMBERED:
+                self._misspelt.clear()
+            near = self._neighbours.of(spelt) if spelt.isalpha() else []
+            forms = [form for one in near for form in self._spelt_as[one]]
+            forms += [
+                form for form in (*meant_numbers(spelt), *other_forms(spelt)) if form in self.forms
+            ]
+            found = self._misspelt[spelt] = tuple(dict.fromkeys(forms))
+        return found
+
+
+class Requests:
+    """An index of requests. `within` returns positions of the patterns given."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self.patterns = patterns
         self._whole: dict[tuple[str, ...], list[int]] = defaultdict(list)
         self._keys: dict[int, dict[Hashable, list[int]]] = {1: {}, 2: {}, 3: {}}
         self._needed: dict[int, int] = {}
@@ -139,6 +160,7 @@ class Requests:
             if self._add_whole(at, pattern) and is_specific(pattern)
         ]
         self._add_keys(searched)
+        self._vocabulary = _Vocabulary(patterns)
         inside = set(searched)
         self._letters = Spelt(
             (at, pattern.text, at in inside) for at, pattern in enumerate(patterns)
@@ -151,30 +173,19 @@ class Requests:
         return bool(content)
 
     def _add_keys(self, searched: list[int]) -> None:
-        frequent: dict[int, Counter] = {n: Counter() for n in self._keys}
-        for at in searched:
-            for n, counts in frequent.items():
-                counts.update(set(_grams(_content(self.patterns[at].forms), n)))
-        for at in searched:
-            n, keys = self._chosen(at, frequent)
+        contents = [_content(self.patterns[at].forms) for at in searched]
+        frequent = {
+            n: Counter(gram for content in contents for gram in set(_grams(content, n)))
+            for n in self._keys
+        }
+        for at, content in zip(searched, contents, strict=True):
+            n, keys = _chosen(content, frequent)
             self._needed[at] = len(keys) - 1 if n == 1 and len(keys) > 2 else 1
             self._anchors[at] = frozenset(
                 form for key in keys for form in (key if n > 1 else (key,))
             )
             for key in keys:
                 self._keys[n].setdefault(key, []).append(at)
-
-    def _chosen(self, at: int, frequent: dict[int, Counter]) -> tuple[int, list]:
-        """The kind of the keys of a request (single words, pairs, triples), and its rarest ones."""
-        content = _content(self.patterns[at].forms)
-        for n in (1, 2, 3):
-            grams = sorted(
-                set(_grams(content, n)), key=lambda gram: (frequent[n][gram], -len(str(gram)), gram)
-            )
-            rare = [gram for gram in grams if frequent[n][gram] <= RARE][:KEYS]
-            if rare or n == 3 or len(content) <= n:
-                return n, rare or grams[:KEYS]
-        raise AssertionError("a request has words")
 
     def within(self, text: Searched) -> list[int]:
         """The requests that the text contains."""
@@ -199,7 +210,7 @@ class Requests:
         yield from _views(passages)
         for numbers in (False, True):
             read = [
-                (role, letters_for_digits(fold(one), self._word_of, numbers))
+                (role, letters_for_digits(fold(one), self._vocabulary.word_of, numbers))
                 for role, one in passages
             ]
             if not any(one for _, one in read):
@@ -207,16 +218,6 @@ class Requests:
             yield [
                 (role, one or said) for (role, one), (_, said) in zip(read, passages, strict=True)
             ]
-
-    def _word_of(self, read: str) -> str:
-        """The word that letters stand for, which may be an identifier with digits of its own; ""
-        if none.
-        """
-        if read in self._spellings or read in PLAIN_WORDS:
-            return read
-        if identifier := self._identifiers.get(read):
-            return identifier
-        return read if len(read) > 4 and self._neighbours.of(read) else ""
 
     def _add_spelt(self, passages: Sequence[Passage], found: set[int]) -> None:
         """Adds those whose letters occur in the passages, or in the contents of JSON inside
@@ -250,29 +251,15 @@ class Requests:
             and rearranged.says(pattern, stream.forms, stream.ends)
         ) or (here.issuperset(pattern.alone) and rearranged.is_shuffled(pattern, stream.forms))
 
-    def _meant(self, spelt: str) -> tuple[str, ...]:
-        """The known words that an unknown spelling may stand for."""
-        found = self._misspelt.get(spelt)
-        if found is None:
-            if len(self._misspelt) >= REMEMBERED:
-                self._misspelt.clear()
-            near = self._neighbours.of(spelt) if spelt.isalpha() else []
-            forms = [form for one in near for form in self._spelt_as[one]]
-            forms += [
-                form for form in (*meant_numbers(spelt), *other_forms(spelt)) if form in self._known
-            ]
-            found = self._misspelt[spelt] = tuple(dict.fromkeys(forms))
-        return found
-
     def _candidates(self, stream: _Stream) -> Iterator[tuple[int, bool]]:
         """Requests of which enough keys occur in the text, and whether nearly all their words do,
         possibly misspelt.
         """
         forms, here = stream.forms, set(stream.forms)
         meant = {
-            spelt: self._meant(spelt)
+            spelt: self._vocabulary.meant(spelt)
             for form, spelt in zip(forms, stream.spelt, strict=True)
-            if form not in self._known
+            if form not in self._vocabulary.forms
         }
         here.update(form for found in meant.values() for form in found)
         hits: Counter[int] = Counter()
@@ -317,7 +304,11 @@ class Requests:
                 continue
             done.append((start, end))
             if says(
-                pattern, stream.forms[start:end], stream.spelt[start:end], self._spellings, values
+                pattern,
+                stream.forms[start:end],
+                stream.spelt[start:end],
+                self._vocabulary.spellings,
+                values,
             ):
                 return True
             if len(done) >= most:
@@ -330,7 +321,7 @@ class Requests:
         pattern, anchors = self.patterns[at], self._anchors[at]
         places: dict[str, list[int]] = defaultdict(list)
         for place, (form, spelt) in enumerate(zip(stream.forms, stream.spelt, strict=True)):
-            for one in anchors.intersection((form,) if form in self._known else self._meant(spelt)):
+            for one in anchors.intersection(self._vocabulary.forms_of(form, spelt)):
                 places[one].append(place)
         for one, found in sorted(places.items(), key=lambda item: (len(item[1]), item[0])):
             offset = pattern.places[one]
@@ -341,6 +332,18 @@ class Requests:
             for place in found:
                 if not beside.isdisjoint(stream.forms[max(0, place - 3) : place + 4]):
                     yield place, one
+
+
+def _chosen(content: list[str], frequent: dict[int, Counter]) -> tuple[int, list]:
+    """The kind of the keys of a request (single words, pairs, triples), and its rarest ones."""
+    for n in (1, 2, 3):
+        grams = sorted(
+            set(_grams(content, n)), key=lambda gram: (frequent[n][gram], -len(str(gram)), gram)
+        )
+        rare = [gram for gram in grams if frequent[n][gram] <= RARE][:KEYS]
+        if rare or n == 3 or len(content) <= n:
+            return n, rare or grams[:KEYS]
+    raise AssertionError("a request has words")
 
 
 def _views(passages: Sequence[Passage]) -> Iterator[Sequence[Passage]]:

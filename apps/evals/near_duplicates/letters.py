@@ -1,7 +1,7 @@
 """Held-out requests searched as their letters: whatever stands between the words, or inside them,
 does not matter. Pure.
 
-A request is the letters of its text in one spelling (`text.fold`), in a row without anything
+A request is the letters of its text in one spelling (`glyphs.fold`), in a row without anything
 between them, and its numbers, each at the place among the letters where it stands. A text says the
 request where it has the same letters in a row and the same numbers at the same places. So
 snake_case, camelCase, s p a c e d letters, a JSON list of words or letters and any other joint or
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from apps.evals.near_duplicates.text import fold
+from apps.evals.near_duplicates.glyphs import fold
 
 GRAM = 10  # letters that are looked up
 COUNTED = 4  # numbers increasing by one, from this many on, count something

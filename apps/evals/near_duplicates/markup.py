@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from apps.evals.near_duplicates.calls import leaves_of
 from apps.evals.near_duplicates.embedded import json_in
-from apps.evals.near_duplicates.spelling import unescaped
+from apps.evals.near_duplicates.glyphs import unescaped
 
 _TAG = re.compile(r"<!--.{0,2000}?-->|</?(?P<name>[a-zA-Z!?][\w:-]*)[^<>]{0,500}>", re.DOTALL)
 _INSIDE_WORDS = frozenset(

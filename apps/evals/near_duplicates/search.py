@@ -22,16 +22,20 @@ from typing import Any
 import numpy as np
 
 from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.alignment import pattern_of
 from apps.evals.near_duplicates.calls import (
     Call,
     calls_of,
     demonstrated,
+    document,
+    keys_of,
     same_calls,
+    tools_of,
     values_in,
     weight_of,
     words_of,
 )
-from apps.evals.near_duplicates.contained import Requests, Searched, pattern_of
+from apps.evals.near_duplicates.contained import Requests, Searched
 from apps.evals.near_duplicates.markup import plain
 from apps.evals.near_duplicates.minhash import bands_of, minhashes
 from apps.evals.near_duplicates.text import FILLERS, words
@@ -71,6 +75,10 @@ class Held:
         asked = [message for message in self.messages if message.get("role") == "user"]
         asked = asked or [message for message in self.messages if not is_prompt(message)]
         return "\n".join(words_of(message) for message in asked)
+
+    @cached_property
+    def wish(self) -> set[str]:
+        return _wish(self.request)
 
     @property
     def requests(self) -> Iterator[str]:
@@ -140,15 +148,15 @@ class HeldOut:
         self._calls = [calls_of(task.calls) for task in tasks]
         self._by_argument: dict[Hashable, set[int]] = defaultdict(set)
         for at, calls in enumerate(self._calls):
-            for key in (*_keys(calls), *(_tools(calls) if calls else ())):
+            for key in keys_of(calls):
                 self._by_argument[key].add(at)
-        self._documents = [
-            compare.document(task.messages, task.expected, task.demonstration) for task in tasks
+        self.documents = [
+            document(task.messages, task.expected, task.demonstration) for task in tasks
         ]
-        self._minhashes = minhashes([one.features for one in self._documents])
+        self._minhashes = minhashes([one.features for one in self.documents])
         self._bands: dict[int, list[int]] = defaultdict(list)
         for at, bands in enumerate(bands_of(self._minhashes).tolist()):
-            if len(self._documents[at].features):
+            if len(self.documents[at].features):
                 for band in bands:
                     self._bands[band].append(at)
 
@@ -181,7 +189,7 @@ class HeldOut:
             yield Match(key, self._task_of[at], Why.SAYS)
         for calls, text in row.calls:
             for at, same in self._same_calls(calls_of(calls)):
-                if weight_of(same) >= TELLING or _agree(text, self.tasks[at].request):
+                if weight_of(same) >= TELLING or _agree(_wish(text), self.tasks[at].wish):
                     yield Match(key, at, Why.CALLS)
 
     def _same_calls(self, calls: Sequence[Call]) -> Iterator[tuple[int, tuple]]:
@@ -194,7 +202,7 @@ class HeldOut:
         found = min(
             (
                 [self._by_argument.get(key, set()) for key in keys]
-                for keys in (*arguments, _tools(calls))
+                for keys in (*arguments, tools_of(calls))
             ),
             key=lambda sets: sum(map(len, sets)),
         )
@@ -207,17 +215,17 @@ class HeldOut:
         near-duplicate.
         """
         units = [
-            (number, compare.document(unit.messages, unit.expected, unit.demonstration))
+            (number, document(unit.messages, unit.expected, unit.demonstration))
             for number, row in enumerate(rows)
             for unit in row.units
         ]
         hashes = minhashes([one.features for _, one in units])
         best: dict[int, tuple[int, float]] = {}
-        for (number, document), mine, bands in zip(
+        for (number, ours), mine, bands in zip(
             units, hashes, bands_of(hashes).tolist(), strict=True
         ):
-            for at in self._likeliest(mine, bands) if len(document.features) else ():
-                score = compare.similarity(document, self._documents[at])
+            for at in self._likeliest(mine, bands) if len(ours.features) else ():
+                score = compare.similarity(ours, self.documents[at])
                 if score >= compare.THRESHOLD and score > best.get(number, (0, 0.0))[1]:
                     best[number] = at, score
         return best
@@ -231,23 +239,10 @@ class HeldOut:
         return [found[at] for at in np.argsort(-estimates, kind="stable")[:LIKELIEST].tolist()]
 
 
-def _keys(calls: Sequence[Call]) -> Iterator[Hashable]:
-    """What any of the calls' arguments may be, also those that may be left out."""
-    for call in calls:
-        yield from (
-            (call.tool, name, value) for name, values in call.arguments.items() for value in values
-        )
-
-
-def _tools(calls: Sequence[Call]) -> list[Hashable]:
-    return [tuple(call.tool for call in calls)]
-
-
 def _wish(text: str) -> set[str]:
     return set(words(text)) - FILLERS
 
 
-def _agree(a: str, b: str) -> bool:
-    first, second = _wish(a), _wish(b)
-    least = min(len(first), len(second))
-    return not least or len(first & second) >= AGREEING * least
+def _agree(ours: set[str], theirs: set[str]) -> bool:
+    least = min(len(ours), len(theirs))
+    return not least or len(ours & theirs) >= AGREEING * least

@@ -1,64 +1,13 @@
-"""Normalises spellings: escapes of JSON, HTML and URLs, numbers in words, typos. Pure."""
+"""Normalises spellings: numbers in words, digits in words, typos. Pure."""
 
 from __future__ import annotations
 
-import html
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from urllib.parse import unquote_plus
 
 from rapidfuzz.distance import OSA
-
-_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrtbf])|\r?\n)|\\+(?=[\"'/\\])")
-_BYTES = re.compile(r"(?:\\+x[0-9a-fA-F]{2})+")
-ESCAPED_AT_MOST = 4  # levels of nested escapes
-_QUOTED_PRINTABLE = re.compile(r"(?:=[89A-F][0-9A-F])+|=3D|=20(?=[ \t]*$)|=[ \t]*\r?\n", re.M)
-_URL_ENCODED = re.compile(r"(?:[\w.~!*'()+-]|%[0-9a-fA-F]{2})++")
-_BROKEN = re.compile(r"(?<=[^\W\d_])(?:\u00ad|-[ \t]*\r?\n[ \t]*)(?=[^\W\d_])")
-
-
-def unescaped(text: str) -> str:
-    r"""The text without escapes, also nested ones: \n, \u00fc and \xfc of JSON and code, &amp; of
-    HTML, %20 of URLs, =20 of mails, word-\nbreaks.
-    """
-    for _ in range(ESCAPED_AT_MOST):
-        before = text
-        if "\\" in text:
-            text = _ESCAPE.sub(_character, _BYTES.sub(_characters, text))
-        if "&" in text:
-            text = html.unescape(text)
-        if "%" in text:
-            text = _URL_ENCODED.sub(
-                lambda match: unquote_plus(match[0]) if "%" in match[0] else match[0], text
-            )
-        if "=" in text:
-            text = _QUOTED_PRINTABLE.sub(_quoted, text)
-        if text == before:
-            break
-    return _BROKEN.sub("", text) if "-" in text or "\u00ad" in text else text
-
-
-def _characters(match: re.Match[str]) -> str:
-    found = bytes.fromhex(re.sub(r"\\+x", "", match[0]))
-    try:
-        return found.decode()
-    except UnicodeDecodeError:
-        return found.decode("latin-1")
-
-
-def _quoted(match: re.Match[str]) -> str:
-    """The characters of a run of quoted-printable; what is no UTF-8 is no such run."""
-    try:
-        return bytes.fromhex(match[0].replace("=", "")).decode() if "\n" not in match[0] else ""
-    except UnicodeDecodeError:
-        return match[0]
-
-
-def _character(match: re.Match[str]) -> str:
-    return chr(int(match[1], 16)) if match[1] else " " if match[2] else ""
-
 
 # Numbers in words
 

@@ -9,14 +9,11 @@ identifier.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-from apps.evals.near_duplicates.glyphs import latin, latin_when_folded, visible
-from apps.evals.near_duplicates.spelling import Neighbours, digits_for_words, unescaped
-
-_APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ＇`", "'"))
+from apps.evals.near_duplicates.glyphs import fold, unadorned
+from apps.evals.near_duplicates.spelling import Neighbours, digits_for_words
 
 
 def _listed(text: str) -> list[str]:
@@ -90,42 +87,11 @@ _TOKEN = re.compile(
     """,  # noqa: E501
     re.VERBOSE,
 )
-# Quotes, brackets, emphasis, joints and pictures: not what may stand inside a date, a time, a
-# number or a word.
-_ORNAMENT = re.compile(r"(?:[^\w\s.,:;/'@%$€£+&#-]|_|(?<!\w)'|'(?!\w))+")
-_STAMP = re.compile(r"\b(\d{4}-\d\d-\d\d)t(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(?:z\b|[+-]\d\d:?\d\d\b)?")
 _NAME = re.compile(r"(?<=[^.!?\s])\s+[\"“'(]*([^\W\d_a-z][\w'-]*)")  # a capital inside a sentence
 # Scripts written without spaces: their runs are read as pairs of letters.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 )
-
-
-def fold(text: str) -> str:
-    """One spelling of the letters: unescaped, without what is invisible, NFKC, no accents,
-    look-alikes as Latin, case-folded.
-    """
-    text = unescaped(text)
-    if not text.isascii():
-        text = visible(unicodedata.normalize("NFKC", visible(text)).translate(_APOSTROPHES))
-        text = "".join(
-            char for char in unicodedata.normalize("NFKD", text) if not _is_dressing(char)
-        )
-        text = unicodedata.normalize("NFKC", latin(unicodedata.normalize("NFKC", text)).casefold())
-        text = latin_when_folded("".join(char for char in text if not _is_dressing(char)))
-    return text.replace("`", "'").casefold()
-
-
-def unadorned(text: str) -> str:
-    """A folded text without the signs that may stand around or between its words in place of a
-    space.
-    """
-    return _STAMP.sub(r"\1 \2", _ORNAMENT.sub(" ", text))
-
-
-def _is_dressing(char: str) -> bool:
-    """Accents on letters, and characters of format; the vowel signs of other scripts stay."""
-    return "\u0300" <= char <= "\u036f" or unicodedata.category(char) in ("Cf", "Me")
 
 
 def words(text: str) -> list[str]:
@@ -141,7 +107,8 @@ def spelt_words(text: str) -> tuple[tuple[str, str], ...]:
     by itself.
     """
     found: list[tuple[str, str]] = []
-    for match in _TOKEN.finditer(_with_months(digits_for_words(unadorned(fold(text))))):
+    folded = digits_for_words(unadorned(fold(text)))
+    for match in _TOKEN.finditer(_with_months(folded)):
         canonical = list(_canonical(match))
         found += [
             (match[0] if len(canonical) == 1 and match["word"] else word, word)

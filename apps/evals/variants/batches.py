@@ -27,6 +27,7 @@ from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.from_failures import free_key
 from apps.evals.models import WAITING, EvalSet, Origin, Split, Task
 from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.calls import document
 from apps.evals.suggestions import demonstration_of
 from apps.evals.variants import templates
 from apps.evals.variants.seeds import Seed, faults
@@ -184,8 +185,7 @@ def seed_of(task: Task) -> Seed:
 def without_alike(found: Sequence[tuple[Task, Seed]]) -> list[tuple[Task, Seed]]:
     """The first of each set of near-duplicate variants."""
     documents = [
-        (number, compare.document(made.messages, made.expected))
-        for number, (_, made) in enumerate(found)
+        (number, document(made.messages, made.expected)) for number, (_, made) in enumerate(found)
     ]
     near: dict[int, set[int]] = {}
     for one, other, _ in compare.pairs(documents, most=None):
