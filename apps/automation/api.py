@@ -22,9 +22,10 @@ from apps.core.api import member_of
 from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import key_digest
 from apps.core.openapi import JSON, LINE, described, page, sent, told
+from apps.core.paging import listed
 from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
 from apps.core.scopes import MANAGED, OPERATED, READABLE
-from apps.evals.lookups import CURSOR, LIMIT, listed
+from apps.evals.lookups import CURSOR, LIMIT
 from workers.lib.typed import convert, json_schema
 
 SECRET_HEADER = "X-Flow-Secret"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -7,9 +8,11 @@ from uuid import UUID
 from django.core.paginator import Page, Paginator
 from django.db.models import Q, QuerySet, UUIDField
 from django.http import HttpRequest
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from apps.core.forms import whole
-from apps.core.query import WHOLE, QueryError
+from apps.core.query import WHOLE, QueryError, number_of
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -48,6 +51,21 @@ def keyset(
     found = list(rows.order_by(f"-{by}", "-pk")[: limit + 1])
     last = found[limit - 1] if len(found) > limit else None
     return found[:limit], f"{_microseconds(getattr(last, by))}_{last.pk}" if last else None
+
+
+def listed(
+    request: Request,
+    rows: QuerySet[Any],
+    as_json: Callable[[Request, Any], Any],
+    prepare: Callable[[list[Any]], None] = lambda rows: None,
+) -> Response:
+    """An answer with a page of rows, newest first; `prepare` reads once for all of them. Raises
+    NotACursor.
+    """
+    limit = number_of(request, "limit")
+    found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
+    prepare(found)
+    return Response({"results": [as_json(request, row) for row in found], "next": following})
 
 
 def _key_of(rows: QuerySet[Any], text: str) -> UUID | int:

@@ -14,21 +14,14 @@ from rest_framework.response import Response
 
 from apps.core.api import member_of
 from apps.core.openapi import JSON, LINE, LINES, described, page
+from apps.core.paging import listed
 from apps.core.query import number_of, whole_number
 from apps.core.routes import SIDES, TOTALS, WHEN_EVALUATED, api, shows
 from apps.core.scopes import MANAGED, READABLE
 from apps.evals import actions, exporting, importing
 from apps.evals.formats import RowProblem, TaskRow, own, read
 from apps.evals.holdout.view_log import record_membership, record_view
-from apps.evals.lookups import (
-    CURSOR,
-    LIMIT,
-    filtered,
-    find_set,
-    form_of,
-    listed,
-    needs_right,
-)
+from apps.evals.lookups import CURSOR, LIMIT, filtered, find_set, form_of, needs_right
 from apps.evals.models import EvalSet, EvalSetState, Split, Task
 from apps.evals.schema import SET, as_json
 from apps.trajectories.api import parts_of

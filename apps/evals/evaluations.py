@@ -14,8 +14,8 @@ from apps.core.routes import SHOWS_TOTALS, Disclosure
 from apps.core.scopes import Scope
 from apps.evals import runs_schema as schema
 from apps.evals.actions import EvalSetError
+from apps.evals.advice import advice
 from apps.evals.answers import open_run
-from apps.evals.forms import EvaluationForm
 from apps.evals.lookups import MAX_PAGE, require_right
 from apps.evals.models import EvalRun, Split
 from apps.evals.references import EnvironmentNamed, EvalSetNamed, VersionNamed, runs_of
@@ -66,8 +66,8 @@ def evaluations(
         "<uuid:eval_set>/evaluate/",
         "new_run",
         template="evals/new_run.html",
+        context=advice,
         without=("agent",),
-        form=EvaluationForm,
     ),
     gives={200: RUN, 201: RUN},
     outcome=lambda started: (201 if started[1] else 200, started[0]),

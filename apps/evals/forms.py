@@ -3,29 +3,21 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.db.models import Count, QuerySet
 
 from apps.core.form_bounds import bounds_from
-from apps.core.forms import PlainForm, json_of, whole
-from apps.core.models import JobState, Project
-from apps.core.operations.forms import OperationForm
+from apps.core.forms import PlainForm, json_of
+from apps.core.models import Project
 from apps.evals import importing
 from apps.evals.api import NewSet
-from apps.evals.baseline import baseline_of, like
 from apps.evals.formats import FORMATS
 from apps.evals.formats.rows import Bad, check_storable, checked_expected
-from apps.evals.holdout.view_log import view_count
 from apps.evals.meaning.api import StartCheck
 from apps.evals.meaning.check import PAIRS, Source
 from apps.evals.models import EvalSet, EvalSetState, Split
-from apps.evals.notes import Pace
-from apps.evals.pace import pace_before
 from apps.evals.sources_api import FromFailure
 from apps.evals.variants.api import Make, Write
 from apps.evals.variants.from_model import WRITTEN
 from apps.evals.variants.templates import KINDS
-from apps.registry import engines
-from apps.registry.models import ModelKind, ModelVersion, Server
 from workers.lib.checks import assertions_in
 
 LONGEST_REQUEST = 200_000  # characters
@@ -69,108 +61,6 @@ class TaskForm(PlainForm):
         except Bad as error:
             raise forms.ValidationError(str(error)) from error
         return value
-
-
-class EvaluationForm(OperationForm):
-    """What to evaluate: the splits are those with tasks, and what this project does not have is not
-    asked for.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.eval_set = eval_set = self.rows["eval_set"]
-        project, fields = eval_set.project, self.fields
-        counts = dict(eval_set.tasks.values_list("split").annotate(Count("pk")).order_by())
-        fields["split"].choices = [
-            (split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts
-        ]
-        fields["model_version"].required, fields["model_version"].empty_label = True, None
-        fields["engine"].widget = forms.Select(choices=engines.choices(project))
-        done = fields["stop_against"].queryset.filter(
-            eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED
-        )
-        fields["stop_against"].queryset = done
-        channels = list(project.channels.current().values_list("name", flat=True))
-        fields["stop_channel"].widget = forms.Select(choices=[(name, name) for name in channels])
-        versions = fields["model_version"].queryset
-        agents = versions.filter(kind=ModelKind.AGENT).exists()
-        servers = Server.objects.filter(project=project).exists()
-        unused = () if agents else ("timeout_s", "at_once", "tokens_per_call", "usd_per_call")
-        unused += () if servers else ("engine",)
-        unused += () if servers or agents else ("most_tokens", "most_usd")
-        unused += () if channels and done.exists() else ("stop_against", "stop_channel")
-        for name in unused:
-            del fields[name]
-        self.version = self._of_address(versions)
-        split = self.initial.get("split", "")
-        self.baseline = baseline_of(self.version, eval_set, split) if self.version else None
-        if self.baseline:
-            self.initial |= like(self.baseline)
-
-    def _of_address(self, versions: QuerySet[ModelVersion]) -> ModelVersion | None:
-        key = whole(str(self.initial.get("model_version", "")))
-        return versions.filter(pk=key).first() if key else None
-
-    NUMBERS = ("samples_per_task", "seed")
-    MORE = (
-        "engine",
-        "most_tokens",
-        "most_usd",
-        "tokens_per_call",
-        "usd_per_call",
-        "timeout_s",
-        "at_once",
-        "stop_against",
-        "stop_channel",
-    )
-
-    @property
-    def main(self) -> list[forms.BoundField]:
-        return [field for field in self if field.name not in (*self.NUMBERS, *self.MORE)]
-
-    @property
-    def numbers(self) -> list[forms.BoundField]:
-        return [self[name] for name in self.NUMBERS]
-
-    @property
-    def more(self) -> list[forms.BoundField]:
-        """The fields that most evaluations leave unchanged; the page folds them away."""
-        return [self[name] for name in self.MORE if name in self.fields]
-
-    @property
-    def more_open(self) -> bool:
-        return any(field.errors for field in self.more) or bool(self.non_field_errors())
-
-    def chosen(self, name: str) -> Any:
-        """The row that a field of rows has selected; the first of its choices if none is."""
-        rows, value = self.fields[name].queryset, self[name].value()
-        key = whole(str(getattr(value, "pk", value)))
-        return (rows.filter(pk=key) if key else rows).first()
-
-    def missing(self) -> list[str]:
-        """The fields that have nothing to choose from."""
-        return [
-            name
-            for name in ("model_version", "environment")
-            if not self.fields[name].queryset.exists()
-        ]
-
-    @property
-    def looks(self) -> int:
-        return view_count(self.eval_set)
-
-    @property
-    def parent(self) -> ModelVersion | None:
-        """Of the chosen version, if there is nothing to compare with."""
-        return self.version.parent if self.version and not self.baseline else None
-
-    @property
-    def pace(self) -> Pace | None:
-        """What is known about the choice, which the page asks for again after each change."""
-        chosen = self.chosen("model_version"), self.chosen("environment")
-        sent = self.data or self.initial
-        seconds = whole(sent.get("timeout_s"), 1, engines.LONGEST_AGENT_S) or 0
-        return pace_before(*chosen, sent.get("engine", ""), seconds)
 
 
 def drafts_of(project: Project) -> Any:

@@ -16,13 +16,14 @@ from apps.core.api import MultipartParser, TooLarge, member_of
 from apps.core.forms import PlainForm
 from apps.core.models import JobState
 from apps.core.openapi import described, page, sent, told
+from apps.core.paging import listed
 from apps.core.routes import SIDES, api, shows
 from apps.core.scopes import MANAGED, READABLE
 from apps.evals import actions, importing
 from apps.evals.formats import FORMATS
 from apps.evals.forms import ImportChoiceForm, ImportForm
 from apps.evals.importing import Choice, Imported, ImportProblem, Preview
-from apps.evals.lookups import CURSOR, LIMIT, find_set, listed
+from apps.evals.lookups import CURSOR, LIMIT, find_set
 from apps.evals.models import EvalSet, Split, TaskImport
 
 FILE = {"type": "string", "format": "binary"}

@@ -10,11 +10,9 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from apps.core.models import ApiKey, Job
-from apps.core.paging import keyset
-from apps.core.query import number_of, whole_number
+from apps.core.query import whole_number
 from apps.environments.api import body_of
 from apps.environments.models import Environment
 from apps.evals import references
@@ -90,16 +88,3 @@ def filtered(
         if value := request.query_params.get(field.rpartition("__")[2]):
             rows = rows.filter(**{field: find(request, value) if find else value})
     return rows
-
-
-def listed(
-    request: Request,
-    rows: QuerySet[Row],
-    as_json: Callable[[Request, Row], dict[str, Any]],
-    prepare: Callable[[list[Row]], None] = lambda rows: None,
-) -> Response:
-    """A page of rows, newest first; `prepare` reads once for all of them. Raises NotACursor."""
-    limit = number_of(request, "limit")
-    found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
-    prepare(found)
-    return Response({"results": [as_json(request, row) for row in found], "next": following})

@@ -1,4 +1,6 @@
-"""How a field of an operation names a set, an environment, a model version or an evaluation."""
+"""How a field of an operation names a set, an environment, a model version or an evaluation, and
+which of them a form offers.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,15 @@ import re
 from typing import Annotated
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 from django.http import Http404
 from msgspec import Meta
 
 from apps.core.http import uuid_of
-from apps.core.models import Project
+from apps.core.models import JobState, Project
 from apps.core.operations import Reference
 from apps.environments.models import Environment
-from apps.evals.models import EvalRun, EvalSet
+from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.typed import Text
 
@@ -83,6 +85,41 @@ def _version(rows: QuerySet[ModelVersion], name: str | int) -> ModelVersion | No
     return alike[0] if len(alike) == 1 else None
 
 
+def versions_of(project: Project) -> QuerySet[ModelVersion]:
+    return project.model_versions.current().evaluated_here()
+
+
+def finished_on(project: Project, eval_set: EvalSet) -> QuerySet[EvalRun]:
+    """Evaluations that a new one on the hold-out of the set may be stopped against."""
+    return runs_of(project).filter(eval_set=eval_set, split=Split.HOLDOUT, state=JobState.SUCCEEDED)
+
+
+def splits_of(eval_set: EvalSet) -> list[tuple[str, str]]:
+    """The splits that have tasks, and how many."""
+    counts = dict(eval_set.tasks.values_list("split").annotate(Count("pk")).order_by())
+    return [(split, f"{split.label} ({counts[split]:,})") for split in Split if split in counts]
+
+
+def channels_of(project: Project) -> list[tuple[str, str]]:
+    return [(name, name) for name in project.channels.current().values_list("name", flat=True)]
+
+
+def has_agents(project: Project) -> bool:
+    return versions_of(project).filter(kind=ModelKind.AGENT).exists()
+
+
+def has_servers(project: Project) -> bool:
+    return project.servers.exists()
+
+
+def calls_others(project: Project) -> bool:
+    return has_servers(project) or has_agents(project)
+
+
+def may_stop_early(project: Project, eval_set: EvalSet) -> bool:
+    return bool(channels_of(project)) and finished_on(project, eval_set).exists()
+
+
 EvalSetNamed = Annotated[EvalSet, Reference(find_set), Meta(description="Its id or name@version")]
 EnvironmentNamed = Annotated[
     Environment,
@@ -96,9 +133,9 @@ VersionNamed = Annotated[
     ModelVersion,
     Reference(
         find_version,
-        rows=lambda project: project.model_versions.current().evaluated_here(),
+        rows=versions_of,
         sent=Text | int,
     ),
     Meta(description="Its name, such as support-v3, or its number"),
 ]
-RunNamed = Annotated[EvalRun, Reference(find_run, rows=runs_of), Meta(description="Its id")]
+RunNamed = Annotated[EvalRun, Reference(find_run, rows=finished_on), Meta(description="Its id")]

@@ -13,13 +13,25 @@ from apps.core.models import JobState
 from apps.core.openapi import NUMBER
 from apps.core.operations import choice_of
 from apps.evals.models import Split
-from apps.evals.references import EnvironmentNamed, EvalSetNamed, RunNamed, VersionNamed
+from apps.evals.references import (
+    EnvironmentNamed,
+    EvalSetNamed,
+    RunNamed,
+    VersionNamed,
+    calls_others,
+    channels_of,
+    has_agents,
+    has_servers,
+    may_stop_early,
+    splits_of,
+)
 from apps.registry.engines import (
     AGENT_TIMEOUT_S,
     AGENTS_AT_ONCE,
     AUTO,
     LONGEST_AGENT_S,
     MOST_AT_ONCE,
+    choices,
 )
 from workers.lib.typed import Seed, Text
 
@@ -52,23 +64,34 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
 
     eval_set: EvalSetNamed
     model_version: (
-        Annotated[VersionNamed, Meta(description="Or `agent`", extra={"hint": ""})] | None
+        Annotated[
+            VersionNamed,
+            Meta(
+                description="Or `agent`", extra={"hint": "", "missing": "Choose a model version."}
+            ),
+        ]
+        | None
     ) = None
     agent: Agent | None = None
     environment: EnvironmentNamed
-    split: SplitName = Split.HOLDOUT.value
+    split: Annotated[SplitName, Meta(extra={"choices": splits_of})] = Split.HOLDOUT.value
     samples_per_task: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = 8
     seed: Seed = 0
     engine: Annotated[
         Text,
         Meta(
             description=f"“auto”, “transformers” (in a worker) or a server's name. {AUTOMATIC}",
-            extra={"hint": AUTOMATIC},
+            extra={"hint": AUTOMATIC, "choices": choices, "only_if": has_servers},
         ),
     ] = AUTO
     most_tokens: (
         Annotated[
-            Tokens, Meta(title="Max tokens", description="For servers and agents called over HTTP")
+            Tokens,
+            Meta(
+                title="Max tokens",
+                description="For servers and agents called over HTTP",
+                extra={"only_if": calls_others},
+            ),
         ]
         | None
     ) = None
@@ -78,6 +101,7 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
             Meta(
                 title="Max cost (USD)",
                 description="For agents called over HTTP and servers with known prices",
+                extra={"only_if": calls_others},
             ),
         ]
         | None
@@ -88,6 +112,7 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
             Meta(
                 title="Tokens per call",
                 description="For agents, with Max tokens: assumed for calls that report none",
+                extra={"only_if": has_agents},
             ),
         ]
         | None
@@ -98,6 +123,7 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
             Meta(
                 title="Cost per call (USD)",
                 description="For agents, with Max cost: assumed for calls that report none",
+                extra={"only_if": has_agents},
             ),
         ]
         | None
@@ -113,6 +139,7 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
                     f"For agents called over HTTP; {AGENT_TIMEOUT_S} if empty. Samples that take"
                     " longer fail"
                 ),
+                extra={"only_if": has_agents},
             ),
         ]
         | None
@@ -125,6 +152,7 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
                 le=MOST_AT_ONCE,
                 title="Concurrent tasks",
                 description=f"For agents called over HTTP; {AGENTS_AT_ONCE} if empty",
+                extra={"only_if": has_agents},
             ),
         ]
         | None
@@ -138,12 +166,18 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
                     "Stops as soon as the gate can decide between the two under the policy of"
                     " the channel below. Requires a sequential policy"
                 ),
-                extra={"empty": "Evaluate all tasks"},
+                extra={"empty": "Evaluate all tasks", "only_if": may_stop_early},
             ),
         ]
         | None
     ) = None
-    stop_channel: Annotated[Text, Meta(title="Policy of channel")] = "production"
+    stop_channel: Annotated[
+        Text,
+        Meta(
+            title="Policy of channel",
+            extra={"choices": channels_of, "only_if": may_stop_early},
+        ),
+    ] = "production"
 
 
 ESTIMATE = {

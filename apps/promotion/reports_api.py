@@ -16,19 +16,11 @@ from rest_framework.response import Response
 
 from apps.core.bus import on
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.paging import listed
 from apps.core.routes import TOTALS, WHEN_EVALUATED, api, shows
 from apps.core.scopes import RESULT, RUN
 from apps.evals.holdout.view_log import record_output_view
-from apps.evals.lookups import (
-    CURSOR,
-    LIMIT,
-    filtered,
-    find_run,
-    find_version,
-    form_of,
-    listed,
-    may_see,
-)
+from apps.evals.lookups import CURSOR, LIMIT, filtered, find_run, find_version, form_of, may_see
 from apps.evals.models import EvalRun
 from apps.evals.runs_api import MoreOfRun
 from apps.promotion import actions

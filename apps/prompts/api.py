@@ -19,6 +19,7 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.paging import listed
 from apps.core.routes import SIDES, api, shows
 from apps.core.scopes import MANAGED, RESULT, RUN, Scope
 from apps.evals.holdout.view_log import record_membership, record_seen
@@ -31,7 +32,6 @@ from apps.evals.lookups import (
     find_set,
     find_version,
     form_of,
-    listed,
 )
 from apps.evals.models import Split, Task
 from apps.evals.sources_api import SOURCED, expected_of, stored

@@ -18,11 +18,12 @@ from apps.core.api import member_of
 from apps.core.differences import side_by_side
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.paging import listed
 from apps.core.query import LARGEST_KEY, number_of, whole_number
 from apps.core.routes import SIDES, TOTALS, WHEN_EVALUATED, api, shows
 from apps.core.scopes import MANAGED, RESULT
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.lookups import CURSOR, LIMIT, filtered, form_of, listed
+from apps.evals.lookups import CURSOR, LIMIT, filtered, form_of
 from apps.evals.runs_schema import ESTIMATE
 from apps.reviews.actions import TrainingLocked
 from apps.training import comparison, run_alarms

@@ -99,14 +99,21 @@ def checked_url(url: str) -> str:
         raise WebhookError(str(error), "url") from error
 
 
-def show_secret(request: HttpRequest, hook: Webhook) -> None:
-    """The next page of the webhook shows its new secret, once."""
-    request.session["new_secret"] = [str(hook.pk), hook.secret]
+def listed(project: Project) -> dict[str, Any]:
+    hooks = project.webhooks.all()
+    return {"hooks": hooks, "disabled": [hook for hook in hooks if hook.disabled_reason]}
+
+
+def page_with_secret(request: HttpRequest, returned: Webhook) -> str:
+    """The page of the webhook, which shows its new secret once."""
+    request.session["new_secret"] = [str(returned.pk), returned.secret]
+    return returned.get_absolute_url()
 
 
 @operation(
     "webhooks_add",
     rest=Rest("POST", "webhooks/", "webhooks", 201),
+    page=Page("", "list", template="webhooks/list.html", context=listed, then=page_with_secret),
     gives=schema.NewWebhookOut,
     role=Role.OPERATOR,
     examples=(schema.NEW_EXAMPLE, schema.MADE_EXAMPLE),
@@ -244,7 +251,7 @@ def delete_webhook(*, hook: Webhook, by: Any) -> None:
 @operation(
     "webhooks_new_secret",
     rest=Rest("POST", "webhooks/<uuid:pk>/secret/", "secret"),
-    page=Page("<uuid:pk>/secret/", "rotate", after=show_secret),
+    page=Page("<uuid:pk>/secret/", "rotate", then=page_with_secret),
     gives=schema.RotatedOut,
     role=Role.OPERATOR,
     says={"webhook.secret_rotated": "rotated the signing secret of the webhook {host@}"},

@@ -5,7 +5,6 @@ from apps.webhooks import views
 
 app_name = "webhooks"
 urlpatterns = [
-    path("", views.listing, name="list"),
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/log/", views.log, name="log"),
     path("deliveries/<uuid:pk>/", views.delivery, name="delivery"),

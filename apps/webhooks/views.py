@@ -6,15 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.core.operations import NOT_DONE, submitted
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
 from apps.core.routes import TOTALS, WHEN_EVALUATED, shows
-from apps.webhooks import actions
 from apps.webhooks.models import TEST, Delivery, DeliveryState, Event, Webhook
 from apps.webhooks.sending import request_headers
 
@@ -24,20 +22,6 @@ ROWS = 30
 def _hook(project: Project, pk: UUID) -> Webhook:
     return get_object_or_404(
         Webhook.objects.select_related("project", "created_by"), project=project, pk=pk
-    )
-
-
-@project_view(Role.OPERATOR)
-def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    """All webhooks; a POST adds one, whose secret is shown on its page once."""
-    form, hook = submitted(request, actions.create_webhook, project=project)
-    if hook is not NOT_DONE:
-        actions.show_secret(request, hook)
-        return redirect(hook)
-    hooks = project.webhooks.all()
-    disabled = [hook for hook in hooks if hook.disabled_reason]
-    return render(
-        request, "webhooks/list.html", {"hooks": hooks, "disabled": disabled, "form": form}
     )
 
 

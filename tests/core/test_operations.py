@@ -21,7 +21,15 @@ from apps.core.operations.inputs import Inputs
 from apps.core.operations.rest import filled
 from apps.core.routes import by_key
 from apps.environments.models import Environment
-from tests.factories import make_environment, make_key, make_project
+from tests.factories import (
+    make_endpoint,
+    make_environment,
+    make_eval_run,
+    make_eval_set,
+    make_key,
+    make_project,
+    make_server,
+)
 from workers.lib.typed import convert, json_schema
 
 ALL = [pytest.param(one, id=name) for name, one in REGISTRY.items()]
@@ -68,14 +76,16 @@ def test_an_archived_project_takes_nothing(
 
 
 @pytest.mark.parametrize(
-    "one", [item for item in ALL if item.values[0].takes and item.values[0].page]
+    "one", [item for item in ALL if item.values[0].inputs.takes and item.values[0].page]
 )
 def test_its_form_has_the_fields_and_bounds_of_what_it_takes(one: Operation) -> None:
     fields = form_of(one).base_fields
     without = {*one.page.without, *one.inputs.in_path(one.page.path)}
-    taken = one.takes.__struct_fields__
+    taken = one.inputs.takes.__struct_fields__
     assert list(fields) == [name for name in taken if name not in without]
-    schema = msgspec.json.schema_components([one.takes])[1][one.takes.__name__]["properties"]
+    schema = msgspec.json.schema_components([one.inputs.takes])[1][one.inputs.takes.__name__][
+        "properties"
+    ]
     for name, field in fields.items():
         wanted = schema[name] | next(iter(schema[name].get("anyOf", ())), {})
         least = wanted.get("minimum", wanted.get("exclusiveMinimum"))
@@ -84,6 +94,29 @@ def test_its_form_has_the_fields_and_bounds_of_what_it_takes(one: Operation) -> 
         assert getattr(field, "max_value", None) == wanted.get("maximum")
         choices = wanted.get("enum") or wanted.get("items", {}).get("enum")
         assert not choices or sorted(value for value, _ in field.choices) == sorted(choices)
+
+
+@pytest.mark.django_db
+def test_a_form_offers_what_its_project_and_the_rows_of_its_path_have(project: Project) -> None:
+    evaluate, eval_set = REGISTRY["eval_runs_start"], make_eval_set(project, holdout=0)
+    project.channels.create(name="beta")
+
+    def form() -> Any:
+        return form_of(evaluate)(project=project, rows={"eval_set": eval_set})
+
+    assert [value for value, _ in form().fields["split"].choices] == ["train"]
+    assert not form().more, "there is nothing to choose"
+    make_server(project, "https://gpu.example.com/v1")
+    engines = [value for value, _ in form().fields["engine"].choices]
+    assert engines == ["auto", "transformers", project.servers.get().name]
+    assert [field.name for field in form().more] == ["engine", "most_tokens", "most_usd"]
+    version, environment = make_endpoint(project, project.servers.get()), make_environment(project)
+    other, run = (
+        make_eval_run(each, version, environment) for each in (make_eval_set(project), eval_set)
+    )
+    assert {other.split, run.split} == {"holdout"}
+    assert list(form().fields["stop_against"].queryset) == [run]
+    assert ("beta", "beta") in form().fields["stop_channel"].choices
 
 
 @pytest.mark.parametrize(

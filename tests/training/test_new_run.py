@@ -237,9 +237,9 @@ def test_a_finished_run_leads_to_its_evaluation_against_its_parent(
     adapter = make_adapter(run.project, run.model_version, data_dir)
     url = reverse("evals:new_run", args=[run.project.slug, run.eval_set_id])
     answer = client.get(url, {"model_version": adapter.pk})
-    form = answer.context["form"]
-    assert form.baseline == run and "To compare with" in answer.content.decode()
-    assert (form.version, form.initial["samples_per_task"], form.initial["split"]) == (
+    shown, initial = answer.context, answer.context["form"].initial
+    assert shown["baseline"] == run and "To compare with" in answer.content.decode()
+    assert (shown["version"], initial["samples_per_task"], initial["split"]) == (
         adapter,
         run.samples_per_task,
         run.split,

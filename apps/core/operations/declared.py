@@ -10,16 +10,14 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 from django.apps import apps
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse
-from msgspec import Struct
 
 from apps.core.auditing import words
-from apps.core.models import ApiKey, Project
-from apps.core.operations.inputs import Inputs, is_a
+from apps.core.models import Project
+from apps.core.operations.inputs import Inputs, call, is_a
 from apps.core.routes import SHOWS_NOTHING, Disclosure
 from apps.core.scopes import ROLE_FOR, Needs, Role, Scope
 
 F = TypeVar("F", bound=Callable[..., Any])
-READING = "GET"
 CALLER = ("project", "by", "key")  # parameters that say who calls
 
 
@@ -56,24 +54,23 @@ class Page:
 
     A name in the path that is a reference of the operation fills that; the others find the object,
     which without any is the one of the reference (the channel of a report).
-    With a `template` it is a page of its own that shows the form and the object under the name of
-    its parameter; without, a button of another page. The form has no fields `without`, and is a
-    `form` (a subclass of OperationForm), if given, which narrows or groups what is derived.
-    `then` is the route that follows, or a function of the object and what was returned that gives
-    its address; by default the page of the object, or of what was made. `done` is the sentence that
-    is shown there, in which `{target}` is the object and `{returned}` what the function has
-    returned, or a function of both. `after` is called with the request and `returned`; `refused`
-    with the request, the object and the error: it answers, or leaves it to the sentence (None).
+    With a `template` it is a page of its own that shows the form, the object under the name of its
+    parameter, and the `context`; without, a button of another page. The form has no fields
+    `without`. `then` is the route that follows, or a function that gives its address; by default
+    the page of the object, or of what was made. `done` is the sentence that is shown there, in
+    which `{target}` is the object and `{returned}` what the function has returned, or a function.
+    These functions have any of the parameters `request`, `project`, `form`, `target`, `returned`
+    and the references of the path. `refused` is called with the request, the object and the error:
+    it answers, or leaves it to the sentence (None).
     """
 
     path: str
     route: str
     template: str = ""
+    context: Callable[..., Mapping[str, Any]] = lambda: {}
     without: Collection[str] = ()
-    form: type | None = None
-    then: str | Callable[[Any, Any], str] = ""
-    done: str | Callable[[Any, Any], str] = ""
-    after: Callable[[HttpRequest, Any], None] | None = None
+    then: str | Callable[..., str] = ""
+    done: str | Callable[..., str] = ""
     refused: Callable[[HttpRequest, Any, Exception], HttpResponse | None] | None = None
 
 
@@ -143,12 +140,8 @@ class Operation:
         return " ".join((inspect.getdoc(self.body) or "").split("\n\n")[0].split())
 
     @property
-    def takes(self) -> type[Struct] | None:
-        return self.inputs.takes
-
-    @property
     def reads(self) -> bool:
-        return self.rest is not None and self.rest.method == READING
+        return self.rest is not None and self.rest.method == "GET"
 
     @property
     def route(self) -> str:
@@ -171,20 +164,12 @@ class Operation:
             raise Http404(f"This project has no {noun} with this {named}.")
         return row
 
-    def run(
-        self,
-        *,
-        project: Project,
-        by: Any,
-        target: Any = None,
-        values: Mapping[str, Any],
-        key: ApiKey | None = None,
-    ) -> Any:
-        """Calls the function with the `values` of its inputs. Raises what it raises."""
-        caller = {"project": project, "by": by, "key": key, self.target_name: target}
-        parameters = inspect.signature(self.body).parameters
-        known = {name: value for name, value in caller.items() if name in parameters}
-        return self.body(**known, **self.inputs.arguments(values, target))
+    def run(self, values: Mapping[str, Any], target: Any = None, **caller: Any) -> Any:
+        """Calls the function for `project`, `by` and `key` with the `values` of its inputs. Raises
+        what it raises.
+        """
+        known = {"key": None, self.target_name: target} | caller
+        return call(self.body, known, **self.inputs.arguments(values, target))
 
 
 operation = Operation

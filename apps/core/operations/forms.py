@@ -19,7 +19,7 @@ from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.core.operations.declared import Operation
-from apps.core.operations.inputs import Reference
+from apps.core.operations.inputs import Reference, call
 from workers.lib.typed import FormError, convert
 
 EMPTY = (None, "")
@@ -33,11 +33,12 @@ SIMPLE: Mapping[type, tuple[Any, Any, dict[str, str]]] = {
 
 class OperationForm(PlainForm):
     """Valid if the operation takes what it holds: `values` of its inputs. `rows` are the references
-    that the address of the page names.
+    that the address of the page names. What is offered may depend on them, and on the project:
+    `rows` of a reference, `choices` and `only_if` of Meta's `extra` are functions of both.
     """
 
     operation: Operation
-    empty: Mapping[str, Any]  # what an empty field means, where that is not the default
+    inputs: Mapping[str, _Input]
 
     def __init__(
         self,
@@ -49,15 +50,31 @@ class OperationForm(PlainForm):
         super().__init__(*args, **kwargs)
         self.project, self.rows, self.values = project, dict(rows or {}), dict[str, Any]()
         self.references = self.operation.inputs.references
-        for name, field in self.fields.items():
-            if isinstance(field, forms.ModelChoiceField):
-                field.queryset = self.references[name].rows(project)
+        known = {"project": project, **self.rows}
+        ask = cache(lambda function: call(function, known))
+        for name, field in list(self.fields.items()):
+            extra = self.inputs[name].extra
+            if "only_if" in extra and not ask(extra["only_if"]):
+                del self.fields[name]
+            elif isinstance(field, forms.ModelChoiceField):
+                field.queryset = ask(self.references[name].rows)
+            elif callable(extra.get("choices")):
+                field.choices = ask(extra["choices"])
+
+    @property
+    def more(self) -> list[forms.BoundField]:
+        """What only some projects are asked for; a page may fold it away."""
+        return [field for field in self if "only_if" in self.inputs[field.name].extra]
+
+    @property
+    def more_open(self) -> bool:
+        return bool(self.non_field_errors()) or any(field.errors for field in self.more)
 
     def clean(self) -> dict[str, Any]:
         values = {
-            name: self.empty[name] if value in EMPTY else value
+            name: value if value not in EMPTY else None if self.inputs[name].nullable else ""
             for name, value in self.cleaned_data.items()
-            if value not in EMPTY or name in self.empty
+            if value not in EMPTY or self.inputs[name].may_be_empty
         }
         rows = {
             name: self._row(name, values.pop(name))
@@ -94,15 +111,13 @@ def form_of(operation: Operation) -> type[OperationForm]:
     """The form of an operation, with the fields that its page does not leave out or name in its
     path."""
     page, inputs = operation.page, operation.inputs
-    info = inspect.type_info(operation.takes or Struct)
+    info = inspect.type_info(inputs.takes or Struct)
     assert isinstance(info, inspect.StructType)
     without = {*page.without, *inputs.in_path(page.path)} if page else set()
-    shown = [_Input.of(field) for field in info.fields if field.name not in without]
-    fields = {field.name: field.on_form(inputs.references.get(field.name)) for field in shown}
-    empty = {field.name: None if field.nullable else "" for field in shown if field.may_be_empty}
-    base = (page and page.form) or OperationForm
-    attributes = fields | {"operation": operation, "empty": empty}
-    return bounds_from(info.cls)(type(f"{info.cls.__name__}Form", (base,), attributes))
+    shown = {field.name: _Input.of(field) for field in info.fields if field.name not in without}
+    fields = {name: each.on_form(inputs.references.get(name)) for name, each in shown.items()}
+    attributes = fields | {"operation": operation, "inputs": shown}
+    return bounds_from(info.cls)(type(f"{info.cls.__name__}Form", (OperationForm,), attributes))
 
 
 class _Input(NamedTuple):
@@ -127,7 +142,7 @@ class _Input(NamedTuple):
     @property
     def may_be_empty(self) -> bool:
         if self.nullable or not isinstance(self.kind, inspect.StrType):
-            return self.nullable
+            return self.nullable and "missing" not in self.extra
         return not self.kind.min_length and bool(re.search(self.kind.pattern or "", ""))
 
     def on_form(self, reference: Reference | None) -> forms.Field:
@@ -154,7 +169,7 @@ class _Input(NamedTuple):
                 error_messages={"required": "Choose at least one."},
                 **common | {"required": bool(kind.min_length)},
             )
-        if isinstance(kind, inspect.LiteralType):
+        if isinstance(kind, inspect.LiteralType) or "choices" in self.extra:
             return forms.ChoiceField(choices=_choices(kind, self.extra), **common)
         if isinstance(kind, inspect.BoolType):
             return forms.BooleanField(**common | {"required": False})
@@ -185,5 +200,6 @@ def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, bool, dict[str, Any], 
 
 
 def _choices(kind: inspect.Type, extra: Mapping[str, Any]) -> list[tuple[Any, str]]:
-    assert isinstance(kind, inspect.LiteralType)
-    return list(extra.get("choices") or [(value, str(value)) for value in kind.values])
+    choices = extra.get("choices", [])
+    values = [(value, str(value)) for value in getattr(kind, "values", ())]
+    return values if callable(choices) or not choices else list(choices)

@@ -24,12 +24,12 @@ class Reference:
     """Of a field that names a row of the project: `Annotated[EvalSet, Reference(find_set)]`.
 
     `find(project, name)` gets the row by what is sent to the API, of the type `sent`; it raises
-    Http404 with a sentence. A form offers `rows(project)` to choose from; without them
-    it takes the name as text.
+    Http404 with a sentence. A form offers `rows` to choose from, a function of `project` and of
+    the references that the page's path names; without it, it takes the name as text.
     """
 
     find: Callable[[Project, Any], Model]
-    rows: Callable[[Project], QuerySet[Any]] | None = None
+    rows: Callable[..., QuerySet[Any]] | None = None
     sent: Any = Text
 
 
@@ -49,7 +49,7 @@ class Inputs:
     def of(cls, body: Callable[..., Any], others: Iterable[str], *, partial: bool) -> Inputs:
         """Of the parameters of a function besides `others`. `partial`: each may be left out."""
         title = "".join(map(str.capitalize, body.__name__.split("_")))
-        hints, whole = get_type_hints(body, include_extras=True), None
+        hints, whole, about = get_type_hints(body, include_extras=True), None, None
         defaults = {
             name: msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
             for name, parameter in inspect.signature(body).parameters.items()
@@ -58,19 +58,22 @@ class Inputs:
         if len(defaults) == 1 and is_a(Struct, hints[next(iter(defaults))]):
             ((name, _),) = defaults.items()
             whole = name, (struct := hints[name])
-            title, hints = struct.__name__, get_type_hints(struct, include_extras=True)
-            defaults = {field.name: _default(field) for field in msgspec.structs.fields(struct)}
+            title, about = struct.__name__, None if partial else struct.__doc__
+            hints = get_type_hints(struct, include_extras=True)
+            defaults = {
+                field.name: msgspec.field(
+                    default=field.default, default_factory=field.default_factory
+                )
+                for field in msgspec.structs.fields(struct)
+            }
         fields = {
             name: (hints[name] | UnsetType, UNSET) if partial else (hints[name], default)
             for name, default in defaults.items()
         }
         sent = {name: _sent(kind) for name, (kind, _) in fields.items()}
         references = {name: reference for name, (_, reference) in sent.items() if reference}
-        if whole and not partial and not references:
-            return cls(whole[1], whole[1], {}, whole)
         takes = {name: (sent[name][0], default) for name, (_, default) in fields.items()}
         typed = {name: field for name, field in fields.items() if name not in references}
-        about = whole[1].__doc__ if whole and references else None
         return cls(_struct(title, takes, about), _struct(title, typed), references, whole, partial)
 
     def in_path(self, path: str) -> set[str]:
@@ -117,26 +120,24 @@ class Inputs:
         return {self.whole[0]: self.whole[1](**known)} if self.whole else known
 
 
+def call(function: Callable[..., Any], known: Mapping[str, Any], **others: Any) -> Any:
+    """Calls it with those of `known` that it has parameters for, and the others."""
+    names = known.keys() & inspect.signature(function).parameters.keys()
+    return function(**{name: known[name] for name in names}, **others)
+
+
 def is_a(kind: type, hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, kind)
-
-
-def _default(field: Any) -> Any:
-    if field.default_factory is msgspec.NODEFAULT:
-        return field.default
-    return msgspec.field(default_factory=field.default_factory)
 
 
 def _struct(
     title: str, fields: Mapping[str, tuple[Any, Any]], about: str | None = None
 ) -> type[Struct] | None:
+    if not fields:
+        return None
     declared = [(name, *field) for name, field in fields.items()]
     rules: dict[str, Any] = {"kw_only": True, "forbid_unknown_fields": True}
-    return (
-        msgspec.defstruct(title, declared, namespace={"__doc__": about}, **rules)
-        if declared
-        else None
-    )
+    return msgspec.defstruct(title, declared, namespace={"__doc__": about}, **rules)
 
 
 def _sent(hint: Any) -> tuple[Any, Reference | None]:

@@ -19,6 +19,7 @@ from apps.core.forms import query_of
 from apps.core.models import Project
 from apps.core.operations.declared import REGISTRY, Operation, Page
 from apps.core.operations.forms import OperationForm, form_of
+from apps.core.operations.inputs import call
 from apps.core.query import Query
 from workers.lib.typed import FormError
 
@@ -41,27 +42,26 @@ def _view(operation: Operation, page: Page) -> Any:
     @project_view(operation.role, query=_prefilled(operation) if prefills else {})
     def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
         target, rows = _named(operation, project, address)
-        form, returned = submitted(
-            request, operation.body, project=project, target=target, rows=rows
-        )
+        form, returned = submitted(request, operation.body, target, rows)
         if isinstance(returned, HttpResponse):
             return returned
+        known = {"request": request, "project": project, "form": form, "target": target} | rows
         if returned is NOT_DONE and page.template:
             shown = {operation.target_name: target} if target else {}
-            return render(request, page.template, {"form": form} | shown | rows)
+            context = {"form": form} | shown | rows | call(page.context, known)
+            return render(request, page.template, context)
         if returned is NOT_DONE:
             problems = [problem for field in form.errors.values() for problem in field]
             messages.error(request, " ".join(problems))
             return _back(page, project, target, rows)
         if operation.outcome:
             _, returned = operation.outcome(returned)
-        if page.after:
-            page.after(request, returned)
-        sentence = page.done if callable(page.done) else page.done.format
-        if text := sentence(target=target, returned=returned):
+        known["returned"] = returned
+        text = call(page.done, known) if callable(page.done) else page.done.format(**known)
+        if text:
             messages.success(request, text)
         if callable(page.then):
-            return redirect(page.then(target, returned))
+            return redirect(call(page.then, known))
         if page.then:
             return redirect(page.then, project.slug)
         if target is None or isinstance(returned, type(target)):
@@ -105,18 +105,13 @@ def _named(
 
 
 def submitted(
-    request: HttpRequest,
-    body: Any,
-    *,
-    project: Project,
-    target: Any = None,
-    rows: Mapping[str, Any] | None = None,
+    request: HttpRequest, body: Any, target: Any = None, rows: Mapping[str, Any] | None = None
 ) -> tuple[OperationForm, Any]:
     """The form of an operation, and what the operation has returned: `NOT_DONE` unless it was
     posted, valid and not refused. The initial values are the object's, or without one those of the
     address (`?seed=3`).
     """
-    operation: Operation = body.operation
+    operation, project = body.operation, request.project  # type: ignore[attr-defined]
     form_class = form_of(operation)
     initial = {
         name: request.GET.get(name) if target is None else getattr(target, name, None)
@@ -128,9 +123,7 @@ def submitted(
     if not form.is_valid():
         return form, NOT_DONE
     try:
-        return form, operation.run(
-            project=project, by=request.user, target=target, values=form.values
-        )
+        return form, operation.run(form.values, target, project=project, by=request.user)
     except REFUSALS as error:
         page = operation.page
         if page and page.refused and (answer := page.refused(request, target, error)):

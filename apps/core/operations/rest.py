@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -16,8 +17,8 @@ from rest_framework.response import Response
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described, page, results
 from apps.core.operations.declared import REGISTRY, Operation, Paged, Written
-from apps.core.paging import keyset
-from apps.core.query import number_of, parameters, whole_number
+from apps.core.paging import listed
+from apps.core.query import parameters, whole_number
 from apps.core.routes import api
 from workers.lib.typed import convert, json_schema
 
@@ -49,11 +50,11 @@ def _view(route: str, methods: Mapping[str, Operation]) -> Any:
     decorated = api(**{method: each.needs for method, each in methods.items()})(view)
     decorated.shows = max(each.shows for each in methods.values())
     for each in methods.values():
-        takes_body = each.takes and not each.reads
+        takes_body = each.inputs.takes and not each.reads
         decorated = extend_schema(
             methods=[each.rest.method],
             operation_id=f"v1_{each.name}",
-            request={JSON: json_schema(each.takes)} if takes_body else None,
+            request={JSON: json_schema(each.inputs.takes)} if takes_body else None,
             responses=_responses(each),
             parameters=_parameters(each),
             examples=list(each.examples),
@@ -63,16 +64,16 @@ def _view(route: str, methods: Mapping[str, Operation]) -> Any:
 
 
 def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> Response:
-    key, values = request.auth, dict[str, Any]()
-    project, inputs = key.project, operation.inputs
-    target, by = operation.object_of(project, address), key.created_by
-    if not operation.reads:  # a key is trusted for some seconds, its creator's role is not
-        by = member_of(request, operation.role).user
-    if inputs.takes and operation.reads:
+    key, values, inputs = request.auth, dict[str, Any](), operation.inputs
+    project, by = key.project, key.created_by
+    target = operation.object_of(project, address)
+    if operation.reads:
         values = inputs.from_query(request.query_params, project)
-    elif inputs.takes:
-        values = inputs.values_of(convert(request.data, inputs.takes), project)
-    returned = operation.run(project=project, by=by, target=target, values=values, key=key)
+    else:  # a key is trusted for some seconds, its creator's role is not
+        by = member_of(request, operation.role).user
+        if inputs.takes:
+            values = inputs.values_of(convert(request.data, inputs.takes), project)
+    returned = operation.run(values, target, project=project, by=by, key=key)
     status, gives = operation.rest.status, operation.gives
     if operation.outcome:
         status, returned = operation.outcome(returned)
@@ -80,10 +81,7 @@ def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> 
     if gives is None:
         return Response(status=204)
     if isinstance(gives, Paged):
-        cursor, limit = request.query_params.get("cursor", ""), number_of(request, "limit")
-        rows, following = keyset(returned, cursor, limit)
-        results = [_content(gives.item, request, row) for row in rows]
-        return Response({"results": results, "next": following})
+        return listed(request, returned, partial(_content, gives.item))
     if get_origin(gives) is list:
         (item,) = get_args(gives)
         return Response({"results": [_content(item, request, row) for row in returned]})
@@ -107,7 +105,7 @@ def filled(item: type[Struct], row: Any) -> Any:
 
 
 def _responses(operation: Operation) -> dict[Any, Any]:
-    invalid = operation.takes or isinstance(operation.gives, Paged)
+    invalid = operation.inputs.takes or isinstance(operation.gives, Paged)
     named = operation.target or operation.inputs.references
     bad = [400] * bool(invalid) + [404] * bool(named) + [409] * (not operation.reads)
     if operation.gives is None:

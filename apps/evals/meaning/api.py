@@ -16,10 +16,11 @@ from rest_framework.response import Response
 from apps.core import jobs
 from apps.core.models import JobState
 from apps.core.openapi import JSON, described, page
+from apps.core.paging import listed
 from apps.core.routes import api, shows
 from apps.core.scopes import RESULT, RUN
 from apps.evals.holdout import leaks
-from apps.evals.lookups import CURSOR, LIMIT, find_set, find_version, form_of, listed, needs_right
+from apps.evals.lookups import CURSOR, LIMIT, find_set, find_version, form_of, needs_right
 from apps.evals.meaning import check, verdicts
 from apps.evals.meaning.check import MOST_PAIRS, PAIRS, Source
 from apps.evals.models import EvalSet, MeaningCheck, Split

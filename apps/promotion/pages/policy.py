@@ -37,7 +37,7 @@ MOST = 50  # versions on the page
 @require_POST
 @project_view(Role.OWNER)
 def create_channel(request: HttpRequest, project: Project) -> HttpResponse:
-    form, created = submitted(request, create, project=project)
+    form, created = submitted(request, create)
     if created is NOT_DONE:
         messages.error(
             request, " ".join(problem for field in form.errors.values() for problem in field)

@@ -18,19 +18,12 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.paging import listed
 from apps.core.routes import SIDES, api, shows
 from apps.core.scopes import MANAGED, RESULT
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.lookups import (
-    CURSOR,
-    LIMIT,
-    find_environment,
-    find_set,
-    find_version,
-    form_of,
-    listed,
-)
+from apps.evals.lookups import CURSOR, LIMIT, find_environment, find_set, find_version, form_of
 from apps.registry import engines
 from apps.registry.api import find_server
 from apps.registry.schema import VERSION, version_json
