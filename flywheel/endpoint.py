@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flywheel.orphans import end_with_parent
+from workers.lib.guard import end_with_parent
 
 HAND_OVER_S = 0.5
 
@@ -28,7 +28,7 @@ def without_storing() -> Any:
 
 
 def _application(*, storing: bool) -> Any:
-    end_with_parent(signal.SIGKILL)()
+    end_with_parent(signal.SIGKILL)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     import django
 

@@ -26,10 +26,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flywheel.orphans import end_with_parent, set_title
+from workers.lib.guard import LIBC, end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
 MESSAGE_BYTES = 65_536
+PR_SET_NAME = 15
 IMPORTED = (
     "apps.serving.endpoint",
     "apps.serving.storing",
@@ -118,11 +119,16 @@ def _become(output: int, request: dict[str, Any]) -> None:
     """What a new process of its own would have: session, signals, output, title."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    end_with_parent(request["end_with"])()
+    end_with_parent(request["end_with"])
     set_title(request["title"])
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
     os.close(output)
+
+
+def set_title(text: str) -> None:
+    """What `ps -o comm`, `top` and /proc/…/comm say of this process: the first 15 bytes."""
+    LIBC.prctl(PR_SET_NAME, text.encode())
 
 
 # For whoever starts it

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,7 @@ from flywheel.embedded import (
     wants_broker,
     wants_postgres,
 )
-from flywheel.orphans import end_with_parent
+from workers.lib.guard import end_with_parent
 
 IDLE_S = 5.0
 GIVE_UP_AFTER = 6  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
@@ -99,7 +100,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
-                preexec_fn=end_with_parent(self.stop_signal),
+                preexec_fn=partial(end_with_parent, self.stop_signal),
                 **identity,
             )
         self.started_at = time.monotonic()

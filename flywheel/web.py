@@ -7,12 +7,12 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from flywheel.orphans import end_with_parent
+from workers.lib.guard import end_with_parent
 
 
 def application() -> Any:
     """Called once in each worker."""
-    end_with_parent(signal.SIGKILL)()
+    end_with_parent(signal.SIGKILL)
     from flywheel.wsgi import application
 
     return application

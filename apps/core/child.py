@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from django.conf import settings
 
 from apps.core.events import parse_event
-from flywheel.orphans import end_with_parent
 from workers.lib.clients import key_variables
+from workers.lib.guard import end_with_parent
 from workers.lib.specs.job import Job as Spec
 from workers.lib.typed import plain
 
@@ -127,7 +128,7 @@ def start(command: Sequence[str], spec_path: Path, spec: Spec, stderr_path: Path
                 stderr=stderr,
                 pass_fds=[write_fd],
                 start_new_session=True,
-                preexec_fn=end_with_parent(signal.SIGKILL),
+                preexec_fn=partial(end_with_parent, signal.SIGKILL),
             )
     except BaseException:
         os.close(read_fd)

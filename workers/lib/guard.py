@@ -12,12 +12,17 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 
+LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(number: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    """This process gets the signal when its parent dies (Linux). Run in a child after fork, it
+    takes no lock that another thread of the parent may have held, so the library is loaded before.
+    """
+    LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 def main(grace_s: float, parent: int, command: list[str]) -> int:
@@ -28,7 +33,7 @@ def main(grace_s: float, parent: int, command: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     end_with_parent(signal.SIGTERM)
     child = subprocess.Popen(
-        command, start_new_session=True, preexec_fn=lambda: end_with_parent(signal.SIGKILL)
+        command, start_new_session=True, preexec_fn=partial(end_with_parent, signal.SIGKILL)
     )
     try:
         while not asked and os.getppid() == parent:

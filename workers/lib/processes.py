@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from workers.lib.guard import end_with_parent
@@ -88,7 +89,7 @@ class Processes:
         child = subprocess.Popen(
             [sys.executable, "-m", program, spec],
             pass_fds=[events],
-            preexec_fn=lambda: end_with_parent(signal.SIGKILL),
+            preexec_fn=partial(end_with_parent, signal.SIGKILL),
             env=shared
             | {
                 "RANK": str(at),

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def _start(program: str, share: str) -> subprocess.Popen:
         [sys.executable, "-m", program, *sys.argv[1:]],
         stdout=subprocess.PIPE,
         env=os.environ | {SHARE: share, "FLYWHEEL_EVENTS_FD": ""},
-        preexec_fn=lambda: end_with_parent(signal.SIGKILL),
+        preexec_fn=partial(end_with_parent, signal.SIGKILL),
     )
 
 

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
 from apps.serving.storing import run
-from flywheel.orphans import end_with_parent
+from workers.lib.guard import end_with_parent
 
 
 class Command(BaseCommand):
@@ -30,7 +30,7 @@ class Command(BaseCommand):
         parent, stopped = options["parent"], list[int]()
         signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        end_with_parent(signal.SIGTERM)()
+        end_with_parent(signal.SIGTERM)
         folder = Path(settings.FLYWHEEL_ENDPOINT_SPOOL)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
