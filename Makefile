@@ -151,6 +151,8 @@ $(VLLM_STAMP):
 	@rm -f $(VLLM)/.installed-*
 	@touch $@
 
+# Bytecode is kept also where the machine's environment says not to: a demo starts some sixty processes.
+demo: export PYTHONDONTWRITEBYTECODE :=
 demo: setup
 	$(PY) manage.py demo $(ARGS)
 

@@ -96,21 +96,42 @@ class Recipe:
     samples_per_task: int
     next_day: int = 60  # requests to the promoted version
     timed_tasks: int = 24  # on which latency is measured in turns, until it is precise
-    timed_rounds: int = 2
+    timed_rounds: int = 1
     sft: dict[str, Any] = field(default_factory=dict)
     grpo: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def expected(self) -> dict[str, float]:
-        """Seconds of each stage on two cores."""
-        evaluated = 0.1 * self.holdout * self.samples_per_task + 10
-        step = 2 * self.grpo["prompts_per_step"]
-        timed = 2 * self.timed_tasks * self.timed_rounds
+    def stages(self) -> dict[str, tuple[dict[str, float], ...]]:
+        """Seconds of each station on two cores. The parts of a stage follow one another; the
+        stations of a part run at the same time and share the cores.
+        """
+        evaluated = 12 + 0.1 * self.holdout * self.samples_per_task
+        sft = 15 + 3 * self.sft["steps"]
+        grpo = 40 + 1.3 * self.grpo["prompts_per_step"] * self.grpo["steps"]
         return {
-            PRODUCTION: 30 + 0.25 * self.requests,
-            FIRST: evaluated + 20 + 2 * self.sft["steps"],
-            SECOND: 40 + evaluated + step * self.grpo["steps"],
-            LAST: evaluated + 30 + timed + 0.3 * self.next_day,
+            PRODUCTION: (
+                {"0 · Ready": 15},
+                {"1 · Production": 10 + 0.15 * self.requests},
+                {"2 · Failures": 3},
+                {"3 · Eval set": 5},
+            ),
+            FIRST: (
+                {"4 · Baseline": 2 * evaluated, "5 · Probes": 20, "6 · SFT": evaluated + sft + 10},
+            ),
+            SECOND: (
+                {"7 · Review": 25},
+                {
+                    "6 · SFT evaluated": 2 * evaluated,
+                    "7 · GRPO": evaluated + grpo,
+                    "8 · Server": 20,
+                },
+            ),
+            LAST: (
+                {"7 · GRPO evaluated": evaluated},
+                {"8 · Latency": 15 + 2 * self.timed_tasks * self.timed_rounds},
+                {"8 · Promotion": 10},
+                {"9 · Next day": 10 + 0.3 * self.next_day},
+            ),
         }
 
 
@@ -118,23 +139,24 @@ FULL = Recipe(
     requests=200,
     holdout=64,
     validation=16,
-    samples_per_task=8,
+    # More say little: most of the interval's width comes from the number of tasks.
+    samples_per_task=4,
     sft=LORA
     | {
-        "steps": 30,
+        "steps": 27,  # every demonstration twice
         "batch_size": 8,
         "learning_rate": 1e-3,
         "warmup_steps": 2,
-        "save_every": 10,
+        "save_every": 9,
     },
     grpo=LORA
     | {
-        "steps": 26,
+        "steps": 18,  # every training task once
         "prompts_per_step": 6,
         "generations": 8,
         # Adam's first steps have the size of the rate whatever the gradient: at 6e-4 they undid
         # what SFT had taught.
-        "learning_rate": 2e-4,
+        "learning_rate": 3e-4,
         "warmup_steps": 3,
         "final_lr_share": 0.5,
         "loss_type": "dapo",
@@ -144,9 +166,10 @@ FULL = Recipe(
         "scale_rewards": "group",
         "temperature": 1.0,
         "max_new_tokens": 48,
-        "eval_every": 13,
-        "eval_samples": 4,
-        "save_every": 4,
+        "kl_every": 9,
+        "eval_every": 18,
+        "eval_samples": 2,
+        "save_every": 9,
     },
 )
 FAST = Recipe(
@@ -156,7 +179,6 @@ FAST = Recipe(
     samples_per_task=2,
     next_day=40,
     timed_tasks=22,
-    timed_rounds=1,
     sft=FULL.sft | {"steps": 12, "save_every": 6},
     grpo=FULL.grpo
     | {

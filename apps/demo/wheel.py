@@ -67,6 +67,7 @@ from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
 from workers.lib.shares import room
 from workers.lib.specs.demo_agent import AgentName, Api, DemoAgent, Request
+from workers.lib.specs.training import SIDE_BY_SIDE
 from workers.lib.typed import plain
 
 JUDGED_BY_SCRIPT = (
@@ -74,8 +75,8 @@ JUDGED_BY_SCRIPT = (
     " judge."
 )
 OVERRIDE_REASON = "The demo runs unattended, and the outputs that it judged do not suffice."
-REVIEWED = 120  # samples that the 60 to judge are drawn from
-GRPO_GIB = 4  # that a process of GRPO may take
+REVIEWED = 100  # samples that the 60 to judge are drawn from
+TRAINING_GIB = 4  # that a process of a training run may take
 PROJECT = ("workplace-assistant", "Workplace assistant")
 SERVER, ARRIVE_S, TRIES, POLL_S = "production", 120.0, 3, 0.2
 
@@ -103,12 +104,13 @@ class Demo:
     console: Console = field(default_factory=Console)
     seconds: dict[str, float] = field(default_factory=dict)
     endpoint: str = ""  # where the endpoint listens; "" leaves production's own traffic out
+    model: subprocess.Popen[str] | None = None  # what prepares its folder, if it was started before
 
     def run(self) -> dict:
         """All steps; returns the report, which is also written to var/demo/report.json. Raises
         DemoError.
         """
-        began, self.pace = time.monotonic(), Pace(self.recipe.expected)
+        began, self.pace = time.monotonic(), Pace(self.recipe.stages)
         self.user = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
         slug, name = PROJECT
         found = Project.objects.filter(slug=slug).first()
@@ -129,15 +131,16 @@ class Demo:
         with self.stage(SECOND):
             samples = self.samples_to_review(sft)
             sft_eval = self.evaluation(sft, "6 · SFT evaluated")
+            server = self.start_server() if self.endpoint else None
             self.review(samples)
-            grpo_run = self.training(Method.GRPO, sft, self.grpo_config(), "7 · GRPO")
+            grpo_run = self.training(Method.GRPO, sft, self.recipe.grpo, "7 · GRPO")
+            if server:
+                self.serve(server)
             self.wait(sft_eval, grpo_run)
         with self.stage(LAST):
             grpo_eval = self.evaluation(grpo_run.job.model_version, "7 · GRPO evaluated")
-            server = self.start_server() if self.endpoint else None
             self.wait(grpo_eval)
-            if server:
-                self.serve(server)
+            self.settle(*self.channel.deployments.active())
             report = self.decide([baseline.job, sft_eval.job, grpo_eval.job])
             report["probes"] = _probe_report(probe.job)
             if self.endpoint:
@@ -149,10 +152,9 @@ class Demo:
 
     def prepare(self) -> None:
         with self.timed("prepare"):
-            folder = Path(settings.FLYWHEEL_DATA_DIR) / "models" / MODEL
-            self.child(["-m", "workers.prepare_demo_model", str(folder)])
+            self.finished(self.model or start_preparing())
             self.base = register_base(
-                project=self.project, name="smollm2-135m", folder=folder, by=self.user
+                project=self.project, name="smollm2-135m", folder=model_folder(), by=self.user
             )
             verifier = save_verifier(
                 project=self.project, name="tool-call", spec=VERIFIER, by=self.user
@@ -186,14 +188,10 @@ class Demo:
             )
             self.channel.refresh_from_db()
 
-    def child(self, arguments: list[str]) -> None:
-        done = subprocess.run(
-            [sys.executable, *arguments], cwd=settings.BASE_DIR, capture_output=True, text=True
-        )
-        if done.returncode:
-            raise DemoError(
-                done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "A program failed."
-            )
+    def finished(self, program: subprocess.Popen[str]) -> None:
+        _, said = program.communicate()
+        if program.returncode:
+            raise DemoError(said.strip().splitlines()[-1] if said.strip() else "A program failed.")
 
     # 1
 
@@ -237,7 +235,7 @@ class Demo:
         path.touch(mode=0o600)
         spec = DemoAgent(
             model=model_spec(self.base),
-            engine=in_process(32),
+            engine=in_process(SIDE_BY_SIDE),
             environment=self.environment.as_spec(),
             requests=[Request(**request) for request in requests],
             api=Api(url=self.url, key=key),
@@ -367,16 +365,11 @@ class Demo:
             parent=parent,
             dataset=freeze_dataset(eval_set=self.eval_set, by=self.user),
             environment=self.environment,
-            config=config,
+            config=divided(config),
             seed=self.seed,
             by=self.user,
         )
         return Station(title, run, self.show_training)
-
-    def grpo_config(self) -> dict[str, Any]:
-        """The step is that of one process, up to the order in which numbers are added."""
-        processes = min(room(GRPO_GIB), settings.FLYWHEEL_TRAINING_PROCESSES)
-        return self.recipe.grpo | ({"processes": processes} if processes > 1 else {})
 
     def show_training(self, station: Station) -> None:
         run, steps = station.job, station.job.spec["config"]["steps"]
@@ -492,7 +485,6 @@ class Demo:
                 server.refresh_from_db()
             if not self.channel.targets.current().filter(server=server).exists():
                 deployments.add_target(channel=self.channel, server=server, by=self.user)
-            self.settle(*self.channel.deployments.active())
         self.found(
             "8 · Server",
             f"server {server} is up (transformers); {self.base} answers at {self.endpoint}",
@@ -657,9 +649,15 @@ class Demo:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Says how long it and all that follows will take, by what the stages before it took."""
+        """Says how long it, its stations and all that follows will take, by what the stages before
+        it took.
+        """
         own, left = map(in_words, self.pace.left(name))
-        self.console.print(f"  [dim]{name}: about {own}; until the end: about {left}[/]")
+        stations = self.pace.stations(name).items()
+        each = ", ".join(f"{title} {in_words(seconds)}" for title, seconds in stations)
+        self.console.print(
+            f"  [dim]{name}: about {own} ({each}); until the end: about {left}[/]", highlight=False
+        )
         began = time.monotonic()
         yield
         self.pace.taken[name] = time.monotonic() - began
@@ -698,6 +696,29 @@ class Demo:
             connection.close()
             return False
         return True
+
+
+def model_folder() -> Path:
+    return Path(settings.FLYWHEEL_DATA_DIR) / "models" / MODEL
+
+
+def start_preparing() -> subprocess.Popen[str]:
+    """Makes the model's folder, which takes as long as the stack takes to start."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "workers.prepare_demo_model", str(model_folder())],
+        cwd=settings.BASE_DIR,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def divided(config: dict[str, Any]) -> dict[str, Any]:
+    """A training step in processes of one thread, which two cores do faster than one process of two
+    threads. It is that of one process, up to the order in which numbers are added.
+    """
+    processes = min(room(TRAINING_GIB), settings.FLYWHEEL_TRAINING_PROCESSES)
+    return config | ({"processes": processes} if processes > 1 else {})
 
 
 def is_right(output: str, expected: dict[str, Any]) -> bool:

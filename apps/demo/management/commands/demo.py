@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 
 from apps.demo.recipes import FAST, FULL
-from apps.demo.wheel import Demo, DemoError
+from apps.demo.wheel import Demo, DemoError, start_preparing
 from flywheel.supervisor import StackError, running_stack
 from workers.lib.shares import MOST
 
@@ -38,11 +38,12 @@ class Command(BaseCommand):
     def handle(self, *, host: str, port: int, fast: bool, seed: int, **options: Any) -> None:
         allow_processes()
         try:
-            with running_stack(host, port, quiet=True) as stack:
+            with start_preparing() as model, running_stack(host, port, quiet=True) as stack:
                 self.stdout.write(
                     f"Flywheel is running at {stack.url}; you can watch the demo there."
                 )
-                Demo(stack.url, FAST if fast else FULL, seed, endpoint=stack.endpoint_url).run()
+                recipe, endpoint = FAST if fast else FULL, stack.endpoint_url
+                Demo(stack.url, recipe, seed, endpoint=endpoint, model=model).run()
                 if not options["exit"]:
                     self.stdout.write(
                         self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)")
