@@ -154,7 +154,10 @@ def job_fields(job: Job) -> dict[str, Any]:
 
 
 def command(kind: ChildProcess, spec: Spec) -> list[str]:
-    return [kind.python(), "-m", f"workers.{spec.program()}"]
+    """Several processes are started by a parent that imports nothing of the program."""
+    program = f"workers.{spec.program()}"
+    parent = ["workers.lib.processes", program, str(spec.processes)]
+    return [kind.python(), "-m", *(parent if spec.processes > 1 else [program])]
 
 
 def run_child(job: Job, kind: ChildProcess) -> None:

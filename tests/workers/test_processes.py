@@ -53,7 +53,7 @@ OF_ROUNDING = (
 def started(spec: dict, program: str = "tests.workers.paid_grpo", **env: str) -> subprocess.Popen:
     """Two processes, their events on standard output."""
     return warm.Program(
-        ["workers.lib.processes", program, written(spec), "2"],
+        ["workers.lib.processes", program, "2", written(spec)],
         env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -284,8 +284,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
                 [
                     "workers.lib.processes",
                     "tests.workers.in_parts",
-                    str(folder / "runs.json"),
                     "2",
+                    str(folder / "runs.json"),
                 ],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,

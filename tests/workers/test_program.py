@@ -12,16 +12,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from apps.core.runner import command
 from tests.forms import as_read, form_of
 from workers.lib import memory
 from workers.lib.errors import JobError, SpecError, sentence
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, read_spec, run_main
 from workers.lib.specs.evaluate import Evaluate
+from workers.lib.specs.grpo import Grpo
 from workers.lib.specs.job import checked
 
 DISK_FULL = (
@@ -329,3 +332,17 @@ def test_every_program_runs_by_hand_and_says_what_is_wrong(tmp_path: Path) -> No
     assert [(event["type"], event["seq"], event["message"]) for event in events] == [
         ("error", 1, sentence) for sentence in sentences
     ]
+
+
+@pytest.mark.parametrize(
+    ("processes", "words"),
+    [(1, ["workers.grpo"]), (2, ["workers.lib.processes", "workers.grpo", "2"])],
+)
+def test_a_job_of_several_processes_begins_with_their_parent(
+    processes: int, words: list[str]
+) -> None:
+    """Which imports nothing, while the program would import torch only to be replaced."""
+    spec = grpo_spec()
+    spec["config"] |= {"processes": processes}
+    kind: Any = SimpleNamespace(python=lambda: "python")
+    assert command(kind, checked(spec, Grpo)) == ["python", "-m", *words]

@@ -1,5 +1,5 @@
-"""Runs several processes that train one adapter: `python -m workers.lib.processes PROGRAM SPEC
-COUNT` starts a program COUNT times, ends the processes together, and exits like the single process
+"""Runs several processes that train one adapter: `python -m workers.lib.processes PROGRAM COUNT
+SPEC` starts a program COUNT times, ends the processes together, and exits like the single process
 of a job (docs/jobs.md). Light: the standard library only.
 
 `accelerate launch` is not used: its agent starts each process in its own session, where a kill of
@@ -44,11 +44,11 @@ def are_started() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def start_them(program: str, spec: str, count: int) -> None:
+def start_them(program: str, count: int, spec: str) -> None:
     """Replace this process with the one that starts the others, which frees the memory of its
     imports.
     """
-    os.execv(sys.executable, [sys.executable, "-m", __name__, program, spec, str(count)])
+    os.execv(sys.executable, [sys.executable, "-m", __name__, program, str(count), spec])
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Process:
 
 
 class Processes:
-    def __init__(self, program: str, spec: str, count: int, pipe: int) -> None:
+    def __init__(self, program: str, count: int, spec: str, pipe: int) -> None:
         self.pipe, self.ended, self.asked = pipe, list[Process](), False
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -167,13 +167,13 @@ def error_of(process: Process) -> dict[str, Any] | None:
     )
 
 
-def main(program: str, spec: str, count: int) -> int:
+def main(program: str, count: int, spec: str) -> int:
     processes = Processes(
-        program, spec, count, int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno())
+        program, count, spec, int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno())
     )
     signal.signal(signal.SIGTERM, lambda *_: setattr(processes, "asked", True))
     return processes.follow()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -89,9 +89,8 @@ def run_main(form: type[J], program: Callable[[J, Emitter, StopFlag], None]) -> 
     stop.install()
     try:
         spec = read_spec(Path(sys.argv[1]), form)
-        asked = getattr(getattr(spec, "config", None), "processes", 1)
-        if asked > 1 and not processes.are_started():
-            processes.start_them(f"workers.{form.program()}", sys.argv[1], asked)
+        if spec.processes > 1 and not processes.are_started():
+            processes.start_them(f"workers.{form.program()}", spec.processes, sys.argv[1])
         program(spec, events, stop)
     except PeerEnded:
         sys.exit(processes.LOST)

@@ -35,6 +35,11 @@ class Job(Form, kw_only=True, tag_field="kind"):
         """The module of `workers` that reads this spec; its JSON has it as `kind`."""
         return str(cls.__struct_config__.tag)
 
+    @property
+    def processes(self) -> int:
+        """How many run the program together (`workers.lib.processes`)."""
+        return getattr(getattr(self, "config", None), "processes", 1)
+
 
 J = TypeVar("J", bound=Job)
 
