@@ -412,7 +412,9 @@ def test_ten_megabytes_of_one_string(project: Project, agent: Client, admin: Cli
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=amount(5, 15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.fixed_dictionaries(
