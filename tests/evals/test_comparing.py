@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -37,6 +39,7 @@ from tests.factories import (
     make_member,
     make_project,
 )
+from tests.shared import copied, once
 
 NAN = float("nan")
 
@@ -297,10 +300,22 @@ def test_evaluations_of_others_and_nonsense_are_left_out(client: Client, tmp_pat
 # What cannot be compared
 
 
-@pytest.fixture
-def pair(data_dir: Path) -> tuple[EvalRun, EvalRun]:
+Pair = tuple[EvalRun, EvalRun]
+
+
+def made_pair(folder: Path) -> Pair:
     eval_set = frozen_set(train=12)
-    return evaluated(eval_set, [2] * 12, data_dir), evaluated(eval_set, [3, 1] * 6, data_dir)
+    return evaluated(eval_set, [2] * 12, folder), evaluated(eval_set, [3, 1] * 6, folder)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[Pair, Path]]:
+    yield from once(request, made_pair)
+
+
+@pytest.fixture
+def pair(kept: tuple[Pair, Path], db: None, settings: Any) -> Pair:
+    return copied(kept, settings)
 
 
 def problem_of(*runs: EvalRun) -> tuple[str, list[int]]:

@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from tests.factories import (
     make_project,
     override,
 )
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -72,12 +74,10 @@ def lora(
     )
 
 
-@pytest.fixture
-def run(data_dir: Path, settings: Any) -> TrainingRun:
-    settings.FLYWHEEL_MODEL_FOLDERS = [str(data_dir)]
+def made_run(folder: Path) -> TrainingRun:
     project = make_project()
     by = admin_of(project)
-    home = data_dir / "base"
+    home = folder / "base"
     home.mkdir()
     (home / "config.json").write_text("{}")
     (home / "model.safetensors").write_bytes(
@@ -95,6 +95,18 @@ def run(data_dir: Path, settings: Any) -> TrainingRun:
         by=by,
         config={"steps": 4, "learning_rate": 1e-5, "lora_rank": 2},
     )
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[TrainingRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[TrainingRun, Path], db: None, settings: Any, data_dir: Path) -> TrainingRun:
+    run = copied(kept, settings)
+    settings.FLYWHEEL_MODEL_FOLDERS = [str(data_dir)]
+    return run
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +60,31 @@ from tests.factories import (
     tell,
 )
 from tests.forms import as_read
+from tests.shared import copied, once
 from workers.lib.prompting import as_text
 
 CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
 HOSTILE = "</td><script>alert(1)</script> <|im_end|>"
 
 
-@pytest.fixture
-def run(db: None, data_dir: Path) -> EvalRun:
+def made_run(folder: Path) -> EvalRun:
     """An evaluation of five training tasks whose samples differ in their words."""
-    made = evaluated(
-        frozen_set(demonstration='{"tool": "x", "args": {}}'), (2, 0, 4, 1, 4), data_dir
-    )
+    made = evaluated(frozen_set(demonstration='{"tool": "x", "args": {}}'), (2, 0, 4, 1, 4), folder)
     for sample in made.samples.all():
         sample.output = f"{'right' if sample.success else 'wrong'} {sample.index}"
         sample.save(update_fields=["output"])
     override(made.environment)
     return made
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any) -> EvalRun:
+    return copied(kept, settings)
 
 
 def found(run: EvalRun, *names: str, shape: str = "pairs") -> sources.Found:

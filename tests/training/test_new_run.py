@@ -5,6 +5,7 @@ keeps what was typed.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,28 @@ from tests.factories import (
     make_server,
     override,
 )
+from tests.shared import copied, once
 from tests.training.test_picks import PASSED, sent
 from workers.lib.specs.methods import CONFIGS
 from workers.lib.typed import FormError, convert
 
 
-@pytest.fixture
-def run(db: None, data_dir: Path, client: Client) -> EvalRun:
-    made = evaluated(frozen_set(demonstration="x"), PASSED, data_dir)
+def made_run(folder: Path) -> EvalRun:
+    made = evaluated(frozen_set(demonstration="x"), PASSED, folder)
     override(made.environment)
-    client.force_login(admin_of(made.project))
     return made
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any, client: Client) -> EvalRun:
+    run = copied(kept, settings)
+    client.force_login(admin_of(run.project))
+    return run
 
 
 def page(client: Client, run: EvalRun, **query: Any) -> Any:
