@@ -33,6 +33,7 @@ from apps.registry.actions import register_adapter, register_base, register_endp
 from apps.registry.artifacts import store_folder
 from apps.registry.engines import adapter_name
 from apps.registry.models import ModelVersion, Server
+from apps.registry.server_states import state_of
 from tests.factories import admin_of, make_project
 from tests.flywheel.machine import eventually
 from tests.registry.model_server import chat, models, serving
@@ -183,8 +184,8 @@ def local(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        eventually(lambda: managed.state_of(server.runs.get()).name in ("up", "failed"), PATIENCE_S)
-        assert managed.state_of(server.runs.get()).name == "up", server.runs.get().error
+        eventually(lambda: state_of(server.runs.get()).name in ("up", "failed"), PATIENCE_S)
+        assert state_of(server.runs.get()).name == "up", server.runs.get().error
         server.refresh_from_db()
         yield server
     finally:

@@ -10,8 +10,9 @@ class RegistryConfig(AppConfig):
         "artifacts",
         "audit_words",
         "jobs",
+        "managed",
         "ray_clusters",
-        "server_operations",
+        "servers",
         "uploads",
     )
     audit_section = "models"

@@ -8,6 +8,7 @@ from apps.core.kinds import ChildProcess, register
 from apps.registry import managed, merging, servers
 from apps.registry.fetching import Fetcher
 from apps.registry.models import MergeJob, ServerProbe, ServerRun
+from apps.registry.server_states import QUEUE
 
 register(
     ServerProbe,
@@ -21,7 +22,7 @@ register(
 register(
     ServerRun,
     ChildProcess(
-        queue=managed.QUEUE,
+        queue=QUEUE,
         child_spec=managed.serve_spec,
         store_events=managed.store_events,
         complete=lambda run, result: {},

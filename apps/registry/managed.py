@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,27 @@ from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.actions import audit
-from apps.core.models import HEARTBEAT_STALE_AFTER, JobState, Project
+from apps.core.models import JobState, Project, Role
+from apps.core.operations import Page, Rest, Written, operation
 from apps.core.runner import job_fields
+from apps.registry import schema
 from apps.registry.actions import check_base_folder
 from apps.registry.models import Health, ModelKind, Phase, Server, ServerKind, ServerRun
-from apps.registry.servers import RESET, ServerError, insert, save, submit_probe
-from flywheel import alive
+from apps.registry.servers import (
+    RESET,
+    SERVER,
+    ServerError,
+    edit_server,
+    insert,
+    save,
+    submit_probe,
+)
 from workers.lib.specs.serve import Serve, ServedModel
+from workers.lib.typed import FormError, plain
 from workers.lib.vllm import DTYPES, OPTIONS, OWN_OPTIONS, RANKS, checked_options
 
-QUEUE = "serve"
 ATTEMPTS = 1_000_000  # a restarted worker takes the server up again, however often
 LARGEST_CONTEXT, MOST_SLOTS = 10_000_000, 64
-NO_WORKER = (
-    "No worker of the queue “serve” is running. On the machine that is to serve it, run “make up”"
-    " again, or “python -m flywheel.processes serve”; for vLLM, “make vllm” once before."
-)
 COLUMNS = ("name", "kind", "dialect", "prices")
 OPTIONS_OF = {
     ServerKind.VLLM: OPTIONS,
@@ -134,9 +138,40 @@ def edit_managed(*, server: Server, fields: Mapping[str, Any], by: Any) -> Serve
     return row
 
 
+@operation(
+    "servers_edit",
+    rest=Rest("PATCH", "servers/<slug:name>/", "server"),
+    gives=SERVER,
+    role=Role.OPERATOR,
+    says={"server.edited": "edited the server {name}[: {changed}]"},
+)
+def edit(*, server: Server, by: Any, changes: schema.ServerChanges) -> Server:
+    """Changes the fields that are sent. Address and kind stay where model versions use the server.
+
+    Raises ServerError, and FormError for a field that the server's kind does not have.
+    """
+    fields = plain(changes)
+    if server.is_managed:
+        fields = schema.managed_fields(fields, dict(fields), server.project)
+        return edit_managed(server=server, fields=fields, by=by)
+    if "managed" in fields:
+        raise FormError("managed", "only applies to managed servers; this one is run externally")
+    return edit_server(server=server, fields=fields, by=by)
+
+
+@operation(
+    "servers_start",
+    rest=Rest("POST", "servers/<slug:name>/start/", "server_start", 202),
+    page=Page("servers/<slug:name>/start/", "server_start"),
+    gives=Written(schema.SERVER, lambda request, run: schema.server_json(run.server)),
+    role=Role.OPERATOR,
+)
 @transaction.atomic
 def start(*, server: Server, by: Any) -> ServerRun:
-    """Start the server, or return its active run. Raises ServerError."""
+    """Starts a managed server; a running one is left unchanged.
+
+    Returns its active run. Raises ServerError.
+    """
     row = (
         Server.objects.select_for_update(of=["self"])
         .select_related("base", "project")
@@ -150,8 +185,22 @@ def start(*, server: Server, by: Any) -> ServerRun:
     return jobs.submit(run, by=by)
 
 
+@operation(
+    "servers_stop",
+    rest=Rest("POST", "servers/<slug:name>/stop/", "server_stop", 202),
+    page=Page(
+        "servers/<slug:name>/stop/",
+        "server_stop",
+        done=lambda target, returned: "" if returned else f"{target} is not running.",
+    ),
+    gives=SERVER,
+    role=Role.OPERATOR,
+)
 def stop(*, server: Server, by: Any) -> bool:
-    """False if it was not running."""
+    """Stops a managed server. Jobs that use it fail.
+
+    False if it was not running.
+    """
     run = server.runs.active().first()
     return run is not None and jobs.cancel(run, by=by)
 
@@ -231,59 +280,6 @@ def is_up(server: Server) -> bool:
     )
 
 
-# State for pages
-
-
-STATES = ("stopped", "queued", "starting", "up", "restarting", "stopping", "lost", "failed")
-
-
-@dataclass(frozen=True)
-class State:
-    """`name` of STATES for the API; `label`, `tone` and `sentence` for people."""
-
-    name: str
-    label: str
-    tone: str
-    sentence: str
-    active: bool = True
-
-
-def state_of(run: ServerRun | None) -> State:
-    if run is None:
-        return State("stopped", "Stopped", "", "Not started yet.", active=False)
-    if run.state == JobState.FAILED:
-        return State("failed", "Failed", "bad", run.error, active=False)
-    if not run.is_active:
-        return State("stopped", "Stopped", "", "", active=False)
-    if run.state == JobState.QUEUED:
-        return State(
-            "queued",
-            "Queued",
-            "",
-            "Waiting for a worker of the queue “serve”." if has_worker() else NO_WORKER,
-        )
-    if run.cancel_requested_at:
-        return State("stopping", "Stopping", "warn", "Stopping.")
-    if run.heartbeat_at and timezone.now() - run.heartbeat_at > HEARTBEAT_STALE_AFTER:
-        return State(
-            "lost",
-            "Lost",
-            "bad",
-            f"The worker {run.worker} stopped answering. Another one will start it again.",
-        )
-    if run.phase == Phase.UP:
-        return State("up", "Up", "good", "")
-    if run.phase == Phase.WAITING:
-        return State("restarting", "Restarting", "warn", run.detail)
-    return State(
-        "starting", "Starting", "", "The model is being loaded. That can take a minute or more."
-    )
-
-
 def vllm_is_here() -> bool:
     """Whether vLLM is installed on this machine, which need not be the one that serves."""
     return Path(settings.FLYWHEEL_VLLM).is_file()
-
-
-def has_worker() -> bool:
-    return alive.noted(QUEUE)

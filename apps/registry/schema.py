@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from apps.core.models import Project
 from apps.core.openapi import LINE
 from apps.core.operations import Name
-from apps.registry.managed import STATES, state_of
 from apps.registry.models import (
     Dialect,
     Health,
@@ -23,6 +22,7 @@ from apps.registry.models import (
     ServerKind,
 )
 from apps.registry.prices import LARGEST, MOST_PRICES
+from apps.registry.server_states import STATES, state_of
 from workers.lib.prompts import Prompt
 from workers.lib.template_check import TemplateCheck
 from workers.lib.typed import FormError, convert, json_schema, plain

@@ -8,8 +8,9 @@ one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -18,15 +19,19 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.text import slugify
 from httpx2 import URL
+from msgspec import Meta, Struct, field
 
 from apps.core import jobs, outbox
 from apps.core.actions import audit
 from apps.core.errors import Rejected
-from apps.core.models import Project
+from apps.core.models import JobState, Project, Role
+from apps.core.openapi import LINE
+from apps.core.operations import Page, Rest, Written, choice_of, operation
 from apps.core.outgoing_keys import key_hosts, key_of
 from apps.core.runner import job_fields
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
+from apps.registry import schema
 from apps.registry.models import Dialect, Health, ModelVersion, Server, ServerProbe
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
@@ -49,6 +54,16 @@ RESET: dict[str, Any] = {
     "probed_model": "",
     "probed_at": None,
 }
+
+
+SERVER = Written(schema.SERVER, lambda request, server: schema.server_json(server))
+
+
+class Probing(Struct):
+    """A probe that was queued, or is under way."""
+
+    pk: UUID = field(name="id")
+    state: choice_of(JobState)  # type: ignore[valid-type]
 
 
 class ServerError(Rejected):
@@ -92,6 +107,15 @@ def address_spec(form: type[A], base_url: str, key_variable: str, **more: Any) -
     """A server in a job's spec; `allow_private` is the installation's unless given."""
     allow_private = more.pop("allow_private", settings.FLYWHEEL_ALLOW_PRIVATE_URLS)
     return form(base_url=base_url, api_key_env=key_variable, allow_private=allow_private, **more)
+
+
+@operation(
+    "servers_read",
+    rest=Rest("GET", "servers/<slug:name>/", "server"),
+    gives=SERVER,
+)
+def read_server(*, server: Server) -> None:
+    """One server, with its health and what the last probe found out."""
 
 
 @transaction.atomic
@@ -183,9 +207,24 @@ def save(server: Server) -> Server:
     return server
 
 
+@operation(
+    "servers_remove",
+    rest=Rest("DELETE", "servers/<slug:name>/", "server"),
+    page=Page(
+        "servers/<slug:name>/remove/",
+        "server_remove",
+        then="registry:servers",
+        done="{target} is removed.",
+    ),
+    role=Role.OPERATOR,
+    says={"server.removed": "removed the server {name}[ at {base_url}]"},
+)
 @transaction.atomic
 def remove_server(*, server: Server, by: Any) -> None:
-    """Raises ServerError if something uses it, and for a managed one that is running."""
+    """Only where no model version uses it; else 409 says which do.
+
+    Raises ServerError if something uses it, and for a managed one that is running.
+    """
     name, pk = server.name, server.pk
     if server.runs.active().exists():
         raise ServerError(f"{name} is running; stop it first.")
@@ -279,9 +318,20 @@ def _tell_that_it_is_down(server: Server) -> None:
 # Probing a server's capabilities
 
 
-def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
-    """Queues a probe with the model, by default the first one that answers, or returns the running
-    probe. Raises ServerError.
+@operation(
+    "servers_probe",
+    rest=Rest("POST", "servers/<slug:name>/probe/", "server_probe", 202),
+    page=Page("servers/<slug:name>/probe/", "server_probe"),
+    gives=Probing,
+    role=Role.OPERATOR,
+)
+def submit_probe(
+    *, server: Server, by: Any, model: Annotated[str, Meta(max_length=200, pattern=LINE)] = ""
+) -> ServerProbe:
+    """Finds out, in the background, what the server can do; with the model named, else one that is
+    registered or listed. A probe that is under way is not started twice.
+
+    Returns the probe. Raises ServerError.
     """
     with transaction.atomic():
         server = Server.objects.select_for_update().get(pk=server.pk)
@@ -293,7 +343,7 @@ def submit_probe(*, server: Server, by: Any, model: str = "") -> ServerProbe:
         served = server.model_versions.order_by("pk").values_list("served_as", flat=True)
         spec = {
             name: getattr(server, name) for name in ("base_url", "key_variable", "kind", "dialect")
-        } | {"model": model, "registered": list(dict.fromkeys(filter(None, served)))}
+        } | {"model": model.strip(), "registered": list(dict.fromkeys(filter(None, served)))}
         probe = ServerProbe(
             project=server.project, name=f"Health check of {server}", server=server, spec=spec
         )

@@ -23,6 +23,7 @@ from apps.registry.forms import ManagedForm, ServerForm
 from apps.registry.models import ModelKind, Server
 from apps.registry.prices import write_prices
 from apps.registry.profiles import profiles
+from apps.registry.server_states import NO_WORKER, has_worker, state_of
 from apps.registry.servers import ServerError
 from workers.lib.vllm import write_options
 
@@ -88,7 +89,7 @@ def _probe(server: Server) -> dict[str, Any]:
 def _state(server: Server) -> dict[str, Any]:
     """The newest run and the state of a managed server."""
     run = server.runs.first() if server.is_managed else None
-    return {"run": run, "state": managed.state_of(run) if server.is_managed else None}
+    return {"run": run, "state": state_of(run) if server.is_managed else None}
 
 
 @project_view()
@@ -136,8 +137,8 @@ def _managed_context(form: ManagedForm) -> dict[str, Any]:
     return {
         "form": form,
         "options": {kind.label: sorted(options) for kind, options in managed.OPTIONS_OF.items()},
-        "has_worker": managed.has_worker(),
-        "no_worker": managed.NO_WORKER,
+        "has_worker": has_worker(),
+        "no_worker": NO_WORKER,
     }
 
 

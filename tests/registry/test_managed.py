@@ -27,6 +27,7 @@ from apps.registry import managed, servers, tasks
 from apps.registry.engines import choose, in_words
 from apps.registry.models import Health, Phase, Server, ServerProbe, ServerRun
 from apps.registry.rollout_servers import why_not
+from apps.registry.server_states import state_of
 from apps.registry.servers import ServerError, address_of
 from flywheel import alive
 from tests.factories import admin_of, make_base, make_member, make_project
@@ -78,7 +79,7 @@ class World:
         return pids_of(str(self.folder))
 
     def state(self, server: Server) -> str:
-        return managed.state_of(server.runs.first()).name
+        return state_of(server.runs.first()).name
 
 
 def executable(folder: Path) -> Path:
@@ -247,7 +248,7 @@ def test_a_worker_that_died_is_followed_by_another_that_starts_it_again(world: W
         phase=Phase.UP, heartbeat_at=timezone.now() - timezone.timedelta(seconds=60)
     )
     run.refresh_from_db()
-    assert managed.state_of(run).name == "lost"
+    assert state_of(run).name == "lost"
     jobs.reap()
     assert world.state(server) == "queued"
     world.work(server)
@@ -362,7 +363,7 @@ def test_without_a_worker_the_page_says_how_to_get_one(
             patch.setattr(alive, "missing", lambda names, silent=silent: silent)
             alive.note(["serve"])
         monkeypatch.setattr(alive, "client", None)
-        assert ("make vllm" in managed.state_of(server.runs.get()).sentence) is is_told
+        assert ("make vllm" in state_of(server.runs.get()).sentence) is is_told
 
 
 # By page and API
