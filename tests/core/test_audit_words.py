@@ -13,7 +13,6 @@ from apps.core.accounts.signals import ACTIONS
 from apps.core.actions import audit
 from apps.core.actor import ACTOR, COMMAND_LINE
 from apps.core.auditing.words import FIELD, OF_JOBS, WORDS, pieces, sentence
-from apps.core.auditing.words import JOBS as NOUNS
 from apps.core.kinds import job_models
 from apps.core.models import AuditEvent, Project
 from apps.evals.models import HoldoutView
@@ -105,7 +104,7 @@ def test_every_audited_action_has_a_sentence() -> None:
         "Give these a sentence, in `says` of their operation or in audit_words.py:"
         f" {sorted(found - WORDS.keys())}"
     )
-    of_jobs = {f"{job}.{what}" for job in NOUNS for what in OF_JOBS}
+    of_jobs = {f"{job}.{what}" for job in JOBS for what in OF_JOBS}
     assert not (unused := WORDS.keys() - found - of_jobs), unused
 
 

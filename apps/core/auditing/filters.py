@@ -18,7 +18,7 @@ from apps.core.query import Query, QueryError
 
 
 def _of(section: Section) -> Q:
-    prefixes = {action.partition(".")[0] for action in section.sentences} | section.jobs.keys()
+    prefixes = {action.partition(".")[0] for action in section.sentences}
     return reduce(or_, (Q(action__startswith=f"{prefix}.") for prefix in sorted(prefixes)))
 
 

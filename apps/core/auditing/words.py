@@ -27,14 +27,10 @@ from apps.core.nouns import pages
 class Section:
     """The sentences of one kind of action, by which the log is filtered. All actions of a prefix
     (`comment.…`) are in one section.
-
-    `jobs`: what a job is called in a sentence, before its name; empty where its name says it:
-    “Merge of support-v3”.
     """
 
     label: str
     sentences: dict[str, str] = dataclasses.field(default_factory=dict)
-    jobs: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 SECTIONS = {
@@ -57,7 +53,6 @@ OF_JOBS = {
     "resubmitted": "started again",
     "applied": "applied",
 }
-JOBS: dict[str, str] = {}
 WORDS: dict[str, str] = {}
 
 
@@ -67,8 +62,9 @@ def declare(
     *,
     jobs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Adds an app's sentences and nouns of jobs. Raises ValueError for an action that has a
-    sentence already, and for an unknown section.
+    """Adds an app's sentences. `jobs`: what a job is called in those of its actions, before its
+    name; empty where its name says it: “Merge of support-v3”. Raises ValueError for an action that
+    has a sentence already, and for an unknown section.
     """
     if section not in SECTIONS:
         raise ValueError(
@@ -82,9 +78,7 @@ def declare(
     } | dict(sentences)
     if taken := WORDS.keys() & new.keys():
         raise ValueError(f"{', '.join(sorted(taken))} has a sentence already.")
-    SECTIONS[section].sentences.update(sentences)
-    SECTIONS[section].jobs.update(jobs)
-    JOBS.update(jobs)
+    SECTIONS[section].sentences.update(new)
     WORDS.update(new)
 
 
