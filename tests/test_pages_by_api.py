@@ -146,7 +146,6 @@ BY_API = {
     "prompts:playground_new": "POST prompts_api:playgrounds",
     "prompts:playground": "GET prompts_api:playground",
     "prompts:playground_status": "GET prompts_api:playground",
-    "prompts:playground_cancel": "POST prompts_api:playground_cancel",
     "prompts:playground_save_prompt": "POST prompts_api:playground_save_prompt",
     "prompts:playground_save_task": "POST prompts_api:playground_save_task",
     "automation:list": "GET automation_api:flows",
@@ -178,8 +177,6 @@ BY_API = {
     "training:run_examples": "GET training_api:run_examples",
     "training:rollouts": "GET training_api:run_rollouts",
     "training:rollout": "GET training_api:run_rollout",
-    "training:cancel": "POST training_api:run_cancel",
-    "training:resume": "POST training_api:run_resume",
     "training:fork": "POST training_api:run_fork",
     "training:outputs": "GET training_api:run_outputs",
     "training:outputs_send": "POST training_api:run_outputs_send",
@@ -187,8 +184,6 @@ BY_API = {
     "training:search_new": "POST training_api:searches",
     "training:search": "GET training_api:search",
     "training:search_status": "GET training_api:search",
-    "training:search_cancel": "POST training_api:search_cancel",
-    "training:search_resume": "POST training_api:search_resume",
     "training:search_save": "POST training_api:search_save",
 }
 JUDGING = "people judge blind, on the pages"

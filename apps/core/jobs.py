@@ -17,6 +17,7 @@ from apps.core.bus import Event, publish
 from apps.core.errors import Rejected
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import LAST_RESEND, Job, JobLog, JobState, Project, ProjectDeletion
+from apps.core.nouns import noun
 
 J = TypeVar("J", bound=Job)
 TASK = "core.run_job"
@@ -116,6 +117,12 @@ def cancel(job: Job, *, by: Any) -> bool:
             kind_of(job).ended(job)
             publish(JobEnded(job, by))
     return asked
+
+
+def stop(job: Job, *, by: Any) -> None:
+    """Cancels it. Raises Rejected if it has finished."""
+    if not cancel(job, by=by):
+        raise Rejected(f"This {noun(type(job))} has already finished.")
 
 
 @transaction.atomic

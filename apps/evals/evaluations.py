@@ -148,8 +148,7 @@ def cancel(*, run: EvalRun, by: Any, key: ApiKey | None = None) -> None:
     """Stops an evaluation; samples so far are kept. On a hold-out this requires a key with access
     to hold-outs, like starting it.
 
-    Raises EvalSetError if it has finished.
+    Raises Rejected if it has finished.
     """
     require_right(key, run.split)
-    if not jobs.cancel(run, by=by):
-        raise EvalSetError("This evaluation has already finished.")
+    jobs.stop(run, by=by)

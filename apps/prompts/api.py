@@ -19,6 +19,7 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.operations import Page, Rest, Written, operation
 from apps.core.paging import listed
 from apps.core.routes import SIDES, api, shows
 from apps.core.scopes import MANAGED, RESULT, RUN, Scope
@@ -361,20 +362,6 @@ def _record_view(request: Request, run: Playground) -> None:
 
 
 @extend_schema(
-    operation_id="v1_playgrounds_cancel",
-    request=None,
-    responses=described({200: PLAYGROUND}, 403, 404, 409),
-    description="Stops a playground; the answers so far are kept.",
-)
-@api(POST=RUN)
-def cancel(request: Request, pk: UUID) -> Response:
-    run, by = _find(request, pk), member_of(request).user
-    if not jobs.cancel(run, by=by):
-        return Response({"detail": "This playground has already finished."}, status=409)
-    return Response(as_json(request, _find(request, pk)))
-
-
-@extend_schema(
     operation_id="v1_playgrounds_save_prompt",
     request={JSON: json_schema(KeepPrompt)},
     responses=described({200: schema.VERSION, 201: schema.VERSION}, 400, 403, 404, 413),
@@ -455,3 +442,15 @@ def as_json(request: Request, run: Playground) -> dict[str, Any]:
             reverse("prompts:playground", args=[run.project.slug, run.pk])
         ),
     }
+
+
+@operation(
+    "playgrounds_cancel",
+    rest=Rest("POST", "playgrounds/<uuid:pk>/cancel/", "playground_cancel"),
+    page=Page("playground/<uuid:pk>/cancel/", "playground_cancel"),
+    gives=Written(PLAYGROUND, as_json),
+    scope=Scope.EVALUATE,
+)
+def cancel(*, run: Playground, by: Any) -> None:
+    """Stops a playground; the answers so far are kept."""
+    jobs.stop(run, by=by)

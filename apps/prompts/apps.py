@@ -6,6 +6,7 @@ class PromptsConfig(AppConfig):
     label = "prompts"
     pages = {"prompts.playground": "prompts:playground"}
     declares = (
+        "api",
         "audit_words",
         "jobs",
     )

@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.prompts.pages import editor, playground
 
 app_name = "prompts"
@@ -10,11 +11,11 @@ urlpatterns = [
     path("playground/", playground.new, name="playground_new"),
     path("playground/<uuid:pk>/", playground.show, name="playground"),
     path("playground/<uuid:pk>/status/", playground.status, name="playground_status"),
-    path("playground/<uuid:pk>/cancel/", playground.cancel, name="playground_cancel"),
     path(
         "playground/<uuid:pk>/prompt/<int:side>/",
         playground.save_prompt,
         name="playground_save_prompt",
     ),
     path("playground/<uuid:pk>/task/", playground.save_task, name="playground_save_task"),
+    *page_urls("prompts"),
 ]

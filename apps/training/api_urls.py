@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import rest_urls
 from apps.training import examples_api, lineage_api, outputs_api, runs_api, steering_api
 from apps.training.engines import api as engines_api
 from apps.training.engines import ray_pages
@@ -20,8 +21,6 @@ urlpatterns = [
     path("training-runs/<uuid:pk>/base/<path:name>", ray_pages.base_file, name="run_base"),
     path("training-runs/<uuid:pk>/result/", ray_pages.result, name="run_result"),
     path("training-runs/<uuid:pk>/config/", runs_api.config, name="run_config"),
-    path("training-runs/<uuid:pk>/cancel/", steering_api.cancel, name="run_cancel"),
-    path("training-runs/<uuid:pk>/resume/", steering_api.resume, name="run_resume"),
     path("training-runs/<uuid:pk>/fork/", steering_api.fork, name="run_fork"),
     path("training-runs/<uuid:pk>/outputs/review/", outputs_api.send, name="run_outputs_send"),
     path("training-runs/<uuid:pk>/outputs/", outputs_api.compare, name="run_outputs"),
@@ -30,7 +29,6 @@ urlpatterns = [
     path("training-runs/<uuid:pk>/rollouts/<int:number>/", runs_api.rollout, name="run_rollout"),
     path("prompt-searches/", api.collection, name="searches"),
     path("prompt-searches/<uuid:pk>/", api.item, name="search"),
-    path("prompt-searches/<uuid:pk>/cancel/", api.cancel, name="search_cancel"),
-    path("prompt-searches/<uuid:pk>/resume/", api.resume, name="search_resume"),
     path("prompt-searches/<uuid:pk>/save/", api.save, name="search_save"),
+    *rest_urls("training"),
 ]

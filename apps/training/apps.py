@@ -16,5 +16,7 @@ class TrainingConfig(AppConfig):
         "judged_outputs",
         "lineage",
         "managing",
+        "prompt_search.api",
+        "steering_api",
         "targets",
     )

@@ -13,10 +13,12 @@ from rest_framework.response import Response
 from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.openapi import JSON, described
+from apps.core.operations import Page, Rest, Written, operation
 from apps.core.routes import api
 from apps.core.scopes import MANAGED
 from apps.evals.lookups import form_of
 from apps.training import actions, forking
+from apps.training.models import TrainingRun
 from apps.training.runs_api import RUN, as_json, find
 from workers.lib.typed import Seed, json_schema
 
@@ -39,37 +41,41 @@ EXAMPLE = OpenApiExample(
 )
 
 
-@extend_schema(
-    operation_id="v1_training_runs_cancel",
-    request=None,
-    responses=described({200: RUN}, 403, 404, 409),
-    description=(
-        "Stops a run. It writes a checkpoint from which it can be resumed or forked; poll it until"
-        " its state is final."
-    ),
-)
-@api(POST=MANAGED)
-def cancel(request: Request, pk: UUID) -> Response:
-    run, by = find(request, pk), member_of(request).user
-    if not jobs.cancel(run, by=by):
-        return Response({"detail": "This run has already finished."}, status=409)
-    return Response(as_json(request, find(request, pk)))
+RUN_OF = Written(RUN, as_json)
 
 
-@extend_schema(
-    operation_id="v1_training_runs_resume",
-    request=None,
-    responses=described({200: RUN}, 403, 404, 409),
-    description=(
-        "Queues a failed, stopped or paused run again from its last checkpoint. 409 says why it"
-        " cannot continue."
+@operation(
+    "training_runs_cancel",
+    rest=Rest("POST", "training-runs/<uuid:pk>/cancel/", "run_cancel"),
+    page=Page(
+        "<uuid:pk>/cancel/",
+        "cancel",
+        done=lambda target: (
+            "Stopping the job on the cluster."
+            if target.on_cluster
+            else "Stopping: a checkpoint is written first."
+        ),
     ),
+    gives=RUN_OF,
 )
-@api(POST=MANAGED)
-def resume(request: Request, pk: UUID) -> Response:
-    run, by = find(request, pk), member_of(request).user
-    actions.resume(run=run, by=by)
-    return Response(as_json(request, find(request, pk)))
+def cancel(*, run: TrainingRun, by: Any) -> None:
+    """Stops a run. It writes a checkpoint from which it can be resumed or forked; poll it until
+    its state is final.
+    """
+    jobs.stop(run, by=by)
+
+
+@operation(
+    "training_runs_resume",
+    rest=Rest("POST", "training-runs/<uuid:pk>/resume/", "run_resume"),
+    page=Page("<uuid:pk>/resume/", "resume", done="Queued again. It resumes from step {returned}."),
+    gives=RUN_OF,
+)
+def resume(*, run: TrainingRun, by: Any) -> int:
+    """Queues a failed, stopped or paused run again from its last checkpoint. 409 says why it
+    cannot continue.
+    """
+    return actions.resume(run=run, by=by)
 
 
 @extend_schema(

@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.training import views
 from apps.training.engines import pages as engine_pages
 from apps.training.engines import ray_pages
@@ -32,8 +33,6 @@ urlpatterns = [
     path("prompt-searches/new/", pages.new, name="search_new"),
     path("prompt-searches/<uuid:pk>/", pages.detail, name="search"),
     path("prompt-searches/<uuid:pk>/status/", pages.status, name="search_status"),
-    path("prompt-searches/<uuid:pk>/cancel/", pages.cancel, name="search_cancel"),
-    path("prompt-searches/<uuid:pk>/resume/", pages.resume, name="search_resume"),
     path("prompt-searches/<uuid:pk>/save/<int:number>/", pages.save, name="search_save"),
     path("<uuid:pk>/", views.detail, name="detail"),
     path("<uuid:pk>/config/", configs.as_yaml, name="config"),
@@ -47,6 +46,5 @@ urlpatterns = [
     path("<uuid:pk>/fork/budget/", budget.of_fork, name="fork_budget"),
     path("<uuid:pk>/submit/", ray_pages.submit, name="submit"),
     path("<uuid:pk>/fork/", forks.fork, name="fork"),
-    path("<uuid:pk>/resume/", views.resume, name="resume"),
-    path("<uuid:pk>/cancel/", views.cancel, name="cancel"),
+    *page_urls("training"),
 ]

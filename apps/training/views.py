@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import messages
 from django.db.models import F, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest, HttpResponse
@@ -12,7 +11,6 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
-from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.differences import as_text
 from apps.core.forms import query_of
@@ -25,7 +23,7 @@ from apps.core.sorting import Sorting, choices
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import EvalRun, Split
 from apps.registry.models import RayCluster
-from apps.reviews.actions import TrainingLocked, lock_of
+from apps.reviews.actions import lock_of
 from apps.reviews.oversight import oversight_of
 from apps.training import actions, checkpoints, forking, judged_outputs, run_alarms
 from apps.training.advice import advice_for
@@ -329,33 +327,3 @@ def judgements(run: TrainingRun) -> list[dict[str, Any]]:
         for one in found
         if one.n or (one.who == judged_outputs.JUDGE and drawn)
     ]
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    run = get_object_or_404(TrainingRun, project=project, pk=pk)
-    if jobs.cancel(run, by=request.user):
-        messages.info(
-            request,
-            (
-                "Stopping the job on the cluster."
-                if run.on_cluster
-                else "Stopping: a checkpoint is written first."
-            ),
-        )
-    else:
-        messages.info(request, "This run has already finished.")
-    return redirect("training:detail", project.slug, pk)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    run = get_object_or_404(runs_of(project), pk=pk)
-    try:
-        step = actions.resume(run=run, by=request.user)
-        messages.success(request, f"Queued again. It resumes from step {step}.")
-    except (actions.TrainingError, TrainingLocked) as error:
-        messages.error(request, str(error))
-    return redirect("training:detail", project.slug, pk)

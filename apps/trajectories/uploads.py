@@ -15,9 +15,11 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.bus import on
+from apps.core.errors import Rejected
 from apps.core.kinds import Progress
 from apps.core.leftovers import remove_leftovers
 from apps.core.models import JobState, Project
+from apps.core.operations import Page, operation
 from apps.core.projects.deletion import Deleting
 from apps.trajectories.actions.mappings import fitting_mappings
 from apps.trajectories.actions.store import ingest
@@ -209,10 +211,34 @@ def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> U
     return jobs.submit(made, by=by)
 
 
-def resubmit(*, upload: Upload, by: Any) -> bool:
-    """False if it did not fail. Rows that are stored already count as duplicates."""
+@operation("uploads_retry", page=Page("import/<uuid:pk>/retry/", "import_retry"))
+def resubmit(*, upload: Upload, by: Any) -> None:
+    """Queues a failed import again. Rows that are stored already count as duplicates.
+
+    Raises Rejected if it did not fail, or its file is gone.
+    """
+    if not Path(upload.path).is_file():
+        raise Rejected("The file is no longer available. Upload it again.")
     failed = Upload.objects.filter(state=JobState.FAILED)
-    return jobs.restart(upload, among=failed, by=by, action="resubmitted", cursor={}, done=0)
+    if not jobs.restart(upload, among=failed, by=by, action="resubmitted", cursor={}, done=0):
+        raise Rejected("Only failed imports can be retried.")
+
+
+@operation(
+    "uploads_cancel",
+    page=Page(
+        "import/<uuid:pk>/cancel/",
+        "import_cancel",
+        done="The import stops after the current batch. Rows stored so far are kept.",
+    ),
+)
+def cancel(*, upload: Upload, by: Any) -> None:
+    """Stops an import.
+
+    Raises Rejected if it has finished.
+    """
+    if not jobs.cancel(upload, by=by):
+        raise Rejected("This import has already finished.")
 
 
 def steps(upload: Upload) -> Iterator[Progress]:

@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.trajectories.pages import (
     arrivals,
     bulk,
@@ -46,8 +47,6 @@ urlpatterns = [
     path("import/start/", imports.start, name="import_start"),
     path("import/<uuid:pk>/", imports.detail, name="import_detail"),
     path("import/<uuid:pk>/status/", imports.status, name="import_status"),
-    path("import/<uuid:pk>/retry/", imports.retry, name="import_retry"),
-    path("import/<uuid:pk>/cancel/", imports.cancel, name="import_cancel"),
     path("data/", data.page, name="redaction"),
     path("data/retention/", data.retention, name="retention"),
     path("data/test/", data.test, name="redaction_test"),
@@ -64,4 +63,5 @@ urlpatterns = [
     path("<uuid:pk>/feedback/", detail.feedback, name="feedback"),
     path("<uuid:pk>/messages/<int:first>/", detail.part, name="part"),
     path("<uuid:pk>/history/<int:number>/", detail.revision, name="revision"),
+    *page_urls("trajectories"),
 ]

@@ -17,7 +17,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
-from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.http import progress
@@ -312,15 +311,6 @@ def _keep_form(request: HttpRequest, project: Project, run: Playground) -> KeepT
     return KeepTaskForm(
         project, initial={"expected": json.dumps(expected, ensure_ascii=False) if expected else ""}
     )
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def cancel(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    run = get_object_or_404(Playground, project=project, pk=pk)
-    if not jobs.cancel(run, by=request.user):
-        messages.info(request, "It has already finished.")
-    return redirect("prompts:playground", project.slug, pk)
 
 
 @require_POST

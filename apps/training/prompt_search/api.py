@@ -18,6 +18,7 @@ from apps.core import jobs
 from apps.core.api import member_of
 from apps.core.models import JobState
 from apps.core.openapi import JSON, NUMBER, described, page
+from apps.core.operations import Page, Rest, Written, operation
 from apps.core.paging import listed
 from apps.core.routes import SIDES, api, shows
 from apps.core.scopes import MANAGED, RESULT
@@ -218,35 +219,6 @@ def item(request: Request, pk: UUID) -> Response:
     return Response(as_json(request, search) | {"candidates": rows})
 
 
-@extend_schema(
-    operation_id="v1_prompt_searches_cancel",
-    request=None,
-    responses=described({200: SEARCH}, 403, 404, 409),
-    description="Stops a search; its candidates so far are kept.",
-)
-@api(POST=MANAGED)
-def cancel(request: Request, pk: UUID) -> Response:
-    search = _search(request, pk)
-    member_of(request)
-    if not jobs.cancel(search, by=request.auth.created_by):
-        return Response({"detail": "This search has already finished."}, status=409)
-    return Response(as_json(request, _search(request, pk)))
-
-
-@extend_schema(
-    operation_id="v1_prompt_searches_resume",
-    request=None,
-    responses=described({200: SEARCH}, 403, 404, 409),
-    description="Queues a failed or cancelled search again. Completed calls are not repeated.",
-)
-@api(POST=MANAGED)
-def resume(request: Request, pk: UUID) -> Response:
-    search = _search(request, pk)
-    member_of(request)
-    actions.resume(search=search, by=request.auth.created_by)
-    return Response(as_json(request, _search(request, pk)))
-
-
 class SaveCandidate(Struct, forbid_unknown_fields=True, kw_only=True):
     candidate: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Its number")]
 
@@ -326,3 +298,36 @@ def candidate_json(candidate: PromptCandidate) -> dict[str, Any]:
     names = ("number", "parent", "state", "prompt", "score", "before", "after", "calls", "usd")
     unknown = {"usd": None} if candidate.search.unpriced else {}
     return {name: getattr(candidate, name) for name in names} | unknown
+
+
+SEARCH_OF = Written(SEARCH, as_json)
+
+
+@operation(
+    "prompt_searches_cancel",
+    rest=Rest("POST", "prompt-searches/<uuid:pk>/cancel/", "search_cancel"),
+    page=Page(
+        "prompt-searches/<uuid:pk>/cancel/",
+        "search_cancel",
+        done="Stopping. Results so far are kept, and any candidate can be saved.",
+    ),
+    gives=SEARCH_OF,
+)
+def cancel(*, search: PromptSearch, by: Any) -> None:
+    """Stops a search; its candidates so far are kept."""
+    jobs.stop(search, by=by)
+
+
+@operation(
+    "prompt_searches_resume",
+    rest=Rest("POST", "prompt-searches/<uuid:pk>/resume/", "search_resume"),
+    page=Page(
+        "prompt-searches/<uuid:pk>/resume/",
+        "search_resume",
+        done="Queued again. Earlier calls are not repeated.",
+    ),
+    gives=SEARCH_OF,
+)
+def resume(*, search: PromptSearch, by: Any) -> None:
+    """Queues a failed or cancelled search again. Completed calls are not repeated."""
+    actions.resume(search=search, by=by)

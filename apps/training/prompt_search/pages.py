@@ -12,7 +12,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
-from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.charts import lines
 from apps.core.diffing import changed_lines
@@ -178,29 +177,6 @@ def _curve(points: list[tuple[int, float, int]]) -> dict:
             }
         )
     return figure
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    search = get_object_or_404(PromptSearch, project=project, pk=pk)
-    if jobs.cancel(search, by=request.user):
-        messages.info(request, "Stopping. Results so far are kept, and any candidate can be saved.")
-    else:
-        messages.info(request, "This search has already finished.")
-    return redirect("training:search", project.slug, pk)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def resume(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    search = get_object_or_404(_searches(project), pk=pk)
-    try:
-        actions.resume(search=search, by=request.user)
-        messages.success(request, "Queued again. Earlier calls are not repeated.")
-    except (TrainingError, TrainingLocked) as error:
-        messages.error(request, str(error))
-    return redirect("training:search", project.slug, pk)
 
 
 @shows(SIDES)

@@ -17,7 +17,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
-from apps.core import jobs
 from apps.core.access import project_view
 from apps.core.models import JobState, Project, Role
 from apps.trajectories import uploads
@@ -210,29 +209,6 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
 def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
     found = get_object_or_404(Upload, project=project, pk=pk)
     return render(request, "trajectories/_import_status.html", _state(found))
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def retry(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    found = get_object_or_404(Upload, project=project, pk=pk)
-    if not Path(found.path).is_file():
-        messages.error(request, "The file is no longer available. Upload it again.")
-    elif not uploads.resubmit(upload=found, by=request.user):
-        messages.error(request, "Only failed imports can be retried.")
-    return redirect("trajectories:import_detail", project.slug, pk)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def cancel(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
-    if jobs.cancel(get_object_or_404(Upload, project=project, pk=pk), by=request.user):
-        messages.success(
-            request, "The import stops after the current batch. Rows stored so far are kept."
-        )
-    else:
-        messages.error(request, "This import has already finished.")
-    return redirect("trajectories:import_detail", project.slug, pk)
 
 
 def _page(
