@@ -369,6 +369,7 @@ def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(
     draft: EvalSet,
 ) -> None:
     [pair] = checked_with(draft, ("held-0", "other-0"))
+    draft.tasks.update(groups=["day:2026-11-29"])  # which no group is held out by
     drafts.freeze(eval_set=draft, by=None)
     decide(pair, "same")
     assert verdicts.review_of(draft).unresolved == 1 and "other-0" in keys(draft)
