@@ -41,13 +41,13 @@ from tests.factories import (
 )
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 from tests.failures.test_judge import make_rubric
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 Say = Callable[..., None]
 
 
-@pytest.fixture
-def run(data_dir: Path) -> TrainingRun:
+def made_run(folder: Path) -> TrainingRun:
     project = make_project()
     environment, eval_set, by = (
         make_environment(project),
@@ -58,12 +58,22 @@ def run(data_dir: Path) -> TrainingRun:
     return submit_training(
         project=project,
         method=Method.GRPO,
-        parent=make_base(project, data_dir),
+        parent=make_base(project, folder),
         environment=environment,
         by=by,
         dataset=freeze_dataset(eval_set=eval_set, by=by),
         config={"steps": 30, "learning_rate": 1e-3},
     )
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[TrainingRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[TrainingRun, Path], db: None, settings: Any) -> TrainingRun:
+    return copied(kept, settings)
 
 
 @pytest.fixture

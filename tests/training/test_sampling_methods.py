@@ -5,6 +5,7 @@ they are given, and what is refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +40,30 @@ from tests.factories import (
     override,
 )
 from tests.forms import as_read
+from tests.shared import copied, once
 from workers.lib.clients import key_variables
 
 BEST = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
 TAUGHT = {"steps": 2, "learning_rate": 1e-4}
 
 
-@pytest.fixture
-def run(db: None, data_dir: Path) -> EvalRun:
-    made = evaluated(frozen_set(3, demonstration='{"tool": "x", "args": {}}'), (2, 1, 3), data_dir)
+def made_run(folder: Path) -> EvalRun:
+    made = evaluated(frozen_set(3, demonstration='{"tool": "x", "args": {}}'), (2, 1, 3), folder)
     for sample in made.samples.all():
         sample.output = f"{'right' if sample.success else 'wrong'} {sample.index}"
         sample.save(update_fields=["output"])
     override(made.environment)
     return made
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any) -> EvalRun:
+    return copied(kept, settings)
 
 
 @pytest.fixture
