@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from apps.training.budget.words import in_words
 from apps.training.models import Checkpoint, Measurement, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, key_headers, make_member, make_project, override
+from tests.shared import copied, once
 from tests.training.test_picks import PASSED, sent
 
 GB = 10**9
@@ -111,15 +113,25 @@ MEASURED: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def run(db: None, data_dir: Path, client: Client) -> EvalRun:
+def made_run(folder: Path) -> EvalRun:
     made = evaluated(
-        frozen_set(demonstration='{"tool": "tickets.close", "args": {"id": 1}}'), PASSED, data_dir
+        frozen_set(demonstration='{"tool": "tickets.close", "args": {"id": 1}}'), PASSED, folder
     )
     override(made.environment)
     add_tokenizer(Path(made.model_version.base))
-    client.force_login(admin_of(made.project))
     return made
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any, client: Client) -> EvalRun:
+    run = copied(kept, settings)
+    client.force_login(admin_of(run.project))
+    return run
 
 
 @pytest.fixture
@@ -233,19 +245,25 @@ def test_without_a_measurement_time_and_memory_are_unknown(run: EvalRun) -> None
     assert (found.seconds, found.memory, found.usd, found.fits) == (None, None, None, True)
 
 
-def test_a_model_without_a_tokenizer_says_so(run: EvalRun) -> None:
-    (Path(run.model_version.base) / "tokenizer.json").unlink()
-    assert "no tokenizer.json" in estimate(asked(run)).problem
+@pytest.fixture
+def own_run(db: None, data_dir: Path) -> EvalRun:
+    """For a test that changes the model's files."""
+    return made_run(data_dir)
+
+
+def test_a_model_without_a_tokenizer_says_so(own_run: EvalRun) -> None:
+    (Path(own_run.model_version.base) / "tokenizer.json").unlink()
+    assert "no tokenizer.json" in estimate(asked(own_run)).problem
 
 
 def test_a_template_that_never_ends_is_given_up(
-    run: EvalRun, monkeypatch: pytest.MonkeyPatch
+    own_run: EvalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(run.model_version.base)
+    folder = Path(own_run.model_version.base)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": ENDLESS}))
     monkeypatch.setattr("workers.lib.chat_tokens.SECONDS", 1)
-    assert "could not be tokenized" in estimate(asked(run)).problem
+    assert "could not be tokenized" in estimate(asked(own_run)).problem
 
 
 def test_twice_the_steps_take_twice_as_long_without_the_loading(

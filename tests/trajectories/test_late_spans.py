@@ -18,6 +18,7 @@ from apps.core.models import Project
 from apps.trajectories import assembly, traces
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, Trace
+from tests.amounts import amount
 from tests.factories import make_key, make_project
 from tests.trajectories.test_traces import (
     agent_span,
@@ -279,8 +280,9 @@ def test_copies_of_two_runs_without_their_root_change_nothing(
     )
 
 
+@pytest.mark.more
 @settings(
-    max_examples=15,
+    max_examples=amount(5, 15),
     phases=[
         Phase.explicit,
         Phase.reuse,
