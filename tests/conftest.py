@@ -5,6 +5,7 @@ this machine.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -125,6 +126,8 @@ def load_for_all() -> None:
     from django.template.loader import get_template
     from django.urls import get_resolver
 
+    if "torch" in sys.modules:
+        from trl import SFTTrainer  # noqa: F401
     folder = Path(settings.BASE_DIR, "templates")
     for path in folder.rglob("*.html"):
         get_template(str(path.relative_to(folder)))
