@@ -146,6 +146,7 @@ def _become(arguments: list[str], cwd: str, env: dict[str, str], kept: Iterable[
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
+    sys.path.insert(0, cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.stdin, sys.stdout, sys.stderr = (
