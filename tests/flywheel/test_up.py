@@ -157,7 +157,6 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
 @pytest.mark.parametrize(
     ("begun", "number"),
     [
-        ("bin/postgres", signal.SIGTERM),
         ("bin/postgres", signal.SIGHUP),
         ("fw-prepare", signal.SIGTERM),
         ("fw-light", signal.SIGINT),
