@@ -210,28 +210,3 @@ def base(project: Any, data_dir: Path) -> Any:
     from tests.factories import make_base
 
     return make_base(project, data_dir)
-
-
-@pytest.fixture(autouse=True)
-def _html_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser shows any white space as one space: where templates break their lines says nothing
-    to a test.
-    """
-    import re
-
-    from django.http import HttpResponse
-    from django.test import Client
-
-    request = Client.request
-
-    def collapsed(self: Client, **environ: object) -> HttpResponse:
-        response = request(self, **environ)
-        if not response.streaming and response.get("Content-Type", "").startswith("text/html"):
-            parts = re.split(
-                rb"(<(?:pre|textarea)\b.*?</(?:pre|textarea)>)", response.content, flags=re.DOTALL
-            )
-            parts[::2] = [re.sub(rb"\s+", b" ", part) for part in parts[::2]]
-            response.content = b"".join(parts)
-        return response
-
-    monkeypatch.setattr(Client, "request", collapsed)

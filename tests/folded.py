@@ -5,6 +5,7 @@ depend on where a template breaks its lines.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 PIECE = re.compile(
@@ -21,6 +22,7 @@ INLINE = re.compile(
 BOXES = {"button", "select"}  # in a line of text, but white space at their inner edges is not shown
 
 
+@lru_cache(10_000)
 def is_edge(tag: str, of: str) -> bool:
     """Whether no white space is shown at the tag's side: its start or its end."""
     if not (match := NAME.match(tag)):
@@ -30,13 +32,24 @@ def is_edge(tag: str, of: str) -> bool:
     return inside if name in BOXES else not INLINE.fullmatch(name)
 
 
+def in_tag(part: re.Match[str]) -> str:
+    return SPACE.sub(" ", part[1]) if part[1] else " " * bool(part[2])
+
+
+def may_fold(piece: str) -> bool:
+    """Whether there may be more than single spaces between words: of most there is not, and to ask
+    takes a tenth of what looking does.
+    """
+    return "  " in piece or " >" in piece or not piece.isprintable()
+
+
 def folded(html: str) -> str:
     pieces: list[str] = [""]
     kept = ""
     for piece in PIECE.findall(html):
         match = NAME.match(piece)
-        if match and kept in ("", "pre"):
-            piece = IN_TAG.sub(lambda part: part[1] or " " * bool(part[2]), piece)
+        if match and kept in ("", "pre") and may_fold(piece):
+            piece = IN_TAG.sub(in_tag, piece)
         if kept and not (match and match[1] and match[2].lower() == kept):
             pieces.append(piece)
             continue
@@ -45,7 +58,7 @@ def folded(html: str) -> str:
                 pieces[-1] = pieces[-1].removesuffix(" ")
             kept = match[2].lower() if match[2].lower() in KEPT and not match[1] else ""
         elif not piece.startswith("<"):
-            piece = SPACE.sub(" ", piece)
+            piece = SPACE.sub(" ", piece) if may_fold(piece) else piece
             if is_edge(pieces[-1], "end"):
                 piece = piece.removeprefix(" ")
         pieces.append(piece)
