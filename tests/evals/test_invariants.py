@@ -38,6 +38,7 @@ def test_a_held_out_prompt_cannot_train_anywhere_in_the_project() -> None:
             by=admin_of(project),
         )
     assert held.messages[0]["content"] == leak.value.pair.theirs
+    assert "are the same request;" in str(leak.value)
     refused(
         'INSERT INTO evals_task (id, project_id, eval_set_id, key, split, "group",'
         " canonical_hash, messages, expected, demonstration, origin, created_at) VALUES (%s, %s,"

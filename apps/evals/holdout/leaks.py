@@ -35,7 +35,7 @@ READ_AT_ONCE = 500
 INDEXES = 4
 SHOWN = 300  # characters of a request that a sentence quotes
 REASONS: dict[str, str] = {
-    groups.SAME: "are near-duplicates (100%)",
+    groups.SAME: "are the same request",
     groups.GROUP: "belong to the same group",
     groups.JUDGED: "are the same task (decided by a person)",
     Why.SAYS: "are the same task (one contains the request of the other)",
