@@ -10,7 +10,7 @@ from typing import Any
 from apps.trajectories.schema import BASES, MAX_COST_USD, Parsed
 from workers.lib import token_usage
 from workers.lib.prices import SENT, Cost, PriceOf, cost_of, total_cost
-from workers.lib.token_usage import parse
+from workers.lib.token_usage import Usage, parse
 
 LARGEST = MAX_COST_USD - 1
 
@@ -65,6 +65,32 @@ def with_costs(metadata: dict[str, Any], price_of: PriceOf, at: datetime | None)
     if not isinstance(steps, list):
         return metadata
     return metadata | {"steps": [_step(step, price_of, at) for step in steps]}
+
+
+def cost_of_stored(
+    metadata: dict[str, Any],
+    used: Usage,
+    model: str,
+    at: datetime | None,
+    answers: int,
+    price_of: PriceOf,
+) -> Cost:
+    """Of a run that is stored: of its model steps, whose `metadata` has been given `with_costs`,
+    else of its counts. `answers`: messages of the model.
+    """
+    steps = metadata.get("steps")
+    counted = [
+        step
+        for step in (steps if isinstance(steps, list) else [])
+        if isinstance(step, dict) and step.get("kind") == "model" and parse(step).counts
+    ]
+    if not counted:
+        price = price_of((model,), "", at, "") if used.counts else None
+        return cost_of(used, price, calls=max(answers, 1))
+    unknown = metadata.get("uncounted_calls") or metadata.get("steps_omitted")
+    known = [Cost(step.get("cost_usd"), step.get("cost_basis") or SENT) for step in counted]
+    known = [cost if cost.usd is not None else Cost() for cost in known]
+    return total_cost([*known, *([Cost()] if unknown else [])])
 
 
 def _step(step: Any, price_of: PriceOf, at: datetime | None) -> Any:

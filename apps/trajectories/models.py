@@ -26,6 +26,7 @@ from django.utils import timezone
 from apps.core.models import Job, Project
 from apps.trajectories import contents
 from workers.lib.messages import clean
+from workers.lib.prices import Cost
 
 MAX_PROBLEM = 1_000
 
@@ -137,6 +138,10 @@ class Trajectory(models.Model):
             .values_list("data", flat=True)
         )
         return contents.join(parts)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.cost_usd, self.cost_basis)
 
     @property
     def messages(self) -> list[dict]:

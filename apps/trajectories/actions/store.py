@@ -310,10 +310,10 @@ def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime)
                 }
                 given |= {name: array(given[name]) for name in ARRAYS}
                 copy.write_row([given[name] for name in HOT])
-        _copy_content(cursor, ((pk, item.content) for pk, item in items))
+        copy_content(cursor, ((pk, item.content) for pk, item in items))
 
 
-def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
+def copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
     with cursor.copy(
         "COPY trajectories_content (trajectory_id, first, data) FROM STDIN (FORMAT BINARY)"
     ) as copy:
@@ -416,7 +416,7 @@ def replace(
         row.content = row.content | content
         Content.objects.filter(trajectory_id=row.pk).delete()
         with connection.cursor() as cursor:
-            _copy_content(cursor, [(row.pk, row.content)])
+            copy_content(cursor, [(row.pk, row.content)])
 
 
 def _without_what_stays(changed: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from apps.core.intervals import wilson
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.sketch import Sketch
-from workers.lib.prices import COMPLETE
+from workers.lib.prices import AT_LEAST, COMPLETE, PRICED, Cost
 from workers.lib.token_usage import TOKENS
 
 # What is added up of tokens and money; `unpriced` are runs whose whole cost is not known.
@@ -83,6 +83,13 @@ class Cell:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in SKETCHED:
             sketch.merge(getattr(self, name), getattr(other, name))
+
+    @property
+    def whole_cost(self) -> Cost:
+        """At least what is known of it, where the cost of some runs is not."""
+        if not self.cost:
+            return Cost()
+        return Cost(self.cost_usd, AT_LEAST if self.unpriced > 0 else PRICED)
 
     @property
     def known(self) -> int:

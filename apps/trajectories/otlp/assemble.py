@@ -287,6 +287,7 @@ def _metadata(
     failed = _failed(group)
     origin = min((span.start_ns for span in spans if span.start_ns), default=0)
     trace_ids = sorted({span.trace_id for span in spans})
+    counted = {id(call.reading) for call in group.calls}
     metadata: dict[str, Any] = {
         "source": "otlp",
         "format": next((node.reading.format for node in group.nodes if node.reading.format), ""),
@@ -300,8 +301,12 @@ def _metadata(
         "span_count": len(spans),
         "trace_ids": trace_ids[:1_000],
         "steps": [
-            _step(node, talk, origin, len(trace_ids) > 1) for node in group.nodes[:MAX_STEPS]
+            _step(node, talk, origin, len(trace_ids) > 1, id(node.reading) in counted)
+            for node in group.nodes[:MAX_STEPS]
         ],
+        "uncounted_calls": sum(
+            not call.reading.usage.counts and not _is_free(call.reading) for call in group.calls
+        ),
         "steps_omitted": max(len(spans) - MAX_STEPS, 0),
         "errors": [_error(node) for node in failed[:MAX_ERRORS]],
         "recovered_errors": sum(_is_recovered(node, group) for node in failed),
@@ -322,8 +327,12 @@ def _metadata(
     }
 
 
-def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> dict[str, Any]:
-    """A span in the waterfall; with its trace's id where the run is of several."""
+def _step(
+    node: Node, talk: Conversation, origin: int, is_of_several: bool, is_counted: bool
+) -> dict[str, Any]:
+    """A span in the waterfall; with its trace's id where the run is of several. Of several spans
+    that record one model call only one counts its tokens.
+    """
     span = node.span
     step: dict[str, Any] = {
         "span_id": span.span_id,
@@ -338,7 +347,8 @@ def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> d
     reading = node.reading
     if reading.kind == "model":
         named = {"model": reading.model, "provider": reading.provider[:200]}
-        step |= {name: value for name, value in (named | reading.usage.as_sent).items() if value}
+        used = reading.usage.as_sent if is_counted else {}
+        step |= {name: value for name, value in (named | used).items() if value}
     if reading.error is not None and not reading.error.interruption:
         step["error"] = reading.error.text
     if (index := talk.index.get(span.span_id)) is not None:
