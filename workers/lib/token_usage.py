@@ -151,7 +151,7 @@ PARTS = {
     "input_image": r"^(?!.*cache)(input|prompt).*image",
     "output_audio": r"^(output|completion|candidates|response).*audio",
     "output_image": r"^(output|completion|candidates|response).*image",
-    "web_searches": r"websearch(requests|es)",
+    "web_searches": r"websearch(requests|es)|numsearchqueries",
 }
 COLUMNS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 COUNTED_APART = ("web_searches",)  # that are no tokens
