@@ -96,14 +96,17 @@ LABELS = {
     "trained": "Learned by",
     "import": "Import",
 }
-UNKNOWN_COST = "unknown"
+COST_BASES = {value: [value] for value in CostBasis.values} | {
+    "unknown": [""],
+    "incomplete": ["", CostBasis.AT_LEAST],
+}
 RANGE_NAMES = tuple(f"{name}_{side}" for name in (*RANGES, "tokens") for side in ("min", "max"))
 LARGEST = 10**12
 FILTERS: Query = {  # in an address
     **{name: None for name in LABELS if name not in RANGES and name != "tokens"},
     **{name: {"type": "number", "minimum": -LARGEST, "maximum": LARGEST} for name in RANGE_NAMES},
     "outcome": Outcome.values,
-    "cost_basis": (*CostBasis.values, UNKNOWN_COST),
+    "cost_basis": tuple(COST_BASES),
     "since": (*SINCE, "all"),
     "from": MOMENT,
     "to": MOMENT,
@@ -165,7 +168,7 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
     if value := _text(given.get("outcome")):
         rows = rows.filter(outcome_status=value)
     if value := _text(given.get("cost_basis")):
-        rows = rows.filter(cost_basis="" if value == UNKNOWN_COST else value)
+        rows = rows.filter(cost_basis__in=COST_BASES[value])
     for name, (column, unit) in RANGES.items():
         for side, lookup in (("min", "gte"), ("max", "lte")):
             if (number := _number(given.get(f"{name}_{side}"))) is not None:

@@ -349,7 +349,7 @@ def test_the_page_of_prices_says_which_models_have_none_and_takes_one(
     digest.run()
     mystery, known = models_used(project=project)
     assert (mystery.model, mystery.price, mystery.unpriced) == ("mystery/7b", None, 1)
-    assert (known.model, known.price.source, known.unpriced) == ("gpt-4o", "OpenAI", 0)
+    assert (known.model, known.price.source, known.unpriced) == ("gpt-4o", "OpenAI list price", 0)
     assert query.totals(project, {}).total.whole_cost == Cost(2.5, AT_LEAST)
     assert cost(Cost(2.5, AT_LEAST)) == "at least $2.50"
     page = client.get(reverse("registry:prices", args=[project.slug])).content.decode()

@@ -170,7 +170,7 @@ def _list_price(
             )
         except (LookupError, ValueError):
             continue
-        return _price(vars(found.model_price), found.provider.name)
+        return _price(vars(found.model_price), f"{found.provider.name} list price")
     return None
 
 
