@@ -96,10 +96,10 @@ def cost_of_stored(
 def _step(step: Any, price_of: PriceOf, at: datetime | None) -> Any:
     if not isinstance(step, dict) or step.get("kind") != "model" or "cost_usd" in step:
         return step
-    model, provider = step.get("model"), step.get("provider")
-    if not isinstance(model, str) or not isinstance(provider, str | None):
-        return step
-    cost = _cost(step, (model,), provider or "", at, price_of)
+    names = [step.get(name) for name in ("model", "request_model")]
+    names = tuple(name for name in names if isinstance(name, str))
+    provider = step.get("provider")
+    cost = _cost(step, names, provider if isinstance(provider, str) else "", at, price_of)
     return step if cost.usd is None else step | {"cost_usd": cost.usd, "cost_basis": cost.basis}
 
 

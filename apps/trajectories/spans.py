@@ -28,6 +28,7 @@ OF_A_STEP = (
     "error",
     "message_index",
     "model",
+    "request_model",
     "provider",
     *TOKENS,
     "cost_usd",

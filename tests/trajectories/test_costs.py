@@ -17,8 +17,10 @@ from apps.registry.model_prices import NewPrice, models_used, remove_price, set_
 from apps.registry.prices import prices_of
 from apps.trajectories import digest, repricing
 from apps.trajectories.actions import store
+from apps.trajectories.decoding import Decoded
 from apps.trajectories.metrics import query
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Cause, Trajectory
+from apps.trajectories.otlp import Span, assemble
 from apps.trajectories.pages.columns import cost, money
 from tests.factories import admin_of, make_project, make_server
 from workers.lib.prices import AT_LEAST, PRICED, SENT, Cost, list_price
@@ -362,6 +364,42 @@ def test_the_page_of_prices_says_which_models_have_none_and_takes_one(
     assert models_used(project=project)[0].price.source == "this project"
     remove_price(price=entered, by=admin_of(project))
     assert models_used(project=project)[0].price is None
+
+
+def test_each_call_of_a_trace_is_priced_once_by_its_model_and_provider(project: Project) -> None:
+    spans = [
+        chat(1, "gpt-4o-2026-02-30", "openai", 1_000_000, 0, cached=400_000),
+        chat(2, "gpt-4o", "openai", 1_000_000, 0),
+        chat(3, "gpt-4o", "my-vllm", 5, 5),
+    ]
+    twin = chat(4, "gpt-4o", "openai", 1_000_000, 0, parent=2)
+    [run] = assemble([*spans, twin], [])
+    store.ingest(project=project, rows=[Decoded(run.row)], cause=Cause.ASSEMBLED)
+    row = project.trajectories.get()
+    assert (row.input_tokens, row.cache_read_tokens) == (2_000_005, 400_000)
+    assert row.cost == Cost((600_000 * 2.5 + 400_000 * 1.25 + 1_000_000 * 2.5) / M, AT_LEAST)
+    costs = [step.get("cost_usd") for step in row.metadata["steps"] if step["kind"] == "model"]
+    assert costs == [2.0, 2.5, None, None], "a call that two spans record counts once"
+
+
+def chat(
+    number: int, model: str, provider: str, given: int, made: int, cached: int = 0, parent: int = 9
+) -> Span:
+    """A model call; below a `parent` that is one, recorded a second time."""
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider,
+        "gen_ai.response.model": model,
+        "gen_ai.usage.input_tokens": given,
+        "gen_ai.usage.output_tokens": made,
+        "gen_ai.usage.cache_read.input_tokens": cached,
+        "session.id": "one",
+    }
+    at = 1_790_000_000_000_000_000 + number * 1_000
+    ends = at + 500
+    return Span(
+        "a" * 32, f"{number:016x}", f"{parent:016x}", "chat", 3, at, ends, 0, "", attributes
+    )
 
 
 def test_prices_are_of_one_project(project: Project) -> None:

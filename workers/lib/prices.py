@@ -7,6 +7,7 @@ network are never switched on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -175,19 +176,24 @@ def _list_price(
 
 
 CONTEXT = ("service_tier", "processing", "speed")  # where the package says what a tier's name means
+DATED = re.compile(r"-(20\d\d-\d\d-\d\d|20\d{6})$")
 # As OpenTelemetry and SDKs name providers that the package knows by another name.
 PROVIDERS = {"x_ai": "x-ai", "azure.ai.openai": "azure", "azure.ai.inference": "azure"}
 
 
 def _places(model: str, provider: str, base_url: str) -> list[tuple[str, dict[str, Any]]]:
-    """Where to look for the model, and by which name."""
+    """Where to look for the model, and by which name: a version whose date is not listed costs what
+    the model does.
+    """
+    models = dict.fromkeys((model, DATED.sub("", model)))
     if base_url:
-        return [(model, {"provider_api_url": base_url})]
+        return [(name, {"provider_api_url": base_url}) for name in models]
     if provider:
-        names = dict.fromkeys((PROVIDERS.get(provider, provider), provider.partition(".")[0]))
-        return [(model, {"provider_id": name}) for name in names]
+        ids = dict.fromkeys((PROVIDERS.get(provider, provider), provider.partition(".")[0]))
+        return [(name, {"provider_id": each}) for name in models for each in ids]
     owner, _, name = model.partition("/")
-    return [(model, {}), *([(name, {"provider_id": owner})] if owner and name else [])]
+    places: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in models]
+    return [*places, *([(name, {"provider_id": owner})] if owner and name else [])]
 
 
 def _price(prices: dict[str, Any], source: str) -> Price | None:

@@ -346,9 +346,12 @@ def _step(
         step["trace_id"] = span.trace_id
     reading = node.reading
     if reading.kind == "model":
-        named = {"model": reading.model, "provider": reading.provider[:200]}
+        named = {"model": reading.model or reading.request_model}
+        if reading.request_model != named["model"]:
+            named["request_model"] = reading.request_model
+        named["provider"] = reading.provider[:200]
         used = reading.usage.as_sent if is_counted else {}
-        step |= {name: value for name, value in (named | used).items() if value}
+        step |= {name: value for name, value in (named | used).items() if value != ""}
     if reading.error is not None and not reading.error.interruption:
         step["error"] = reading.error.text
     if (index := talk.index.get(span.span_id)) is not None:
