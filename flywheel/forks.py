@@ -40,6 +40,7 @@ IMPORTED = (
     "celery.concurrency.thread",
     "celery.worker.consumer",
     "django_celery_beat.schedulers",
+    "genai_prices.data",
     "granian.cli",
     "kombu.transport.redis",
     "uvloop",
