@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from apps.trajectories.decoding import MAX_DEPTH, Cleaner, Decoded, RowError, clean, printable
+from apps.trajectories.dialects import as_chat
 from apps.trajectories.ids import FUTURE_TOLERANCE
 from workers.lib import messages as messages_lib
 from workers.lib import typed
@@ -226,6 +227,7 @@ def parse_row(given: Any) -> Parsed:
             raise RowError("", f"nested deeper than {MAX_DEPTH} levels")
     else:
         value = cleaner.clean(given)
+    value = _with_chat(value)
     row = _convert(_with_counts(value), Row)
     if row.outcome.success is not None:
         row.outcome.status = status_of(row.outcome.success, row.outcome.status)
@@ -234,6 +236,16 @@ def parse_row(given: Any) -> Parsed:
         in_utc("ended_at", row.ended_at),
     )
     return Parsed(row, value, cleaner.warnings + _usage_warnings(row, value) + warnings_of(row))
+
+
+def _with_chat(value: Any) -> Any:
+    """The row with messages of other dialects (Anthropic's blocks, Gemini's contents …) as chat
+    messages.
+    """
+    messages = value.get("messages") if isinstance(value, dict) else None
+    if not isinstance(messages, list) or (chat := as_chat(messages)) is messages:
+        return value
+    return value | {"messages": chat}
 
 
 def _with_counts(value: Any) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.dialects import linked, messages_of
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.records import ImportError_, Record
 from apps.trajectories.importers.shapes import (
@@ -35,10 +36,9 @@ from apps.trajectories.importers.shapes import (
     usage_details,
     without_empty,
 )
-from apps.trajectories.importers.turns import as_arguments, linked
+from apps.trajectories.importers.turns import as_arguments
 from apps.trajectories.interruptions import interruption
-from apps.trajectories.otlp.messages import messages_of
-from apps.trajectories.otlp.values import is_cut
+from apps.trajectories.values import is_cut
 
 MAX_RUNS = 200_000
 VERDICTS = (
@@ -60,7 +60,7 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
     """
     gathered: dict[str, tuple[int, list[dict]]] = {}
     seen = 0
-    for position, record in _unwrapped(records):
+    for position, record in records:
         try:
             run = {key: loose(value) for key, value in require_object(record).items()}
             if not text(run.get("run_type")):
@@ -80,20 +80,6 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
             yield position, _trace(trace, runs)
         except RowError as error:
             yield position, error
-
-
-def _unwrapped(records: Iterable[Record]) -> Iterator[Record]:
-    for position, record in records:
-        inside = (
-            first(record, "runs", "data")
-            if isinstance(record, dict) and "run_type" not in record
-            else None
-        )
-        yield from (
-            ((position, item) for item in inside)
-            if isinstance(inside, list)
-            else ((position, record),)
-        )
 
 
 def _with_children(run: dict) -> list[dict]:

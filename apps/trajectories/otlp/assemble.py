@@ -17,8 +17,8 @@ from apps.trajectories.otlp.links import Links, links_of
 from apps.trajectories.otlp.runs import Group, Node, groups_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Thread, threads_of
-from apps.trajectories.otlp.values import kept, label, structured
 from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_SAMPLE, MAX_TOKENS
+from apps.trajectories.values import kept, label, structured
 
 MAX_STEPS = 2_000
 MAX_ERRORS = 20
