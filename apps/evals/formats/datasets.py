@@ -126,7 +126,11 @@ def _expected(value: Any, name: str) -> dict:
             value = inner
         elif len(value) == 1 and isinstance(next(iter(value.values())), str | int | float):
             value = next(iter(value.values()))
-    return {"answer": value if isinstance(value, str | int | float) else json.dumps(value)}
+    return {
+        "answer": value
+        if isinstance(value, str | int | float)
+        else json.dumps(value, ensure_ascii=False)
+    }
 
 
 def _metadata(given: Any) -> dict:
