@@ -30,6 +30,7 @@ ENCODINGS = {  # the usual ones first: they win where two read a text equally we
     "cp850": "Western European (DOS)",
 }
 LOOKED_AT = 64 * 1024
+MAX_GUESSES = 6
 # UTF-32 first: its little-endian mark begins like that of UTF-16.
 WIDE = {
     codecs.BOM_UTF32_LE: "utf-32",
@@ -77,7 +78,16 @@ def guesses(sample: bytes) -> list[str]:
         for name in (one.encoding, *one.could_be_from_charset)
         if name in ENCODINGS
     }
-    return sorted(found, key=lambda name: (found[name], usual.index(name))) or usual[1:2]
+    best = sorted(found, key=lambda name: (found[name], usual.index(name)))
+    others = [name for name in usual[1:] if name not in found and _fits(cut, name)]
+    return [*best, *others][:MAX_GUESSES] or usual[1:2]
+
+
+def _fits(sample: bytes, encoding: str) -> bool:
+    try:
+        return bool(sample.decode(encoding))
+    except UnicodeDecodeError:
+        return False
 
 
 def _oddness(text: str) -> float:

@@ -31,6 +31,7 @@ MAX_UPLOAD = 64 * 1024 * 1024
 SALT = "trajectories.import"
 SAVED = "mapping:"  # before the name of a saved mapping, among the formats
 TOKEN_S = 24 * 3600
+BY_NAME = sorted(TABLE, key=lambda one: one.name)
 
 
 @project_view(Role.ENGINEER)
@@ -226,7 +227,7 @@ def _page(
     if shown := context.get("upload"):
         context |= _state(shown)
     recent = project.uploads.select_related("created_by")[:20]
-    context |= {"formats": TABLE, "recent": recent, "limit_mib": MAX_UPLOAD // 2**20}
+    context |= {"formats": BY_NAME, "recent": recent, "limit_mib": MAX_UPLOAD // 2**20}
     context |= {
         "layouts": mapping_forms.LAYOUTS,
         "roles": mapping_forms.ROLES,
