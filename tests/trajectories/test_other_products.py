@@ -190,7 +190,8 @@ def test_output_items_of_hosted_evals_have_the_answer_and_the_graders() -> None:
     assert (row.row.outcome.status, row.row.outcome.reward) == ("failure", 0.5)
     assert row.row.outcome.reason == "exact"
     assert (row.row.usage.input_tokens, row.row.usage.output_tokens) == (20, 4)
-    assert [one["name"] for one in row.row.metadata["graders"]] == ["exact", "near"]
+    scores = [(one["name"], one["value"]) for one in row.row.metadata["scores"]]
+    assert scores == [("exact", 0.0), ("near", 1.0)]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,11 @@ def _trace(trace: str, runs: list[dict]) -> dict:
                     "runs": len(runs),
                     "metadata": extra,
                     "feedback": obj(root.get("feedback_stats")),
+                    "scores": [
+                        {"name": name, "value": value}
+                        for name, value in _feedback(root).items()
+                        if value is not None
+                    ],
                     "usage": usage_details(map(_usage_of, models)),
                 }
             ),
@@ -214,10 +219,17 @@ def _tool(run: dict) -> list[dict]:
     ]
 
 
+def _feedback(root: dict) -> dict[str, float | None]:
+    """The mean of each feedback's scores."""
+    return {
+        name: number(first(obj(stats), "avg", "mean") if isinstance(stats, dict) else stats)
+        for name, stats in obj(root.get("feedback_stats")).items()
+    }
+
+
 def _outcome(root: dict) -> dict:
     """Feedback with the name of a verdict decides; then an error of the root; else unknown."""
-    for name, stats in obj(root.get("feedback_stats")).items():
-        value = number(first(obj(stats), "avg", "mean") if isinstance(stats, dict) else stats)
+    for name, value in _feedback(root).items():
         if name.lower() in VERDICTS and value is not None:
             return {
                 "status": "success" if value >= 0.5 else "failure",

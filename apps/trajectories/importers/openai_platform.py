@@ -62,7 +62,7 @@ def _output_item(record: dict) -> dict:
                     "source": "openai-evals",
                     "eval_run": text(record.get("run_id")),
                     "item": record.get("datasource_item"),
-                    "graders": [_graded(one) for one in results],
+                    "scores": [_score(one) for one in results],
                     "finish_reason": text(sample.get("finish_reason")),
                 }
             ),
@@ -82,9 +82,9 @@ def _outcome(status: str, results: list[dict], problem: dict) -> dict:
     )
 
 
-def _graded(result: dict) -> dict:
-    kept = {name: result.get(name) for name in ("name", "type", "passed", "score")}
-    return without_empty(kept | {"sample": result.get("sample")})
+def _score(result: dict) -> dict:
+    kept = {name: result.get(name) for name in ("name", "type", "passed", "sample")}
+    return without_empty(kept | {"value": result.get("score")})
 
 
 def preference_rows(records: Iterable[Record], name: str) -> Iterator[Row]:

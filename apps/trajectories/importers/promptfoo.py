@@ -60,7 +60,10 @@ def _result(record: dict) -> dict:
                     "assertions": [
                         _component(one) for one in items(grading.get("componentResults"))
                     ],
-                    "named_scores": obj(record.get("namedScores")),
+                    "scores": [
+                        {"name": name, "value": value}
+                        for name, value in obj(record.get("namedScores")).items()
+                    ],
                     "metadata": obj(case.get("metadata")),
                     "tokens": tokens,
                 }
