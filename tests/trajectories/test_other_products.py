@@ -16,6 +16,7 @@ from pyarrow import parquet
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers import ImportError_, OpenFile, read
 from apps.trajectories.importers.encodings import guesses
+from apps.trajectories.importers.helpdesks import plain_text
 from apps.trajectories.schema import Parsed, parse_row
 
 
@@ -94,6 +95,15 @@ def test_a_conversation_without_words_is_an_error() -> None:
     assert isinstance(row, RowError)
 
 
+def test_html_is_words_also_where_it_is_hostile() -> None:
+    assert plain_text("a &lt;b&gt; <b>c</b><br/>d<!-- no --><img alt='e'><p>f &amp; g</p>") == (
+        "a <b> c\nd[image: e]\nf & g"
+    )
+    for part in ("<a ", "<!--", "<", "&#", "<img alt='"):
+        assert plain_text(part * 20_000)
+    assert plain_text("&#" + "9" * 10_000 + ";<b>x</b>").endswith("x")
+
+
 def test_zendesk_tells_the_requester_from_agents_and_leaves_notes_out() -> None:
     ticket = {
         "id": 31,
@@ -163,8 +173,10 @@ def test_promptfoo_tool_calls_are_calls() -> None:
 def test_yaml_aliases_cannot_blow_up() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(Exception, match="too large"):
+    with pytest.raises(ImportError_, match="too large"):
         opened("\n".join(lines).encode(), "bomb.yaml")
+    with pytest.raises(ImportError_, match="nested deeper"):
+        opened(b"a:\n  " + b"[" * 100_000, "bomb.yaml")
 
 
 def test_output_items_of_hosted_evals_have_the_answer_and_the_graders() -> None:

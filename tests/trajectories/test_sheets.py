@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 from html import escape
 
 import pytest
 
-from apps.trajectories.importers import ImportError_, read
+from apps.trajectories.importers import ImportError_, read, tables
 
 pytest.importorskip("python_calamine")
 TYPES = "http://schemas.openxmlformats.org/package/2006/content-types"
@@ -98,3 +99,22 @@ def test_an_archive_that_is_no_spreadsheet_is_one_sentence() -> None:
         file.writestr("a.txt", "x")
     with pytest.raises(ImportError_, match="cannot be read as a spreadsheet"):
         read(io.BytesIO(out.getvalue()), "calls.zip")
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file, file.open("a.xml", "w") as part:
+        for _ in range(513):
+            part.write(bytes(2**20))
+    assert len(out.getvalue()) < 2**20
+    with pytest.raises(ImportError_, match="unpacks to more than 512 MiB"):
+        read(io.BytesIO(out.getvalue()), "calls.xlsx")
+
+
+def test_a_reader_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tables, "SHEET_READER", [sys.executable, "-c", "import time; time.sleep(99)"]
+    )
+    monkeypatch.setattr(tables, "SHEET_S", 0.2)
+    with pytest.raises(ImportError_, match="its reader crashed"):
+        read(io.BytesIO(workbook(A=TALK)), "calls.xlsx")

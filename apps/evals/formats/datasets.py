@@ -365,7 +365,7 @@ TABLE = (
     DataSet(
         "openai-rft",
         Proof(
-            "messages[-1].role == 'user' && !expected && !input &&"
+            "messages[-1].role == 'user' && !expected && !input && !agent && !outcome && !usage &&"
             " length(keys(@)[?@ != 'messages' && @ != 'tools' && @ != 'id']) > `0`"
         ),
         _rft,

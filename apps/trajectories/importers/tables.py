@@ -12,6 +12,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import Timer
+from typing import Any
 
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import CHUNK, MAX_RECORD, ImportError_, Record, Source
@@ -25,6 +27,7 @@ READER_MEMORY_MIB = 2_048
 PARQUET_READER = [sys.executable, "-m", "workers.read_parquet"]
 CRASHED = "{} cannot be read as Parquet: its reader crashed."
 SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # xlsx, xlsb and ods; xls
+SHEET_S = 120.0
 SHEET_READER = [sys.executable, "-m", "workers.read_sheet"]
 LINE_END_IN_CELL = "\u2028"  # what the reader writes, so that each row of a sheet is one line
 
@@ -267,11 +270,10 @@ def sheet_records(source: Source) -> Iterator[Record]:
     makes of it (`workers.read_sheet`). Raises ImportError_.
     """
     with _reader(source, SHEET_READER, "") as process:
-        assert process.stdout
-        first = json.loads(process.stdout.readline() or b'{"error": "its reader crashed"}')
+        first = _first_line(process)
         if "error" in first:
             raise ImportError_(f"{source.name} cannot be read as a spreadsheet: {first['error']}.")
-        source.switch(process.stdout)
+        source.switch(process.stdout)  # type: ignore[arg-type]
         if others := first["others"]:
             more = ", ".join(f"“{name[:60]}”" for name in others[:5])
             warning = f"is the sheet “{first['sheet'][:60]}”; not read: {more}"
@@ -286,6 +288,19 @@ def sheet_records(source: Source) -> Iterator[Record]:
             raise ImportError_(
                 f"{source.name} cannot be read as a spreadsheet: its reader crashed."
             )
+
+
+def _first_line(process: subprocess.Popen) -> dict[str, Any]:
+    """What the reader says first; without memory it may hang, and is ended."""
+    patience = Timer(SHEET_S, process.kill)
+    patience.daemon = True
+    patience.start()
+    try:
+        return json.loads(process.stdout.readline())  # type: ignore[union-attr]
+    except ValueError:
+        return {"error": "its reader crashed"}
+    finally:
+        patience.cancel()
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from apps.trajectories.decoding import RowError
+from apps.trajectories.decoding import MAX_DEPTH, RowError
 from apps.trajectories.importers.records import CHUNK, ImportError_, Record, Source
 
-MAX_YAML = 32 * 1024 * 1024
+MAX_YAML = 4 * 1024 * 1024
 MAX_VALUES = 2_000_000  # that aliases may blow it up to
 NAME = re.compile(r"\.ya?ml(\.gz)?$")
 BEGINS = re.compile(rb"(?:#[^\n]*\n|---[^\n]*\n|\s)*(?:[A-Za-z_][\w -]*:(?:\s|$)|- )")
@@ -53,8 +53,11 @@ def yaml_records(source: Source) -> Iterator[Record]:
             raise ImportError_(f"{source.name} is YAML of more than {limit} MiB. Save it as JSON.")
     if source.stopped:
         raise ImportError_(f"{source.name} is too large to be previewed: YAML is read whole.")
+    text = bytes(body).decode("utf-8-sig", "replace")
     try:
-        found = list(yaml.load_all(bytes(body).decode("utf-8-sig", "replace"), _Loader))
+        if _is_deep(text):
+            raise ImportError_(f"{source.name} is nested deeper than {MAX_DEPTH} levels.")
+        found = list(yaml.load_all(text, _Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]
         raise ImportError_(f"{source.name} is not YAML: {problem}.") from error
@@ -63,6 +66,17 @@ def yaml_records(source: Source) -> Iterator[Record]:
     documents = [one for document in found for one in _items(document)]
     for number, record in enumerate(documents, 1):
         yield number, record if isinstance(record, dict) else RowError("", "expected an object")
+
+
+def _is_deep(text: str) -> bool:
+    """By its events, one after the other: what builds values recurses, and crashes if too deep."""
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return True
+    return False
 
 
 def _items(document: Any) -> list:
