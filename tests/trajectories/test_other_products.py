@@ -286,6 +286,12 @@ def test_spans_of_phoenix_are_one_run(packing: str) -> None:
     assert (row.row.usage.input_tokens, row.row.usage.output_tokens) == (7, 2)
 
 
+def test_objects_that_an_export_unpacked_are_one_value_again() -> None:
+    [row] = parsed({"data": spans(flat=False)[1:]}, format="spans")
+    [call] = row.row.messages[-2].tool_calls
+    assert json.loads(call.function.arguments) == {"a": 1}
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -343,6 +349,12 @@ def test_an_encoding_is_guessed_shown_and_chosen(encoding: str) -> None:
     [(_, row)] = chosen.rows
     assert not chosen.source.is_encoding_guessed
     assert row["messages"][0]["content"] in text
+
+
+def test_letters_that_cannot_begin_a_word_tell_encodings_apart() -> None:
+    """As text in Windows-1255 these lines begin with marks, which charset_normalizer allows."""
+    rows = "".join(f"Где мой груз {n}?;Билет {n} готов.\n" for n in range(4))
+    assert guesses(f"question;answer\n{rows}".encode("cp1251"))[0] == "cp1251"
 
 
 def test_a_damaged_line_does_not_change_the_encoding_of_a_file() -> None:
