@@ -116,7 +116,7 @@ def test_a_hosted_eval_brings_its_items_and_graders(criteria: list[dict]) -> Non
     document = {"object": "eval", "testing_criteria": criteria, "items": [{"item": item}]}
     [row] = good(document, "openai-hosted-eval")
     assert row.messages == [{"role": "user", "content": "Hauptstadt von Peru?"}]
-    assert (reward(row, "Lima."), reward(row, "Quito")) == (1.0, 0.0)
+    assert (reward(row, "It is Lima"), reward(row, "Quito")) == (1.0, 0.0)
 
 
 def test_the_template_of_a_hosted_evals_run_asks() -> None:
