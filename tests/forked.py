@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import chain, groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -37,16 +38,40 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
+LONGEST = (  # of a run of the whole suite; what begins last would be waited for
+    "e2e/test_pages.py",
+    "test_access.py",
+    "e2e/test_alone_by_pages.py",
+    "promotion/test_deployment.py",
+    "trajectories/test_extremes.py",
+    "e2e/test_lock_by_pages.py",
+    "flywheel/test_embedded.py",
+    "flywheel/test_faults.py",
+    "training/test_out_of_memory.py",
+    "registry/test_managed.py",
+    "test_queries.py",
+    "workers/test_options.py",
+    "workers/test_processes.py",
+    "flywheel/test_up.py",
+)
+
+
 class Processes:
-    """Each takes a file when it has ended its last one: of the same folder while there is one,
-    since what it has started for that folder (Chromium, a world to look at) is there; then of one
-    where nobody is.
+    """Each takes a file when it has ended its last one: the longest first; then of the same folder
+    while there is one, since what it has started for that folder (Chromium, a world to look at) is
+    there; then of one where nobody is.
     """
 
     def __init__(self, session: pytest.Session) -> None:
         self.session = session
         by_file = groupby(range(len(session.items)), lambda at: session.items[at].path)
-        self.files = [(path.parent, list(numbers)) for path, numbers in by_file]
+        files = [(path, list(numbers)) for path, numbers in by_file]
+        here, places = Path(__file__).parent, {name: at for at, name in enumerate(LONGEST)}
+        order = [places.get(os.path.relpath(path, here), len(places)) for path, _ in files]
+        self.files = [
+            (path.parent, numbers, at < len(places))
+            for at, (path, numbers) in sorted(zip(order, files, strict=True), key=itemgetter(0))
+        ]
         self.folders: dict[Connection, Path] = {}  # where each is
         self.left: dict[Connection, deque[int]] = {}  # the items of the file that each is at
         self.names: dict[Connection, tuple[int, int]] = {}  # number, process
@@ -99,7 +124,7 @@ class Processes:
         if not self.files:
             return []
         own, others = self.folders.pop(connection, None), {*self.folders.values()}
-        file = min(self.files, key=lambda file: (file[0] != own, file[0] in others))
+        file = min(self.files, key=lambda file: (not file[2], file[0] != own, file[0] in others))
         self.files.remove(file)
         self.folders[connection] = file[0]
         return file[1]
@@ -119,7 +144,7 @@ class Processes:
             report=pytest.TestReport(item.nodeid, item.location, {}, "failed", how, "call")
         )
         if left and folder:
-            self.files.insert(0, (folder, list(left)))
+            self.files.insert(0, (folder, list(left), False))
         if self.files:
             self.start(number)
 

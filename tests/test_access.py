@@ -41,6 +41,7 @@ from apps.promotion.gate.policy import Policy, as_toml
 from apps.promotion.models import Trial
 from apps.prompts import playground
 from apps.registry.managed import add_managed
+from apps.registry.models import ModelPrice
 from apps.registry.ray_clusters import NewCluster, add_cluster
 from apps.registry.servers import add_server
 from apps.reviews.actions import open_review
@@ -474,6 +475,9 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             **dict.fromkeys(("training:export", "training:submit"), training.pk),
             **dict.fromkeys(
                 [f"registry:ray_cluster_{what}" for what in ("edit", "remove", "check")], rays.name
+            ),
+            "registry:price_remove": (
+                ModelPrice.objects.create(project=project, model="m", input=1.0, output=2.0).pk
             ),
             "training:learned_from_trajectory": trajectory.pk,
             "training:learned_from_task": eval_set.tasks.first().pk,

@@ -88,6 +88,7 @@ BY_API = {
     "registry:servers": "GET registry_api:servers",
     "registry:server_new": "POST registry_api:servers",
     "registry:ray_clusters": "GET registry_api:ray_clusters",
+    "registry:prices": "GET registry_api:model_prices_used",
     "training:submit": "POST training_api:run_submit",
     "registry:managed_new": "POST registry_api:servers",
     "registry:server": "GET registry_api:server",

@@ -90,7 +90,7 @@ class Reflector:
             text = text_of(found["choices"][0]["message"])
             used = usage_of(found.get("usage"), asked=asked, text=text)
         except ChatError as error:
-            used = Usage(asked if error.paid else 0)
+            used = Usage(asked if error.paid else 0, 0)
             raise
         finally:
             self.meter.settle(most, used)

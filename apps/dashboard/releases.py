@@ -48,9 +48,9 @@ class Side:
 
     @property
     def cost(self) -> float | None:
-        return (
-            self.cell.cost_usd / self.cell.runs if self.cell.runs > 0 and self.cell.cost else None
-        )
+        """Per run; None unless the cost of all of them is known."""
+        cost = self.cell.whole_cost
+        return cost.usd / self.cell.runs if cost.is_complete and self.cell.runs > 0 else None
 
 
 @dataclass(frozen=True)

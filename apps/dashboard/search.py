@@ -79,6 +79,7 @@ PAGES = (
     Place("Compare evaluations", "evals:compare"),
     Place("Compare models (gate)", "promotion:compare", words="promotion report"),
     Place("Model servers", "registry:servers", words="vllm sglang"),
+    Place("Prices of models", "registry:prices", words="cost tokens money"),
     Place("Prompt searches", "training:searches", words="gepa"),
     Place("Reward review policy", "reviews:policy"),
     Place("API keys", "core:keys", Role.OPERATOR, "secret token"),

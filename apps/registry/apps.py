@@ -11,6 +11,7 @@ class RegistryConfig(AppConfig):
         "audit_words",
         "jobs",
         "managed",
+        "model_prices",
         "ray_clusters",
         "servers",
         "uploads",

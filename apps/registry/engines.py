@@ -307,6 +307,7 @@ def _on(
         "dialect": holder.dialect,
         "adapter": adapter.pk if adapter else None,
         "managed": server.is_managed,
+        "priced_as": holder.served_as,
         "price": price_of(server, holder.served_as),
     }
 

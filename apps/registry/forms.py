@@ -63,8 +63,8 @@ class ServerForm(PlainForm):
         max_length=20_000,
         widget=forms.Textarea(attrs={"rows": 3, "class": "mono", "spellcheck": "false"}),
         help_text=(
-            "Optional, in USD per million tokens, one line each: model, input, output. * means all"
-            " other models"
+            "Optional, in USD per million tokens, one line each: model, input, output, and cached=…"
+            " and write=… for cached tokens with a price of their own. * means all other models"
         ),
     )
 

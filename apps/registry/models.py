@@ -14,6 +14,7 @@ from django.utils import timezone
 from apps.core.auditing.words import page_of
 from apps.core.diffing import changed_parts
 from apps.core.models import Archivable, ArchivableQuerySet, Job, Project, one_active
+from workers.lib.prices import Price
 from workers.lib.prompts import as_parts
 from workers.lib.template_check import TemplateCheck
 
@@ -101,7 +102,7 @@ class Server(models.Model):
     `served` is the last list of its models: [{id, context, parent}], where an adapter's `parent` is
     its base. `capabilities` is the result of probing `probed_model`: {name: {value, how}}; value is
     null if it could not be determined. `prices` are in USD per million tokens: {model: [input,
-    output]}.
+    output]}, or {model: [input, output, cached read, cache write]}, null where these cost as input.
     """
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="servers")
@@ -162,6 +163,34 @@ class Server(models.Model):
     @property
     def is_managed(self) -> bool:
         return self.base_id is not None
+
+
+class ModelPrice(models.Model):
+    """What a model costs in a project, in USD per million tokens, where no provider says so or the
+    project pays something else. Cached tokens without a price of their own cost what input costs.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="model_prices")
+    model = models.CharField(max_length=200)
+    input = models.FloatField()
+    output = models.FloatField()
+    cache_read = models.FloatField(null=True)
+    cache_write = models.FloatField(null=True)
+
+    class Meta:
+        ordering = ("model",)
+        constraints = [
+            models.UniqueConstraint(fields=["project", "model"], name="one_price_per_model")
+        ]
+
+    def __str__(self) -> str:
+        return self.model
+
+    @property
+    def as_price(self) -> Price:
+        return Price(
+            self.input, self.output, self.cache_read, self.cache_write, source="this project"
+        )
 
 
 class ServerProbe(Job):

@@ -34,10 +34,17 @@ Short = Annotated[str, Meta(max_length=200, min_length=1, pattern=LINE)]
 Folder = Annotated[str, Meta(max_length=500, min_length=1, pattern=LINE)]
 Dollars = Annotated[float, Meta(ge=0, le=LARGEST)]
 Prices = Annotated[
-    dict[Annotated[str, Meta(max_length=200, min_length=1, pattern=LINE)], tuple[Dollars, Dollars]],
+    dict[
+        Annotated[str, Meta(max_length=200, min_length=1, pattern=LINE)],
+        Annotated[list[Dollars | None], Meta(min_length=2, max_length=4)],
+    ],
     Meta(
         max_length=MOST_PRICES,
-        description="USD per million tokens: {model: [input, output]}; “*” is all other models",
+        description=(
+            "USD per million tokens: {model: [input, output]}, with the prices of tokens read from"
+            " a cache and written to one behind them if they have their own; “*” is all other"
+            " models"
+        ),
     ),
 ]
 Variable = Annotated[str, Meta(max_length=80, pattern=LINE)]
@@ -316,7 +323,7 @@ SERVER = {
         "adapters_at": STRING,
         "prices": {
             "type": "object",
-            "additionalProperties": {"type": "array", "items": {"type": "number"}},
+            "additionalProperties": {"type": "array", "items": {"type": ["number", "null"]}},
         },
         "health": {"enum": Health.values},
         "health_detail": STRING,

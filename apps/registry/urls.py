@@ -1,12 +1,13 @@
 from django.urls import path
 
 from apps.core.operations import page_urls
-from apps.registry import ray_pages, views
+from apps.registry import price_pages, ray_pages, views
 
 app_name = "registry"
 urlpatterns = [
     path("register/", views.register, name="register"),
     path("ray-clusters/", ray_pages.listing, name="ray_clusters"),
+    path("prices/", price_pages.listing, name="prices"),
     path("servers/", views.listing, name="servers"),
     path("servers/new/", views.new, name="server_new"),
     path("servers/new/managed/", views.new_managed, name="managed_new"),

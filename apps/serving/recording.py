@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from apps.serving import usage
 from apps.serving.spool import Record
@@ -15,12 +16,13 @@ from apps.trajectories.decoding import clean
 from apps.trajectories.otlp.spans import Scope, Span
 from workers.lib.messages import Message, content_text, error_text, from_items
 from workers.lib.messages.content import REASONING_FIELDS
-from workers.lib.spending import Price, Usage, counted
+from workers.lib.prices import cost_of
+from workers.lib.spending import counted
 from workers.lib.streamed import END, ChatPieces, Events, ResponsePieces
-from workers.lib.token_usage import CACHE_READ, CACHE_WRITE, REASONING, TokenUsage, read_usage
+from workers.lib.token_usage import COLUMNS, Usage, parse
 
 SCOPE = Scope("flywheel.endpoint", "1")
-LEFT, REFUSED, ESTIMATED = "client-left", "request-refused", "tokens-estimated"  # tags
+LEFT, REFUSED, UNCOUNTED = "client-left", "request-refused", "tokens-unknown"  # tags
 INCOMPLETE = {
     "left": "The client went away before the answer was complete.",
     "broken": "The server ended the answer in the middle.",
@@ -41,11 +43,18 @@ CALLERS_FAULT = (
     415,
     422,
 )  # statuses caused by the request, which no version would have answered
-ATTRIBUTES_OF_PARTS = {
-    CACHE_READ: "gen_ai.usage.cache_read.input_tokens",
-    CACHE_WRITE: "gen_ai.usage.cache_creation.input_tokens",
-    REASONING: "gen_ai.usage.reasoning.output_tokens",
-}
+ATTRIBUTES_OF_PARTS = dict(
+    zip(
+        COLUMNS,
+        (
+            "gen_ai.usage.cache_read.input_tokens",
+            "gen_ai.usage.cache_creation.input_tokens",
+            "gen_ai.usage.reasoning.output_tokens",
+        ),
+        strict=True,
+    )
+)
+PROVIDER = "flywheel"  # which has no list prices: a version may be called like a provider's model
 
 
 def span_of(record: Record) -> Span:
@@ -56,11 +65,12 @@ def span_of(record: Record) -> Span:
     problem = problem_of(record, answer)
     refused = problem if record.status in CALLERS_FAULT and record.ended == "whole" else ""
     answered = _answer_messages(record, answer)
-    counts, is_estimate = _tokens(record, asked, answer)
-    tags = [ESTIMATED] if is_estimate else []
+    used, written = _used(record, answer), _written(record)
+    tags = [UNCOUNTED] if written and None in (used.input_tokens, used.output_tokens) else []
     tags += [LEFT] if record.ended == "left" else [REFUSED] if refused else []
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": record.channel,
         "gen_ai.response.model": record.version,
         "gen_ai.agent.name": record.channel,
@@ -87,8 +97,7 @@ def span_of(record: Record) -> Span:
         "gen_ai.response.id": answer.get("id"),
         "flywheel.refused": refused,
         "langfuse.trace.tags": tags or None,
-        **_usage(record, *counts),
-        **_parts(read_usage(answer.get("usage"))),
+        **_usage(record, used),
     }
     failed = "" if refused else problem
     return Span(
@@ -212,46 +221,44 @@ def _nothing_in(record: Record, answer: dict[str, Any]) -> str:
 
 def usage_of(record: Record, answer: dict[str, Any]) -> dict[str, Any]:
     """Tokens and cost by the server's count, as attributes; None if it does not count."""
-    counts, is_estimate = _tokens(record, _json(record.request), answer)
-    known = (None, None) if is_estimate else counts
-    return _usage(record, *known) | _parts(read_usage(answer.get("usage")))
+    return _usage(record, _used(record, answer))
 
 
-def _parts(used: TokenUsage) -> dict[str, int]:
-    return {ATTRIBUTES_OF_PARTS[name]: count for name, count in used.details.items()}
-
-
-def _usage(record: Record, asked: int | None, answered: int | None) -> dict[str, Any]:
+def _usage(record: Record, used: Usage) -> dict[str, Any]:
     attributes: dict[str, Any] = {
-        "gen_ai.usage.input_tokens": asked,
-        "gen_ai.usage.output_tokens": answered,
+        "gen_ai.usage.input_tokens": used.input_tokens,
+        "gen_ai.usage.output_tokens": used.output_tokens,
+        "gen_ai.usage.cost": cost_of(used, record.price).usd,
     }
-    if record.price and asked is not None and answered is not None:
-        attributes["gen_ai.usage.cost"] = Price(*record.price).of(Usage(asked, answered))
-    return attributes
+    parts = {ATTRIBUTES_OF_PARTS[name]: getattr(used, name) for name in COLUMNS}
+    return attributes | {name: count for name, count in parts.items() if count}
 
 
 def estimated_tokens(record: Record) -> int:
-    """Input and output tokens of an answer that reports none; 0 if the model wrote nothing."""
-    counts, _ = _tokens(record, _json(record.request), answer_of(record))
-    return sum(count or 0 for count in counts)
-
-
-def _tokens(
-    record: Record, asked: dict[str, Any], answer: dict[str, Any]
-) -> tuple[tuple[int | None, int | None], bool]:
-    """(input, output), and whether one is an estimate: of what the server does not count, or counts
-    as hardly anything although the model wrote more. None: not counted, and nothing was written.
+    """Input and output tokens for the limits of an answer whose server does not count them,
+    rather too many; 0 if the model wrote nothing.
     """
-    used = read_usage(answer.get("usage"))
-    text = usage.written_in(record.answer, stream=record.stream) if record.status == 200 else ""
-    guess = usage.estimated(asked, text)
-    counts = counted(used.input_tokens, used.output_tokens, written=guess.output_tokens)
-    if not text or None not in counts:
-        return counts, False
-    asked_tokens, answered = counts
-    output = guess.output_tokens if answered is None else answered
-    return (asked_tokens or guess.input_tokens, output), True
+    used = _used(record, answer_of(record))
+    if not (text := _written(record)):
+        return used.tokens
+    guess = usage.estimated(_json(record.request), text)
+    return (used.input_tokens or guess.input_tokens) + (
+        guess.output_tokens if used.output_tokens is None else used.output_tokens
+    )
+
+
+def _used(record: Record, answer: dict[str, Any]) -> Usage:
+    """The tokens as the server counts them. None is not counted: some count nothing, or hardly
+    anything although the model wrote more.
+    """
+    used = parse(answer.get("usage"))
+    written = usage.estimated({}, _written(record)).output_tokens
+    sent, made = counted(used.input_tokens, used.output_tokens, written=written)
+    return replace(used, input_tokens=sent, output_tokens=made)
+
+
+def _written(record: Record) -> str:
+    return usage.written_in(record.answer, stream=record.stream) if record.status == 200 else ""
 
 
 def failure_in(record: Record, answer: bytes, *, stream: bool) -> str:

@@ -29,13 +29,14 @@ from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError
 from apps.registry.engines import LOADING
 from apps.registry.models import Dialect, ModelKind, ModelVersion, Protocol, Server
-from apps.registry.prices import price_of
+from apps.registry.prices import price_at
 from apps.registry.profiles import template_of
 from apps.registry.servers import may_be_private
 from apps.serving.limits import Limits
 from apps.serving.models import KeyLimits
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
+from workers.lib.prices import Price
 
 log = logging.getLogger(__name__)
 CURRENT, CANARY, SHADOW = "current", "canary", "shadow"  # kinds of lanes
@@ -59,7 +60,7 @@ class Backend:
     speaks_both: bool = False
     takes_metadata: bool = True
     template: str = field(default="", repr=False)
-    price: tuple[float, float] | None = None
+    price: Price | None = None
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def lane_of(version: ModelVersion, places: list[tuple[Server, str]] | None = Non
 
 
 def _at(
-    server: Server, served_as: str, model: ModelVersion, dialect: str = "", price: Any = None
+    server: Server, served_as: str, model: ModelVersion, dialect: str = "", priced_as: str = ""
 ) -> Backend:
     """Raises the problem of `lane_of`."""
     engines.check_askable(server)
@@ -258,7 +259,7 @@ def _at(
         speaks_both=True,
         template=template_of(model) if dialect == Dialect.TEXT else "",
         takes_metadata=speaks_as_vllm,
-        price=price or price_of(server, model.served_as or served_as),
+        price=price_at(server, priced_as or model.served_as or served_as),
     )
 
 
@@ -277,7 +278,7 @@ def _backend(version: ModelVersion) -> Backend:
         engine["model"],
         version.model,
         engine["dialect"],
-        engine["price"],
+        engine["priced_as"],
     )
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 
 from msgspec import DecodeError, Struct, msgpack
 
+from workers.lib.prices import Price
+
 log = logging.getLogger(__name__)
 HEAD = struct.Struct("<II")  # length, CRC-32
 OPEN, READY = ".open", ".ready"
@@ -63,7 +65,7 @@ class Record(Struct, kw_only=True, omit_defaults=True):
     started_ns: int
     first_ns: int = 0
     ended_ns: int = 0
-    price: tuple[float, float] | None = None
+    price: Price | None = None
     lane: str = ""
     trial: str = ""
     step: int = 0

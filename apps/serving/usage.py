@@ -9,14 +9,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from workers.lib.spending import Usage, count_of, estimate
+from workers.lib.spending import estimate
 from workers.lib.streamed import Events
+from workers.lib.token_usage import Usage, parse
 
-INPUT = ("prompt_tokens", "input_tokens")
-OUTPUT = ("completion_tokens", "output_tokens")
 USAGE = re.compile(rb'"usage"\s*:\s*\{')
 # Quotes inside a JSON string are escaped, so nothing that a model writes can match these patterns.
-COUNTED = re.compile(rb'"((?:prompt|completion|input|output)_tokens)"\s*:\s*(\d{1,9})')
+COUNTED = re.compile(
+    rb'"((?:prompt|completion|input|output|cache_(?:read|creation)_input)_tokens)"'
+    rb"\s*:\s*(\d{1,9})"
+)
 TAIL = 16 * 1024  # bytes at the end of an answer that are searched for its usage
 ASKED = ("messages", "input", "instructions", "tools")
 # Fields whose length says nothing of tokens.
@@ -35,8 +37,8 @@ def reported_in(parts: Sequence[bytes]) -> int | None:
     counted = {
         name.decode(): int(count) for name, count in reversed(COUNTED.findall(tail, starts[-1]))
     }
-    asked, answered = _counts(counted)
-    return (asked or 0) + answered if answered else None
+    used = parse(counted)
+    return used.tokens if used.output_tokens else None
 
 
 def estimated(asked: dict[str, Any], text: str) -> Usage:
@@ -65,14 +67,6 @@ def _parsed(data: bytes | str) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         return None
-
-
-def _counts(used: dict[str, Any]) -> tuple[int | None, int | None]:
-    asked, answered = (
-        next((count for name in names if (count := count_of(used.get(name))) is not None), None)
-        for names in (INPUT, OUTPUT)
-    )
-    return asked, answered
 
 
 def _texts(value: Any, but: Sequence[str]) -> Iterator[str]:

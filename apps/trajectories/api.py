@@ -35,6 +35,7 @@ from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, Named
 from apps.trajectories.shown import runs_shown
 from flywheel.outages import RETRY_AFTER_S
+from workers.lib.token_usage import TOKENS
 
 MAX_BYTES = 64 * 1024 * 1024
 PIECE = 1024 * 1024
@@ -359,11 +360,7 @@ def as_json(row: Trajectory) -> dict[str, Any]:
             "reason": row.outcome_reason,
         },
         "interventions": row.interventions,
-        "usage": {
-            "input_tokens": row.input_tokens,
-            "output_tokens": row.output_tokens,
-            "cost_usd": row.cost_usd,
-        },
+        "usage": {name: getattr(row, name) for name in (*TOKENS, "cost_usd", "cost_basis")},
         "latency_ms": row.latency_ms,
         "tags": row.tags,
         "metadata": row.metadata,

@@ -14,5 +14,6 @@ class TrajectoriesConfig(AppConfig):
         "actions.store",
         "audit_words",
         "jobs",
+        "repricing",
         "uploads",
     )

@@ -33,6 +33,7 @@ from apps.trajectories.otlp.runs import TALKS
 from apps.trajectories.tombstones import Kind
 from apps.trajectories.traces import decode
 from flywheel.outages import is_transient
+from workers.lib.token_usage import TOKENS
 
 log = logging.getLogger(__name__)
 AT_ONCE = 200  # traces of one transaction
@@ -40,7 +41,7 @@ RELATED = 200  # traces of the same talk that are looked at
 TALK = timedelta(hours=24)  # how far apart the traces of one run may come
 POSTPONED = timedelta(seconds=0.2)
 KEPT = timedelta(days=3)
-USAGE = ("input_tokens", "output_tokens", "cost_usd")
+USAGE = (*TOKENS, "cost_usd", "cost_basis")
 REMEMBERED = timedelta(days=400)
 FORGOTTEN_AT_ONCE = 500
 
@@ -312,7 +313,7 @@ def _row_of(row: Trajectory) -> dict[str, Any]:
             name: getattr(row, f"outcome_{name}")
             for name in ("status", "reward", "label", "reason")
         },
-        "usage": {name: value for name in USAGE if (value := getattr(row, name)) is not None},
+        "usage": {name: value for name in USAGE if (value := getattr(row, name)) not in (None, "")},
     }
 
 

@@ -20,6 +20,7 @@ from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.schema import Message, parse, plain
 from workers.lib.messages import OpenCalls, ToolCall, calls_in, is_example, native_calls, to_native
+from workers.lib.token_usage import TOKENS
 
 READ_AT_ONCE = 200
 ROW_GROUP = 1000
@@ -32,8 +33,10 @@ COLUMNS = {
     **dict.fromkeys(("messages", "tools", "outcome_status"), "text"),
     "outcome_reward": "real",
     **dict.fromkeys(("outcome_label", "outcome_reason", "interventions"), "text"),
-    **dict.fromkeys(("input_tokens", "output_tokens"), "whole"),
-    **dict.fromkeys(("cost_usd", "latency_ms"), "real"),
+    **dict.fromkeys(TOKENS, "whole"),
+    "cost_usd": "real",
+    "cost_basis": "text",
+    "latency_ms": "real",
     "tags": "texts",
     "metadata": "text",
 }
@@ -59,8 +62,9 @@ def parquet(rows: QuerySet[Trajectory]) -> Iterator[bytes]:
 
     Columns: id, agent_name, agent_version, model, workload, session_id, user_id (string),
     started_at, ended_at (µs, UTC), messages, tools (JSON), outcome_status, outcome_reward,
-    outcome_label, outcome_reason, interventions (JSON), input_tokens, output_tokens, cost_usd,
-    latency_ms, tags (list of string), metadata (JSON).
+    outcome_label, outcome_reason, interventions (JSON), input_tokens, output_tokens,
+    cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_usd, cost_basis, latency_ms, tags
+    (list of string), metadata (JSON).
     """
     import pyarrow as pa  # only here: tens of megabytes, which the web process need not hold
     import pyarrow.parquet as pq

@@ -22,7 +22,13 @@ from apps.core.query import MOMENT, Query, QueryError, problem_of
 from apps.core.sorting import choices
 from apps.trajectories import decoding, schema
 from apps.trajectories.ids import floor_of
-from apps.trajectories.models import Outcome, SearchText, TrajectoryKey, UploadedTrajectory
+from apps.trajectories.models import (
+    CostBasis,
+    Outcome,
+    SearchText,
+    TrajectoryKey,
+    UploadedTrajectory,
+)
 
 WORDS = re.compile(r"\w+(?: +\w+)*")
 
@@ -47,6 +53,9 @@ TERMS = {
 RANGES = {
     "cost": ("cost_usd", 1.0),
     "latency": ("latency_ms", 1000.0),  # given in seconds
+    "cached": ("cache_read_tokens", 1.0),
+    "cache_write": ("cache_write_tokens", 1.0),
+    "reasoning": ("reasoning_tokens", 1.0),
     "reward": ("outcome_reward", 1.0),
     "messages": ("message_count", 1.0),
 }
@@ -76,12 +85,20 @@ LABELS = {
     "from": "From",
     "to": "Until",
     "cost": "Cost in $",
+    "cost_basis": "Cost is",
     "latency": "Latency in s",
     "tokens": "Tokens",
+    "cached": "Cached input tokens",
+    "cache_write": "Cache-write tokens",
+    "reasoning": "Reasoning tokens",
     "messages": "Messages",
     "reward": "Reward",
     "trained": "Learned by",
     "import": "Import",
+}
+COST_BASES = {value: [value] for value in CostBasis.values} | {
+    "unknown": [""],
+    "incomplete": ["", CostBasis.AT_LEAST],
 }
 RANGE_NAMES = tuple(f"{name}_{side}" for name in (*RANGES, "tokens") for side in ("min", "max"))
 LARGEST = 10**12
@@ -89,6 +106,7 @@ FILTERS: Query = {  # in an address
     **{name: None for name in LABELS if name not in RANGES and name != "tokens"},
     **{name: {"type": "number", "minimum": -LARGEST, "maximum": LARGEST} for name in RANGE_NAMES},
     "outcome": Outcome.values,
+    "cost_basis": tuple(COST_BASES),
     "since": (*SINCE, "all"),
     "from": MOMENT,
     "to": MOMENT,
@@ -149,6 +167,8 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
         rows = _with_terms(rows, terms)
     if value := _text(given.get("outcome")):
         rows = rows.filter(outcome_status=value)
+    if value := _text(given.get("cost_basis")):
+        rows = rows.filter(cost_basis__in=COST_BASES[value])
     for name, (column, unit) in RANGES.items():
         for side, lookup in (("min", "gte"), ("max", "lte")):
             if (number := _number(given.get(f"{name}_{side}"))) is not None:

@@ -26,6 +26,7 @@ from django.utils import timezone
 from apps.core.models import Job, Project
 from apps.trajectories import contents
 from workers.lib.messages import clean
+from workers.lib.prices import Cost
 
 MAX_PROBLEM = 1_000
 
@@ -34,6 +35,14 @@ class Outcome(models.TextChoices):
     SUCCESS = "success"
     FAILURE = "failure"
     UNKNOWN = "unknown"
+
+
+class CostBasis(models.TextChoices):
+    """How the cost of a run is known (`workers.lib.prices.Cost`); without one it is not."""
+
+    SENT = "sent", "Reported with the run"
+    PRICED = "priced", "Computed from prices"
+    AT_LEAST = "at_least", "At least: the cost of some calls is unknown"
 
 
 class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
@@ -79,7 +88,11 @@ class Trajectory(models.Model):
     outcome_reason = models.TextField(blank=True)
     input_tokens = models.PositiveIntegerField(null=True)
     output_tokens = models.PositiveIntegerField(null=True)
+    cache_read_tokens = models.PositiveIntegerField(null=True, help_text="Part of the input")
+    cache_write_tokens = models.PositiveIntegerField(null=True, help_text="Part of the input")
+    reasoning_tokens = models.PositiveIntegerField(null=True, help_text="Part of the output")
     cost_usd = models.FloatField(null=True)
+    cost_basis = models.CharField(max_length=10, choices=CostBasis, blank=True)
     latency_ms = models.FloatField(null=True)
     message_count = models.PositiveIntegerField(default=0)
     tags = ArrayField(models.CharField(max_length=80), default=list)
@@ -125,6 +138,10 @@ class Trajectory(models.Model):
             .values_list("data", flat=True)
         )
         return contents.join(parts)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.cost_usd, self.cost_basis)
 
     @property
     def messages(self) -> list[dict]:
@@ -407,7 +424,11 @@ class HourlyCount(models.Model):
     trajectories = models.BigIntegerField(default=0)
     input_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)
+    cache_read_tokens = models.BigIntegerField(default=0)
+    cache_write_tokens = models.BigIntegerField(default=0)
+    reasoning_tokens = models.BigIntegerField(default=0)
     cost_usd = models.FloatField(default=0)
+    unpriced = models.BigIntegerField(default=0, help_text="Runs whose whole cost is not known")
     latency_ms = models.FloatField(default=0, help_text="Sum over those that have one")
     with_latency = models.BigIntegerField(default=0)
 
@@ -452,7 +473,11 @@ class MetricCell(models.Model):
     unknown = models.BigIntegerField(default=0)
     input_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)
+    cache_read_tokens = models.BigIntegerField(default=0)
+    cache_write_tokens = models.BigIntegerField(default=0)
+    reasoning_tokens = models.BigIntegerField(default=0)
     cost_usd = models.FloatField(default=0)
+    unpriced = models.BigIntegerField(default=0, help_text="Runs whose whole cost is not known")
     latency = models.JSONField(default=dict)
     cost = models.JSONField(default=dict)
     tokens = models.JSONField(default=dict)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from apps.trajectories.metrics.cells import Cell, Numbers
+from apps.trajectories.metrics.cells import SPENT, Cell, Numbers
 
 KIND = ("agent_name", "agent_version", "model", "workload", "outcome_status")
-SUMS = ("trajectories", "input_tokens", "output_tokens", "cost_usd", "latency_ms", "with_latency")
+SUMS = ("trajectories", *SPENT, "latency_ms", "with_latency")
 DIMENSIONS = {
     "outcome": "outcome_status",
     "agent": "agent_name",
@@ -38,7 +38,7 @@ class Counts:
     """
 
     def __init__(self) -> None:
-        self.hours: defaultdict[tuple, list] = defaultdict(lambda: [0, 0, 0, 0.0, 0.0, 0])
+        self.hours: defaultdict[tuple, list] = defaultdict(lambda: [0] * len(SUMS))
         self.cells: defaultdict[tuple[str, str, str], Cell] = defaultdict(Cell)
         self.facets: Counter[tuple[str, str]] = Counter()
 
@@ -50,14 +50,8 @@ class Counts:
         for dimension, value in values_of(row):
             self.cells[at, dimension, value].add(numbers, sign)
         latency = row["latency_ms"]
-        added = (
-            1,
-            row["input_tokens"] or 0,
-            row["output_tokens"] or 0,
-            row["cost_usd"] or 0.0,
-            latency or 0.0,
-        )
-        for index, value in enumerate((*added, latency is not None)):
+        added = (1, *numbers.spent, latency or 0.0, latency is not None)
+        for index, value in enumerate(added):
             sums[index] += sign * value
         for kind, name in FACETS.items():
             if row[name]:

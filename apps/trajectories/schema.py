@@ -10,24 +10,25 @@ import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from apps.trajectories.decoding import MAX_DEPTH, Cleaner, Decoded, RowError, clean, printable
 from apps.trajectories.dialects import as_chat
 from apps.trajectories.ids import FUTURE_TOLERANCE
 from workers.lib import messages as messages_lib
-from workers.lib import typed
+from workers.lib import token_usage, typed
 from workers.lib.messages import is_request, text_of
-from workers.lib.token_usage import read_usage
+from workers.lib.prices import Basis
 
 T = TypeVar("T")
 MAX_WARNINGS = 20
 PREVIEWED = 4_000  # characters in which a preview is looked for
 MAX_MESSAGES = 100_000
-MAX_TOKENS = 2_000_000_000
+MAX_TOKENS = token_usage.MAX_TOKENS
 MAX_COST_USD = 1_000_000.0
 MAX_LATENCY_MS = 31_536_000_000.0  # a year
 MAX_REWARD = 1e9
@@ -44,6 +45,7 @@ Reward = Annotated[float, Meta(ge=-MAX_REWARD, le=MAX_REWARD)]
 Index = Annotated[int, Meta(ge=0, le=MAX_MESSAGES)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Status = Literal["success", "failure", "unknown"]
+BASES = get_args(Basis)
 Kind = Literal["takeover", "edit", "approve", "reject", "abort"]
 
 
@@ -90,15 +92,39 @@ class Intervention(Struct):
     note: str = ""
 
 
+class ModelCall(Struct):
+    """One model call of a run that made several: its `usage` is the provider's own object. The cost
+    of a run is the sum of its calls, each at the price of its model.
+    """
+
+    usage: dict[str, Any] = field(default_factory=dict)
+    model: Short = ""
+    request_model: Short = ""
+    provider: Short = ""
+    at: datetime | None = None
+
+
 class Usage(Struct):
     """The `usage` object of any provider fits as it is (OpenAI, Anthropic, Gemini, Bedrock,
     OpenRouter …): `prompt_tokens` is another name of `input_tokens`. The input includes what was
     read from a cache or written to one, the output includes reasoning. All other members are kept
-    in `metadata.usage`."""
+    in `metadata.usage`.
+
+    A cost that is sent is kept as it is. Without one, the run costs what its tokens cost at the
+    price of its model, and `cost_basis` says so: `sent`, `priced`, or `at_least` if some of it is
+    unknown."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
+    cache_read_tokens: Count | None = None
+    cache_write_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
     cost_usd: Annotated[float, Meta(ge=0, lt=MAX_COST_USD)] | None = None
+    cost_basis: Basis = ""
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    total_tokens: Count | None = None
+    calls: list[ModelCall] = field(default_factory=list)
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     total_tokens: Count | None = None
@@ -186,17 +212,14 @@ class Parsed:
     row: Row
     value: dict[str, Any]
     warnings: list[dict]
+    used: token_usage.Usage
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What was sent as such, and what has no place of its own: parts of `usage`, and the sample
         of an evaluation.
         """
-        details = {
-            name: item
-            for name, item in _usage_sent(self.value).items()
-            if item is not None and not _is_read(name, item)
-        }
+        details = _unread_usage(self.value, self.used)
         found = ({"usage": details} if details else {}) | self.row.metadata
         return found | {EVAL: msgspec.to_builtins(self.row.eval)} if self.row.eval else found
 
@@ -228,14 +251,16 @@ def parse_row(given: Any) -> Parsed:
     else:
         value = cleaner.clean(given)
     value = _with_chat(value)
-    row = _convert(_with_counts(value), Row)
+    used = _read_usage(value)
+    row = _convert(_with_counts(value, used), Row)
     if row.outcome.success is not None:
         row.outcome.status = status_of(row.outcome.success, row.outcome.status)
     row.started_at, row.ended_at = (
         in_utc("started_at", row.started_at),
         in_utc("ended_at", row.ended_at),
     )
-    return Parsed(row, value, cleaner.warnings + _usage_warnings(row, value) + warnings_of(row))
+    warnings = cleaner.warnings + _usage_warnings(row, value, used) + warnings_of(row)
+    return Parsed(row, value, warnings, used)
 
 
 def _with_chat(value: Any) -> Any:
@@ -248,40 +273,61 @@ def _with_chat(value: Any) -> Any:
     return value | {"messages": chat}
 
 
-def _with_counts(value: Any) -> Any:
-    """The row with the counts of its `usage`, under whatever names, and nothing else of it."""
+def _read_usage(value: Any) -> token_usage.Usage:
+    """What `usage` says under whatever names; of a run's calls alone their sum."""
+    sent = value.get("usage") if isinstance(value, dict) else None
+    used = token_usage.parse(sent)
+    if used.counts or not isinstance(sent, dict):
+        return used
+    calls = token_usage.total(token_usage.parse(call["usage"]) for call in _calls(sent))
+    return replace(calls, cost_usd=None, unread=used.unread)
+
+
+def _with_counts(value: Any, used: token_usage.Usage) -> Any:
+    """The row with the counts of its `usage` under our names, and nothing else of it."""
     if not isinstance(value, dict) or "usage" not in value:
         return value
-    return value | {"usage": read_usage(value["usage"]).counts}
+    sent = value["usage"] if isinstance(value["usage"], dict) else {}
+    basis = sent.get("cost_basis")
+    usage = used.counts | {"calls": _calls(sent)}
+    return value | {"usage": usage | ({"cost_basis": basis} if basis in BASES else {})}
 
 
-def _usage_sent(value: dict) -> dict[str, Any]:
-    """The members of the `usage` that came; what is no object is a member of its own."""
+def _calls(usage: dict) -> list[dict]:
+    """The calls that can be read: of what a provider sends under this name, none."""
+    calls = usage.get("calls")
+    known = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return [
+        {name: call[name] for name in ModelCall.__struct_fields__ if call.get(name) is not None}
+        for call in known
+        if isinstance(call.get("usage"), dict)
+    ]
+
+
+def _unread_usage(value: dict, used: token_usage.Usage) -> dict[str, Any]:
     sent = value.get("usage")
-    return sent if isinstance(sent, dict) else {} if sent is None else {"sent": sent}
+    if not isinstance(sent, dict):
+        return {} if sent is None else {"sent": sent}
+    ours = {"calls"} if _calls(sent) else set()
+    ours |= {"cost_basis"} if sent.get("cost_basis") in BASES else set()
+    return {name: item for name, item in used.unread.items() if name not in ours}
 
 
-def _is_read(name: str, sent: Any) -> bool:
-    """Whether a member of `usage` is a count or cost under one of our names."""
-    if name == "total_tokens":
-        return bool(read_usage({"input_tokens": sent}).counts)
-    return name in Usage.__struct_fields__ and bool(read_usage({name: sent}).counts)
-
-
-def _usage_warnings(row: Row, value: dict) -> list[dict]:
+def _usage_warnings(row: Row, value: dict, used: token_usage.Usage) -> list[dict]:
     """Slips of the pen, and what cannot be read. None of it is refused: providers add members, and
     a run is worth more than its count of tokens.
     """
-    sent, known = _usage_sent(value), Usage.__struct_fields__
+    sent, unread = value.get("usage"), _unread_usage(value, used)
+    sent, known = sent if isinstance(sent, dict) else unread, Usage.__struct_fields__
     warnings = []
-    for name, item in sent.items():
-        if name not in known and (close := get_close_matches(name, known, 1, cutoff=0.9)):
-            problem = f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?"
-        elif name in known and item is not None and not _is_read(name, item):
+    for name in unread:
+        if name in known:
             problem = "is not a number from 0 and is kept in metadata.usage, not counted"
+        elif close := get_close_matches(name, known, 1, cutoff=0.9):
+            problem = f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?"
         else:
             continue
-        warnings.append({"path": f"usage.{name}", "warning": problem})
+        warnings.append({"path": f"usage.{printable(name)}", "warning": problem})
     for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
         both = [sent[key] for key in (name, other) if sent.get(key) is not None]
         if len(both) == 2 and both[0] != both[1]:

@@ -15,6 +15,7 @@ from apps.trajectories.otlp import LogRecord, Span
 from apps.trajectories.otlp.conventions import ANSWER, GIVEN, Reading, read
 from apps.trajectories.otlp.conventions.base import first
 from apps.trajectories.traces import decode
+from workers.lib.token_usage import TOKENS
 
 OF_A_STEP = (
     "span_id",
@@ -27,9 +28,11 @@ OF_A_STEP = (
     "error",
     "message_index",
     "model",
-    "input_tokens",
-    "output_tokens",
+    "request_model",
+    "provider",
+    *TOKENS,
     "cost_usd",
+    "cost_basis",
 )
 
 

@@ -4,7 +4,8 @@ import time
 
 from celery import shared_task
 
-from apps.trajectories import assembly, held, names, partitions, retention, traces
+from apps.core.models import Project
+from apps.trajectories import assembly, held, names, partitions, repricing, retention, traces
 from apps.trajectories import digest as digesting
 from apps.trajectories.actions.bulk import forget_changes
 
@@ -40,6 +41,12 @@ def look_for_names() -> None:
     until = time.monotonic() + NAMES_S
     while time.monotonic() < until and names.step():
         pass
+
+
+@shared_task(name=repricing.TASK, expires=repricing.EXPIRES_S)
+def price_runs(pk: int, model: str) -> int:
+    project = Project.objects.filter(pk=pk).first()
+    return repricing.price_runs(project, model) if project else 0
 
 
 @shared_task(name="trajectories.partitions")

@@ -92,6 +92,7 @@ STATIONS = {
     "promotion:compare": "Two evaluations needed",
     "registry:servers": "No servers yet",
     "registry:ray_clusters": "No Ray clusters yet",
+    "registry:prices": "No models yet",
     "automation:list": "No flows yet",
     "automation:runs": "No runs yet",
     "core:keys": "No API keys yet",
@@ -124,6 +125,7 @@ FORMS = (
     "registry:server_new",
     "registry:managed_new",
     "registry:ray_cluster_new",
+    "registry:price_set",
     "prompts:new",
     "automation:new",
 )

@@ -82,6 +82,7 @@ def triage(page: Any, world: World) -> None:
     page.wait_for_url("**/failures/")
     page.keyboard.press("t")
     expect(page.get_by_text(f"{waiting} left")).to_be_visible()
+    page.wait_for_load_state("networkidle")  # until then keys decide nothing
     page.keyboard.press("c")
     expect(page.get_by_text(f"{waiting - 1} left")).to_be_visible()
     page.keyboard.press("4")

@@ -24,7 +24,7 @@ from apps.failures.judge.client import (
 from apps.failures.judge.prompt import Mode, make
 from tests.failures.judge_server import RESPONSE, JudgeServer, Reply, form_of, running, says
 from workers.lib.chat_client import refused_name, wait_s
-from workers.lib.spending import Usage
+from workers.lib.spending import NOTHING, Usage
 
 CHAT = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "A run."}]
 MODES = [Mode("bad_planning", "Bad planning")]
@@ -190,7 +190,7 @@ def test_a_refusal_is_not_tried_again(
 
 def test_no_server_at_all_is_said() -> None:
     error = failed(Server("http://127.0.0.1:9/v1", "m", allow_private=True))
-    assert "127.0.0.1:9 gave no answer in 4 tries" in str(error) and error.usage == Usage()
+    assert "127.0.0.1:9 gave no answer in 4 tries" in str(error) and error.usage == NOTHING
 
 
 def test_tokens_that_a_server_does_not_count_are_estimated(judge: JudgeServer) -> None:

@@ -17,6 +17,7 @@ from apps.serving.turns import Bounds
 from tests.flywheel.machine import eventually
 from tests.serving.conftest import SECRET, Running
 from tests.serving.scripted import Scripted
+from workers.lib.prices import Price
 
 TOOL = {
     "type": "function",
@@ -398,7 +399,7 @@ UNCOUNTED: dict[str, list[dict[str, Any]]] = {
 def test_whatever_a_model_wrote_counts_if_its_server_does_not_count_it(
     running: Running, server: Make, name: str, stream: bool
 ) -> None:
-    running.serve(alpha := server("alpha"), price=(1.0, 2.0))
+    running.serve(alpha := server("alpha"), price=Price(1.0, 2.0))
     events = UNCOUNTED[name]
     if stream:
         body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
@@ -412,29 +413,25 @@ def test_whatever_a_model_wrote_counts_if_its_server_does_not_count_it(
     asked = ask("Hi") | {"stream": stream}
     assert [running.post(asked).status_code for _ in range(2)] == [200, 429]
     attributes = span_of(running.records(1)[0]).attributes
-    assert 290 < attributes["gen_ai.usage.output_tokens"] < 1000
-    assert attributes["gen_ai.usage.cost"] > 0.0005
-    assert "tokens-estimated" in attributes["langfuse.trace.tags"]
+    assert "gen_ai.usage.output_tokens" not in attributes, "nobody counted them"
+    assert "gen_ai.usage.cost" not in attributes
+    assert "tokens-unknown" in attributes["langfuse.trace.tags"]
 
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_server_that_refuses_to_be_asked_for_usage_is_asked_without(
     running: Running, server: Make, status: int
 ) -> None:
-    running.serve(alpha := server("alpha"), price=(1.0, 2.0))
+    running.serve(alpha := server("alpha"), price=Price(1.0, 2.0))
     alpha.counts, alpha.refuses_with = "refuses", status
     for _ in range(2):
         chunks = list(running.client().chat.completions.create(**ask("stream 40"), stream=True))
         assert len(chunks) == 42 and all(chunk.choices for chunk in chunks)
     assert ["stream_options" in body for body in alpha.asked] == [True, False, False]
     first, second = (span_of(record).attributes for record in running.records(2))
-    assert (
-        3 <= first["gen_ai.usage.input_tokens"] <= 30
-        and 40 <= first["gen_ai.usage.output_tokens"] <= 120
-    )
-    assert first["gen_ai.usage.cost"] > 0 and first["langfuse.trace.tags"] == second[
-        "langfuse.trace.tags"
-    ] == ["tokens-estimated"]
+    for attributes in (first, second):
+        assert not [name for name in attributes if name.startswith("gen_ai.usage")]
+        assert attributes["langfuse.trace.tags"] == ["tokens-unknown"]
 
 
 def test_a_request_that_is_wrong_itself_gets_the_answer_to_what_was_sent(

@@ -56,7 +56,7 @@ def test_a_served_model_is_asked_on_its_server(project: Project) -> None:
         "qwen",
         "http://127.0.0.1:8123/v1",
     )
-    assert backend.speaks_both and tuple(backend.price) == (1.0, 2.0)
+    assert backend.speaks_both and (backend.price.input, backend.price.output) == (1.0, 2.0)
     assert lane(project).version == str(version) and lane(project).version_id == version.pk
 
 

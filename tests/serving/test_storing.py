@@ -25,6 +25,7 @@ from apps.serving.spool import HEAD, Record, Writer, read, segments
 from apps.trajectories import assembly, traces
 from apps.trajectories.models import Trajectory, with_content
 from tests.failures.test_classify_job import classified
+from workers.lib.prices import Price
 
 NS = 10**9
 START = 1_795_000_000 * NS
@@ -76,7 +77,7 @@ def put(folder: Path, *records: Record) -> None:
 
 
 def test_an_answer_becomes_a_trajectory(project: Project, tmp_path: Path) -> None:
-    put(tmp_path, record(project, ["Hi"], session="s1", user="u1", price=(1.0, 2.0)))
+    put(tmp_path, record(project, ["Hi"], session="s1", user="u1", price=Price(1.0, 2.0)))
     (row,) = stored(project, tmp_path)
     assert (row.model, row.agent_name, row.agent_version) == ("m-v1", "production", "m-v1")
     assert (row.session_id, row.user_id, row.input_tokens, row.output_tokens) == ("s1", "u1", 3, 4)

@@ -26,6 +26,7 @@ from apps.trajectories.models import HourlyCount, Trajectory
 from tests.factories import admin_of, make_endpoint, make_server
 from tests.serving.test_routes import live
 from tests.serving.test_storing import put, record, stored
+from workers.lib.prices import Price
 
 TOOLS = [
     {
@@ -64,7 +65,7 @@ def of(trial: Trial, number: int = 1, **more: Any) -> Record:
         "lane": "current",
         "unit": "u1",
         "number": number,
-        "price": (1.0, 2.0),
+        "price": Price(1.0, 2.0),
     } | more
     answer = given.pop("answer", "Hello")
     return record(trial.project, ["Hi"], answer, **given)

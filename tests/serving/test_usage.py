@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apps.serving.usage import estimated, reported_in
-from workers.lib.token_usage import read_usage
+from workers.lib.token_usage import parse
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from workers.lib.token_usage import read_usage
     ],
 )
 def test_what_a_server_reports(used: Any, counts: tuple[int | None, int | None]) -> None:
-    found = read_usage(used)
+    found = parse(used)
     assert (found.input_tokens, found.output_tokens) == counts
 
 

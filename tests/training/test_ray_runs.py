@@ -25,8 +25,7 @@ from apps.training.engines import ray
 from apps.training.models import TrainingRun
 from tests.factories import admin_of, make_key, make_member, make_project
 from tests.forms import as_read
-from tests.training.test_engine_results import GOOD, lora
-from tests.training.test_engine_results import run as prepared  # noqa: F401 - a fixture
+from tests.training.test_engine_results import GOOD, lora, made_run
 from tests.workers.fake_ray import fake_ray
 from workers.lib.typed import plain
 
@@ -34,7 +33,13 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def cluster(prepared: TrainingRun, settings: Any) -> RayCluster:  # noqa: F811
+def prepared(data_dir: Path, settings: Any) -> TrainingRun:
+    settings.FLYWHEEL_MODEL_FOLDERS = [str(data_dir)]
+    return made_run(data_dir)
+
+
+@pytest.fixture
+def cluster(prepared: TrainingRun, settings: Any) -> RayCluster:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     fields = {
         "name": "gpus",
@@ -46,7 +51,7 @@ def cluster(prepared: TrainingRun, settings: Any) -> RayCluster:  # noqa: F811
 
 
 @pytest.fixture
-def run(prepared: TrainingRun, cluster: RayCluster) -> TrainingRun:  # noqa: F811
+def run(prepared: TrainingRun, cluster: RayCluster) -> TrainingRun:
     """Submitted, and claimed by a worker."""
     by = prepared.created_by
     made = ray.submit(run=prepared, engine="trl", cluster=cluster, by=by)
@@ -135,10 +140,11 @@ def test_the_adapter_comes_back_once_and_becomes_a_version(run: TrainingRun, sec
     assert client.post(result_url(run), adapter()).status_code == 201
     again = client.post(result_url(run), adapter())
     assert again.status_code == 409 and "already has its adapter" in again.json()["detail"]
-    kept = ray.complete(run, {"metrics": {"train/loss": 1.0}})
+    result = ray.complete(run, {"metrics": {"train/loss": 1.0}})
     run.refresh_from_db()
     assert (
-        kept["metrics"] == {"train/loss": 1.0} and str(run.model_version) == kept["model_version"]
+        result["metrics"] == {"train/loss": 1.0}
+        and str(run.model_version) == result["model_version"]
     )
     lineage = run.model_version.lineage
     assert (lineage["engine"], lineage["rank"], lineage["cluster"]["name"], lineage["run"]) == (
@@ -221,7 +227,7 @@ def test_a_job_downloads_its_base_model_and_nothing_else(
     assert status("config.json", Client()) == 401
 
 
-def test_what_cannot_be_submitted(prepared: TrainingRun, cluster: RayCluster) -> None:  # noqa: F811
+def test_what_cannot_be_submitted(prepared: TrainingRun, cluster: RayCluster) -> None:
     by = prepared.created_by
     for engine, says in (
         ("none", "no engine"),
@@ -244,7 +250,7 @@ def test_a_cluster_that_was_removed_meanwhile(run: TrainingRun, cluster: RayClus
         ray.ray_spec(run)
 
 
-def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:  # noqa: F811
+def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:
     prepared.save()
     project = prepared.project
     client = Client()
@@ -281,7 +287,7 @@ def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:  #
 # Clusters
 
 
-def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:  # noqa: F811
+def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
     project, client = prepared.project, Client()
     client.force_login(admin_of(project))
@@ -310,7 +316,7 @@ def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:  # noqa
     )
 
 
-def test_clusters_by_api(prepared: TrainingRun) -> None:  # noqa: F811
+def test_clusters_by_api(prepared: TrainingRun) -> None:
     client = Client(headers={"Authorization": f"Bearer {make_key(prepared.project)}"})
     url = reverse("registry_api:ray_clusters")
 

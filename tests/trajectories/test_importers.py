@@ -577,7 +577,8 @@ def test_calls_that_share_history_become_one_run() -> None:
         (2, 2, 1),
         (4, 4, 1),
     ]
-    assert found[0][1]["usage"] == {"input_tokens": 20, "output_tokens": 4}
+    usage = found[0][1]["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"], len(usage["calls"])) == (20, 4, 2)
     assert found[0][1]["id"] == rows_of(lines(log([USER], answered)))[0][1]["id"], (
         "one id, however far the run has come"
     )
@@ -1004,13 +1005,13 @@ def test_imports_count_the_whole_input_and_keep_its_parts() -> None:
             ]
         )
     )
-    assert (row.usage.input_tokens, row.metadata["usage"]) == (93, {"cache_read_tokens": 90})
+    assert (row.usage.input_tokens, row.usage.cache_read_tokens) == (93, 90)
     said = {
         "generations": [[{"text": "Yo"}]],
         "usage_metadata": {"input_token_details": {"cache_read": 2}},
     }
     row = parse(rows_of(lines(smith(outputs=said)))[0][1])
-    assert (row.usage.input_tokens, row.metadata["usage"]) == (3, {"cache_read_tokens": 2})
+    assert (row.usage.input_tokens, row.usage.cache_read_tokens) == (3, 2)
 
 
 def test_json_that_was_cut_is_nobodys_words_in_an_import() -> None:
@@ -1130,12 +1131,8 @@ def test_atif_steps_are_turns() -> None:
         ("tool", "ok", []),
         ("assistant", "Done.", []),
     ]
-    assert (row.usage.input_tokens, row.usage.cost_usd, row.agent.name, row.model) == (
-        7,
-        0.5,
-        "helpdesk",
-        "m",
-    )
+    assert (row.usage.input_tokens, row.agent.name, row.model) == (7, "helpdesk", "m")
+    assert [call.usage.get("cost_usd") for call in row.usage.calls] == [0.5, None]
     assert error_of(atif(steps=[{"source": "nobody"}]), "atif").path == "steps[0].source"
 
 

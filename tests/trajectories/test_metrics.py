@@ -23,6 +23,7 @@ from apps.trajectories.metrics.cells import MEASURES, TOGETHER, Cell, Numbers
 from apps.trajectories.models import MetricCell, Trajectory
 from tests.factories import make_project
 from tests.factories import row as row_of
+from workers.lib.token_usage import TOKENS
 
 NUMBERS = st.lists(st.floats(0, 1e9), min_size=1, max_size=60)
 
@@ -285,7 +286,7 @@ def test_names_of_agents_are_no_markup_in_a_chart(project: Project) -> None:
 
 def test_the_failure_rate_is_of_known_outcomes_and_says_so() -> None:
     cell = Cell()
-    numbers = {"input_tokens": None, "output_tokens": None, "cost_usd": None, "latency_ms": None}
+    numbers = dict.fromkeys((*TOKENS, "cost_usd", "latency_ms")) | {"cost_basis": ""}
     for outcome in ("failure", "success", "success", "unknown"):
         cell.add(Numbers.of({"outcome_status": outcome} | numbers))
     measure = MEASURES["failure_rate"]

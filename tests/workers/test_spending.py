@@ -17,7 +17,17 @@ from workers.lib.environments import load
 from workers.lib.policies import PolicyError
 from workers.lib.rollouts import Finished, Limits, rollout
 from workers.lib.specs.engines import Server
-from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
+from workers.lib.spending import (
+    NOTHING,
+    Account,
+    Meter,
+    Price,
+    Spent,
+    Usage,
+    estimate,
+    is_counted,
+    usage_of,
+)
 
 
 async def spend(meter: Meter, rng: random.Random, questions: int) -> tuple[int, int]:
@@ -53,7 +63,7 @@ def test_a_limit_is_never_exceeded_and_nearly_used(seed: int) -> None:
     meter = Meter(Price(), most_tokens=2000)
     answered, refused = asyncio.run(spend(meter, random.Random(seed), 300))
     assert answered + refused == 300 and refused
-    assert meter.account.open == 0 and meter.account.booked == Usage()
+    assert meter.account.open == 0 and meter.account.booked == NOTHING
     assert 2000 - 100 < meter.account.used.tokens <= 2000, (
         "estimates that settle lower are used for more questions"
     )
@@ -75,7 +85,7 @@ def test_an_account_holds_in_one_event_loop_after_the_other() -> None:
 
     for used in (20, 40):
         asyncio.run(two())
-        assert (account.used.tokens, account.open, account.booked) == (used, 0, Usage())
+        assert (account.used.tokens, account.open, account.booked) == (used, 0, NOTHING)
 
 
 def test_money_and_no_limit() -> None:
@@ -117,7 +127,7 @@ def test_questions_at_two_prices_share_one_limit() -> None:
         {"prompt_tokens": True},
         {"prompt_tokens": 1.5},
         {"prompt_tokens": 2**40},
-        {"completion_tokens": "3"},
+        {"completion_tokens": "three"},
         {"prompt_tokens": 0, "completion_tokens": 0},
         {"completion_tokens": 1},
     ],

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from workers.lib.token_usage import CACHE_READ, CACHE_WRITE, REASONING, read_usage
+from workers.lib.token_usage import COLUMNS, parse
 
+CACHE_READ, CACHE_WRITE, REASONING = COLUMNS
 BOTH = {CACHE_READ: 900, CACHE_WRITE: 70}
 USAGES: dict[str, tuple[dict[str, Any], tuple[int, int], dict[str, int]]] = {
     "OpenAI chat": (
@@ -242,15 +243,15 @@ USAGES: dict[str, tuple[dict[str, Any], tuple[int, int], dict[str, int]]] = {
 def test_the_whole_input_and_output_are_counted(
     usage: dict, counts: tuple[int, int], details: dict
 ) -> None:
-    found = read_usage(usage)
+    found = parse(usage)
     assert (found.input_tokens, found.output_tokens) == counts
-    assert found.details == details
+    assert {name: n for name in COLUMNS if (n := getattr(found, name))} == details
 
 
 def test_a_convention_that_includes_the_cache_is_believed_unless_the_part_is_larger() -> None:
     usage = {"input_tokens": 3000, "cache_read_input_tokens": 900, "output_tokens": 60}
-    assert read_usage(usage, is_inclusive=True).input_tokens == 3000
-    assert read_usage(usage | {"input_tokens": 5}, is_inclusive=True).input_tokens == 905
+    assert parse(usage, includes_cache=True).input_tokens == 3000
+    assert parse(usage | {"input_tokens": 5}, includes_cache=True).input_tokens == 905
 
 
 @pytest.mark.parametrize(
@@ -264,7 +265,7 @@ def test_a_convention_that_includes_the_cache_is_believed_unless_the_part_is_lar
     ],
 )
 def test_a_cost_is_read(usage: dict, cost: float | None) -> None:
-    assert read_usage(usage).cost_usd == cost
+    assert parse(usage).cost_usd == cost
 
 
 @pytest.mark.parametrize(
@@ -284,4 +285,4 @@ def test_a_cost_is_read(usage: dict, cost: float | None) -> None:
     ],
 )
 def test_what_is_not_known_is_none(usage: Any) -> None:
-    assert read_usage(usage).counts == {}
+    assert parse(usage).counts == {}

@@ -30,7 +30,7 @@ from workers.lib.messages import Message
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
 from workers.lib.policies import SPENT
 from workers.lib.specs.engines import AgentEndpoint
-from workers.lib.spending import Account, Spent, Usage
+from workers.lib.spending import NOTHING, Account, Spent, Usage
 
 MAX_BYTES = 4 * 1024 * 1024  # per answer
 TRIES, LONGEST_WAIT_S = 4, 60.0
@@ -183,7 +183,7 @@ class AgentClient:
         reported = reported_in(came.data if came else None)
         tokens, usd = reported.tokens, reported.cost(self.agent.prices)
         if came and (not came.reached or came.status in REFUSED_WORK):
-            return tokens or Usage(), usd or 0.0
+            return tokens or NOTHING, usd or 0.0
         self.calls += 1
         self.without_tokens += tokens is None
         self.without_cost += usd is None

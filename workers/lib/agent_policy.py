@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from workers.lib.agent_client import AgentClient, AgentError
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.specs.engines import AgentEndpoint
-from workers.lib.spending import Usage
+from workers.lib.spending import NOTHING
 
 DOWN_AFTER = 10  # unreachable for this many samples in a row, after which the job ends
 
@@ -77,7 +77,7 @@ class AgentPolicy:
         for at, message in enumerate(answer.said.turns):
             reply = Reply(message, _text(message))
             if at == 0:
-                used = answer.said.tokens or Usage()
+                used = answer.said.tokens or NOTHING
                 reply = replace(
                     reply,
                     prompt_tokens=used.input_tokens,

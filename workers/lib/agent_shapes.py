@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from workers.lib.environments.gym_rows import ASKED
 from workers.lib.messages import ItemError, Message, error_text, from_items, items_request
+from workers.lib.prices import Price, list_price
 from workers.lib.specs.engines import AgentEndpoint
-from workers.lib.spending import Price, Usage, count_of
+from workers.lib.token_usage import Usage, parse
 from workers.lib.transcripts import agent_turns, foreign_part, is_empty
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses", "gym": "/run"}
@@ -41,8 +44,10 @@ class Reported:
 
     def cost(self, prices: Mapping[str, tuple[float, float]]) -> float | None:
         """In USD, as reported, or else by the price of its model; None if neither is known."""
-        if self.usd is None and self.tokens and self.model in prices:
-            return Price(*prices[self.model]).of(self.tokens)
+        if self.usd is None and self.tokens:
+            own = prices.get(self.model)
+            price = Price(*own) if own else list_price(self.model)
+            return price.of(self.tokens) if price else None
         return self.usd
 
 
@@ -107,18 +112,15 @@ def reported_in(data: Any) -> Reported:
     if not isinstance(data, dict):
         return Reported()
     inner = _inner(data)
-    usage = inner["usage"] if isinstance(inner.get("usage"), dict) else {}
-    counts = (
-        _count(usage, "input_tokens", "prompt_tokens"),
-        _count(usage, "output_tokens", "completion_tokens"),
-    )
-    costs = (
-        _usd(holder.get(name)) for holder in (usage, inner, data) for name in ("cost", "cost_usd")
-    )
+    used = parse(inner.get("usage"))
+    is_counted = used.tokens and None not in (used.input_tokens, used.output_tokens)
+    costs = (_usd(holder.get(name)) for holder in (inner, data) for name in ("cost", "cost_usd"))
     model = inner.get("model")
     return Reported(
-        Usage(*counts) if None not in counts and any(counts) else None,  # type: ignore[arg-type]
-        next((usd for usd in costs if usd is not None), None),
+        replace(used, cost_usd=None, unread={}) if is_counted else None,
+        used.cost_usd
+        if used.cost_usd is not None
+        else next((usd for usd in costs if usd is not None), None),
         model if isinstance(model, str) else "",
     )
 
@@ -168,10 +170,6 @@ def _hosted(item: Any) -> str:
     """The type of an item that calls a tool in another way than the environment's."""
     kind = item.get("type") if isinstance(item, dict) else None
     return kind if kind in ("mcp_call", "custom_tool_call") else ""
-
-
-def _count(usage: dict, *names: str) -> int | None:
-    return count_of(next((usage[name] for name in names if name in usage), None))
 
 
 def _usd(value: Any) -> float | None:

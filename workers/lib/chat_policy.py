@@ -102,7 +102,7 @@ class ChatPolicy:
             text = _written(choice["message"])
             used = usage_of(usage, asked=asked, text=text)
         except ChatError as error:
-            used = Usage(asked if error.paid else 0)
+            used = Usage(asked if error.paid else 0, 0)
             raise PolicyError(str(error), error.final, error.limit) from error
         finally:  # also if the episode's time runs out while the server still answers
             self.meter.settle(most_cost, used)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from workers.lib.spending import Account, Usage
+from workers.lib.spending import NOTHING, Account, Usage
 
 
 class Journal:
@@ -65,7 +65,7 @@ class KeptAccount(Account):
         *,
         most_tokens: int,
         most_usd: float,
-        before: tuple[Usage, float] = (Usage(), 0.0),
+        before: tuple[Usage, float] = (NOTHING, 0.0),
     ) -> None:
         super().__init__(most_tokens=most_tokens, most_usd=most_usd)
         self.journal = journal
@@ -92,7 +92,7 @@ def _spent(lines: list[dict[str, Any]]) -> tuple[Usage, float]:
     """Everything booked minus everything returned: a question that was open when its worker died
     counts with its maximum cost.
     """
-    used, usd = Usage(), 0.0
+    used, usd = NOTHING, 0.0
     for line in lines:
         for name, sign in (("booked", 1), ("returned", -1)):
             if name in line:

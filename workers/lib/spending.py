@@ -7,46 +7,18 @@ The failures' judge and evaluations on servers both count with it.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
-COUNTS = ("prompt_tokens", "completion_tokens")  # names in a chat completion's `usage`
+from msgspec.structs import replace
+
+from workers.lib.prices import Price
+from workers.lib.token_usage import Usage, parse
+
 FEWEST = 10  # a count of less than a tenth of what the text suggests is a placeholder
 BYTES_PER_TOKEN = 3  # fewer than real text has, so that estimates are rather too high
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Tokens that are paid for."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
-        )
-
-    def __sub__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens - other.input_tokens, self.output_tokens - other.output_tokens
-        )
-
-    @property
-    def tokens(self) -> int:
-        return self.input_tokens + self.output_tokens
-
-
-@dataclass(frozen=True)
-class Price:
-    """USD per million tokens."""
-
-    input: float = 0.0
-    output: float = 0.0
-
-    def of(self, usage: Usage) -> float:
-        """The price in USD."""
-        return (usage.input_tokens * self.input + usage.output_tokens * self.output) / 1e6
+NOTHING = Usage(0, 0)
 
 
 def estimate(*texts: Any) -> int:
@@ -58,20 +30,25 @@ def usage_of(given: Any, *, asked: int, text: str) -> Usage:
     """The usage reported by the server, or an estimate if there is none, so that limits always
     apply. `asked`: an estimate for the question; `text`: what the model wrote.
     """
-    used, made = _reported(given, text)
+    used = parse(given)
+    sent, made = _reported(used, text)
     estimated = len(text.encode(errors="replace")) // BYTES_PER_TOKEN + 1
-    return Usage(asked if used is None else used, estimated if made is None else made)
+    return replace(
+        used,
+        input_tokens=asked if sent is None else sent,
+        output_tokens=estimated if made is None else made,
+        unread={},
+    )
 
 
 def is_counted(given: Any, text: str) -> bool:
     """Whether the server counts the tokens of both question and answer."""
-    return None not in _reported(given, text)
+    return None not in _reported(parse(given), text)
 
 
-def _reported(given: Any, text: str) -> tuple[int | None, int | None]:
-    counts = given if isinstance(given, dict) else {}
-    asked, made = (count_of(counts.get(name)) for name in COUNTS)
-    return counted(asked, made, written=estimate(text) if text else 0)
+def _reported(used: Usage, text: str) -> tuple[int | None, int | None]:
+    written = estimate(text) if text else 0
+    return counted(used.input_tokens, used.output_tokens, written=written)
 
 
 def counted(asked: int | None, made: int | None, *, written: int) -> tuple[int | None, int | None]:
@@ -80,15 +57,6 @@ def counted(asked: int | None, made: int | None, *, written: int) -> tuple[int |
     """
     answer = made if made is not None and FEWEST * made >= written else None
     return asked or None, answer if asked or answer else None
-
-
-def count_of(value: Any) -> int | None:
-    """A number of tokens as reported by a server; None for an invalid one."""
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-        else None
-    )
 
 
 class Spent(Exception):
@@ -103,7 +71,7 @@ class Account:
 
     def __init__(self, *, most_tokens: int = 0, most_usd: float = 0.0) -> None:
         self.most_tokens, self.most_usd = most_tokens, most_usd
-        self.used, self.booked, self.open = Usage(), Usage(), 0
+        self.used, self.booked, self.open = NOTHING, NOTHING, 0
         self.used_usd = self.booked_usd = 0.0
         self.waiting: list[
             asyncio.Future[None]

@@ -23,7 +23,7 @@ from workers.lib.errors import JobError, SpecError
 from workers.lib.journal import Journal, KeptAccount
 from workers.lib.loop_thread import LoopThread
 from workers.lib.specs.engines import Server
-from workers.lib.spending import Meter, Price, Spent, Usage, usage_of
+from workers.lib.spending import NOTHING, Meter, Price, Spent, Usage, usage_of
 from workers.lib.token_policy import CompletionClient, completion_body, sampled_in
 from workers.lib.token_rows import TokenRow
 from workers.lib.weights_proof import TEXT
@@ -162,7 +162,7 @@ class TeacherServer:
             answer, _ = await self.client.ask(body)
             used = usage_of(answer.get("usage"), asked=most, text="")
         except ChatError as error:
-            used = booked if error.paid else Usage()
+            used = booked if error.paid else NOTHING
             if error.limit == "context":
                 raise ServersLost(
                     f"{error} The teacher must be able to read a whole episode and one token more:"

@@ -10,7 +10,7 @@ from typing import Any
 from apps.failures.judge.answer import AnswerError, Verdict, read
 from apps.failures.judge.client import Server, ServerError, complete
 from apps.failures.judge.prompt import Prompt, repair
-from workers.lib.spending import Usage
+from workers.lib.spending import NOTHING, Usage
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def answer_to(
     """The result of `read_answer` for the answer to a chat; if it raises AnswerError, the judge is
     asked once more, with the error.
     """
-    usage, raw, error, asked = Usage(), [], "", chat
+    usage, raw, error, asked = NOTHING, [], "", chat
     for _ in range(2):
         try:
             completion = complete(server, asked, sleep)

@@ -13,7 +13,7 @@ from apps.failures.judge.prompt import clean
 from workers.lib import spending
 from workers.lib.chat_client import ChatClient, ChatError, ChatServer
 from workers.lib.keys import RefusedKey, checked_key
-from workers.lib.spending import Price, Usage, usage_of
+from workers.lib.spending import NOTHING, Price, Usage, usage_of
 
 MAX_OUTPUT = 800  # tokens of an answer
 DROPPABLE = ("seed", "temperature", "response_format")
@@ -59,7 +59,7 @@ class ServerError(Exception):
 
     def __init__(self, sentence: str, usage: Usage | None = None, final: bool = False) -> None:
         super().__init__(sentence)
-        self.usage, self.final = usage or Usage(), final
+        self.usage, self.final = usage or NOTHING, final
 
 
 def estimate(chat: list[dict]) -> int:
@@ -104,7 +104,7 @@ def ask(server: Server, body: dict[str, Any], sleep: Callable[[float], None] = t
         with ChatClient(server, sleep=sleep) as client:
             return client.ask(body)
     except ChatError as error:
-        usage = _paid(body["messages"]) if error.paid else Usage()
+        usage = _paid(body["messages"]) if error.paid else NOTHING
         raise ServerError(clean(str(error)), usage, error.final) from error
 
 

@@ -18,7 +18,7 @@ from apps.failures.judge.asking import Judged
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Failure, FailureState, Rubric, Source
 from apps.trajectories.models import in_chunks
-from workers.lib.spending import Usage
+from workers.lib.spending import NOTHING, Usage
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Score:
     within_one: int = 0
     same_mode: int = 0
     errors: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = field(default=NOTHING)
     usd: float = 0.0
 
     def add(self, judged: Judged, question: Question, label: Label, usd: float) -> None:

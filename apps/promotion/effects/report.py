@@ -139,7 +139,10 @@ class Effect:
         weekly, least, most = 7 * mean, 7 * max(0.0, mean - half), 7 * (mean + half)
         corners = [-rate * runs for rate in (total.low, total.high) for runs in (least, most)]
         sides = (self.before, self.after)
-        each = [one.cost_usd / one.runs if one.cost_usd and one.runs else None for one in sides]
+        each = [
+            one.cost_usd / one.runs if one.cost_usd and one.runs and not one.unpriced else None
+            for one in sides
+        ]
         cost = None if None in each else (each[0] - each[1]) * weekly  # type: ignore[operator]
         return Saving(-total.difference * weekly, min(corners), max(corners), cost)
 

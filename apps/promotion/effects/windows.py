@@ -82,12 +82,14 @@ class Counted:
     cost_usd: float
     latency_ms: float | None
     daily: Sequence[int] = ()  # the runs of each whole 24 hours
+    unpriced: int = 0  # runs whose cost is not known, or only a part of it
 
 
 def count(project: int, window: Window) -> Counted:
     sums = window.runs(project).aggregate(
         n=Sum("trajectories"),
         cost=Sum("cost_usd"),
+        unpriced=Sum("unpriced"),
         latency=Sum("latency_ms"),
         timed=Sum("with_latency"),
     )
@@ -101,7 +103,8 @@ def count(project: int, window: Window) -> Counted:
     failed = sum(modes.values())
     latency = sums["latency"] / sums["timed"] if sums["timed"] else None
     cost, runs = sums["cost"] or 0.0, max(sums["n"] or 0, failed)
-    return Counted(window, runs, failed, modes, clusters, cost, latency, _daily(project, window))
+    daily, unpriced = _daily(project, window), sums["unpriced"] or 0
+    return Counted(window, runs, failed, modes, clusters, cost, latency, daily, unpriced)
 
 
 def _daily(project: int, window: Window) -> list[int]:

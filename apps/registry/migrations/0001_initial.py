@@ -669,6 +669,36 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.CreateModel(
+            name="ModelPrice",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("model", models.CharField(max_length=200)),
+                ("input", models.FloatField()),
+                ("output", models.FloatField()),
+                ("cache_read", models.FloatField(null=True)),
+                ("cache_write", models.FloatField(null=True)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="model_prices",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("model",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "model"), name="one_price_per_model")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="RayCluster",
             fields=[
                 (

@@ -9,6 +9,7 @@ CHANGES = {
     "promotion_channel": "INSERT OR UPDATE OR DELETE",
     "promotion_placement": "INSERT OR UPDATE OR DELETE",
     "promotion_target": "INSERT OR UPDATE OR DELETE",
+    "registry_modelprice": "INSERT OR UPDATE OR DELETE",
     "registry_server": "DELETE OR UPDATE OF base_url, key_variable, base_id, prices, dialect",
     "serving_keylimits": "INSERT OR UPDATE OR DELETE",
 }

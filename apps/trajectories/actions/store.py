@@ -18,8 +18,10 @@ from apps.core.bus import on
 from apps.core.models import Project
 from apps.core.postgres import array
 from apps.core.projects.deletion import Deleting
+from apps.registry.prices import prices_of
 from apps.trajectories import (
     contents,
+    costs,
     digest,
     eval_claims,
     ids,
@@ -43,6 +45,7 @@ from apps.trajectories.models import (
 from apps.trajectories.redaction import Redactor, TooLong
 from apps.trajectories.rollups import Counts
 from apps.trajectories.schema import EvalSample, Parsed
+from workers.lib.prices import PriceOf
 
 CHUNK = 500  # rows of one transaction
 ARRAYS = tuple(
@@ -120,14 +123,17 @@ def ingest(
         redactor = quick_redactor_of(project)
     else:
         redactor = redactor_of(project)
-    prepared = _prepare(redactor, rows, done)
+    prepared = _prepare(redactor, rows, done, prices_of(project))
     while batch := list(islice(prepared, CHUNK)):
         _store(project, batch, done, cause, restore)
     return done
 
 
 def _prepare(
-    redactor: Redactor | None, rows: Iterable[Any | RowError], done: Ingested
+    redactor: Redactor | None,
+    rows: Iterable[Any | RowError],
+    done: Ingested,
+    price_of: PriceOf,
 ) -> Iterator[Prepared]:
     for index, given in enumerate(rows):
         try:
@@ -141,7 +147,7 @@ def _prepare(
             done.rejected.append({"index": index, "path": error.path, "error": error.problem})
             continue
         done.warnings += [{"index": index} | warning for warning in parsed.warnings]
-        yield prepare(index, parsed)
+        yield prepare(index, parsed, price_of)
 
 
 def redacted(redactor: Redactor, given: Any) -> Any:
@@ -151,7 +157,7 @@ def redacted(redactor: Redactor, given: Any) -> Any:
     return redactor.redact(given)[0]
 
 
-def prepare(index: int, parsed: Parsed) -> Prepared:
+def prepare(index: int, parsed: Parsed, price_of: PriceOf = costs.no_price) -> Prepared:
     row, value = parsed.row, parsed.value
     messages = value["messages"]
     columns: dict[str, Any] = {
@@ -167,9 +173,7 @@ def prepare(index: int, parsed: Parsed) -> Prepared:
         "outcome_reward": row.outcome.reward,
         "outcome_label": row.outcome.label,
         "outcome_reason": row.outcome.reason,
-        "input_tokens": row.usage.input_tokens,
-        "output_tokens": row.usage.output_tokens,
-        "cost_usd": row.usage.cost_usd,
+        **costs.columns_of(parsed, price_of),
         "latency_ms": row.latency_ms,
         "tags": row.tags,
         "message_count": len(messages),
@@ -181,7 +185,7 @@ def prepare(index: int, parsed: Parsed) -> Prepared:
         "messages": messages,
         "tools": value.get("tools") or [],
         "interventions": value.get("interventions") or [],
-        "metadata": parsed.metadata,
+        "metadata": costs.with_costs(parsed.metadata, price_of, row.started_at),
         "warnings": parsed.warnings,
     }
     digest = columns["content_digest"] = schema.content_digest(value)
@@ -306,10 +310,10 @@ def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime)
                 }
                 given |= {name: array(given[name]) for name in ARRAYS}
                 copy.write_row([given[name] for name in HOT])
-        _copy_content(cursor, ((pk, item.content) for pk, item in items))
+        copy_content(cursor, ((pk, item.content) for pk, item in items))
 
 
-def _copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
+def copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
     with cursor.copy(
         "COPY trajectories_content (trajectory_id, first, data) FROM STDIN (FORMAT BINARY)"
     ) as copy:
@@ -412,7 +416,7 @@ def replace(
         row.content = row.content | content
         Content.objects.filter(trajectory_id=row.pk).delete()
         with connection.cursor() as cursor:
-            _copy_content(cursor, [(row.pk, row.content)])
+            copy_content(cursor, [(row.pk, row.content)])
 
 
 def _without_what_stays(changed: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from apps.trajectories.importers.shapes import (
     items,
     milliseconds,
     moment,
-    number,
     obj,
     text,
     usage,
+    usage_of_calls,
     without_empty,
 )
 from apps.trajectories.importers.turns import as_arguments
@@ -132,20 +132,18 @@ def _result(result: dict, calls: set[str]) -> list[dict]:
 
 
 def _usage(steps: list[dict], final: dict) -> dict:
-    """The run's totals; if it has none, the sums of its steps."""
+    """The run's totals, and the calls that they are of."""
     total = {
         "input_tokens": final.get("total_prompt_tokens"),
         "output_tokens": final.get("total_completion_tokens"),
+        "cache_read_tokens": final.get("total_cached_tokens"),
     }
-    if found := usage(total, final.get("total_cost_usd")):
-        return found
-    metrics = [obj(step.get("metrics")) for step in steps]
-    sums = {
-        name: (
-            sum(number(one.get(name)) or 0 for one in metrics)
-            if any(name in one for one in metrics)
-            else None
-        )
-        for name in ("prompt_tokens", "completion_tokens", "cost_usd")
-    }
-    return usage(sums, sums["cost_usd"])
+    calls = [
+        {
+            "usage": usage(step.get("metrics")),
+            "model": text(step.get("model_name"), 200),
+            "at": moment(step.get("timestamp")),
+        }
+        for step in steps
+    ]
+    return usage_of_calls(calls) | usage(total, final.get("total_cost_usd"))

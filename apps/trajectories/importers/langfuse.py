@@ -20,7 +20,6 @@ from apps.trajectories.importers.shapes import (
     chat_message,
     chat_messages,
     chat_tools,
-    count,
     digest,
     first,
     history,
@@ -35,7 +34,7 @@ from apps.trajectories.importers.shapes import (
     text,
     unpacked,
     usage,
-    usage_details,
+    usage_of_calls,
     without_empty,
 )
 from apps.trajectories.interruptions import interruption
@@ -158,7 +157,6 @@ def _trace(record: dict) -> dict:
                 "other_conversations": others,
                 "scores": [_score(row) for row in scores],
                 "metadata": unpacked(trace.get("metadata")),
-                "usage": usage_details(_usages(generations)),
             }
         ),
     }
@@ -329,25 +327,22 @@ def _score(row: dict) -> dict:
     )
 
 
-def _usages(generations: list[dict]) -> list[Any]:
-    return [unpacked(first(row, "usageDetails", "usage_details", "usage")) for row in generations]
-
-
 def _usage(trace: dict, generations: list[dict]) -> dict:
-    """Sums over the generations; the trace's total cost where it has one."""
-    each_ = [usage(sent) for sent in _usages(generations)]
-    costs = [cost for row in generations if (cost := positive(_get(row, "totalCost"))) is not None]
-    total = positive(_get(trace, "totalCost"), below=1_000_000)
-    found: dict[str, Any] = {
-        name: count(sum(one[name] for one in each_ if name in one))
-        for name in ("input_tokens", "output_tokens")
-        if any(name in one for one in each_)
-    }
-    return without_empty(
-        found
-        | {
-            "cost_usd": (
-                total if total is not None else positive(sum(costs), 1_000_000) if costs else None
-            )
-        }
-    )
+    """The generations with their counts and costs. The trace's total includes what is no
+    generation, but leaves out what Langfuse has no price of.
+    """
+    calls = [
+        {"usage": _used(row), "model": _model(row), "at": moment(_get(row, "startTime"))}
+        for row in generations
+    ]
+    costs = ["cost_usd" in call["usage"] for call in calls if call["usage"]]
+    total = _get(trace, "totalCost") or None
+    return usage_of_calls(calls, total if all(costs) or not any(costs) else None)
+
+
+def _used(row: dict) -> dict:
+    """A cost of 0 beside no details of it says that Langfuse has no price of the model."""
+    cost = obj(unpacked(_get(row, "costDetails"))).get("total", _get(row, "totalCost"))
+    is_known = bool(cost) or bool(unpacked(_get(row, "costDetails")))
+    sent = unpacked(first(row, "usageDetails", "usage_details", "usage"))
+    return usage(sent, cost if is_known else None)

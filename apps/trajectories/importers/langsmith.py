@@ -19,7 +19,6 @@ from apps.trajectories.importers.shapes import (
     as_text,
     chat_message,
     chat_tools,
-    count,
     digest,
     first,
     history,
@@ -29,11 +28,10 @@ from apps.trajectories.importers.shapes import (
     moment,
     number,
     obj,
-    positive,
     require_object,
     text,
     usage,
-    usage_details,
+    usage_of_calls,
     without_empty,
 )
 from apps.trajectories.importers.turns import as_arguments
@@ -134,7 +132,6 @@ def _trace(trace: str, runs: list[dict]) -> dict:
                         for name, value in _feedback(root).items()
                         if value is not None
                     ],
-                    "usage": usage_details(map(_usage_of, models)),
                 }
             ),
         }
@@ -256,19 +253,24 @@ def _tags(root: dict, models: list[dict]) -> list[str]:
 
 
 def _usage(root: dict, models: list[dict]) -> dict:
-    """Sums over the model runs, else what the root says."""
-    counts = [usage(_usage_of(run)) for run in models]
-    found = {
-        name: count(sum(one.get(name, 0) for one in counts)) or count(root.get(key))
-        for name, key in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
-    }
-    return {
-        name: value
-        for name, value in (
-            found | {"cost_usd": positive(root.get("total_cost"), 1_000_000)}
-        ).items()
-        if value is not None
-    }
+    """The model runs with their counts and costs, else what the root says."""
+    calls = [
+        {
+            "usage": usage(_usage_of(run), run.get("total_cost") or None),
+            "model": _model(run),
+            "provider": _provider(run),
+            "at": moment(run.get("start_time")),
+        }
+        for run in models
+    ]
+    total = root.get("total_cost") or None
+    if any(call["usage"] for call in calls):
+        return usage_of_calls(calls, total)
+    return usage({name: root.get(name) for name in ("prompt_tokens", "completion_tokens")}, total)
+
+
+def _provider(run: dict) -> str:
+    return text(obj(obj(run.get("extra")).get("metadata")).get("ls_provider"), 200)
 
 
 def _usage_of(run: dict) -> dict:

@@ -22,7 +22,6 @@ from apps.trajectories.importers.shapes import (
     chat_message,
     chat_messages,
     chat_tools,
-    count,
     digest,
     first,
     history,
@@ -33,6 +32,7 @@ from apps.trajectories.importers.shapes import (
     require_object,
     text,
     usage,
+    usage_of_calls,
     without_empty,
 )
 
@@ -50,7 +50,7 @@ class _Run:
     tools: list[dict]
     key: str
     times: list[str]
-    tokens: dict[str, int]
+    used: list[dict]
     failure: str = ""
     calls: int = 1
     finish: str = ""
@@ -99,10 +99,7 @@ def _joined(before: _Run, call: _Run) -> _Run:
     """The later call has the whole conversation; id and start are the first call's."""
     call.position, call.id = before.position, before.id
     call.times = before.times + call.times
-    call.tokens = {
-        name: before.tokens.get(name, 0) + call.tokens.get(name, 0)
-        for name in before.tokens | call.tokens
-    }
+    call.used = before.used + call.used
     call.calls += before.calls
     call.tools = call.tools or before.tools
     return call
@@ -130,11 +127,13 @@ def _call(position: int, record: dict) -> _Run:
         key=whole[-1] if answer else "",
         prefixes=whole[: len(asked) - 1],
         times=[at] if at else [],
-        tokens={
-            name: value
-            for name, value in usage(response.get("usage")).items()
-            if name != "cost_usd"
-        },
+        used=[
+            {
+                "usage": usage(response.get("usage")),
+                "model": text(first(response, "model") or request.get("model"), 200),
+                "at": at,
+            }
+        ],
         failure=failure,
         finish=finish,
     )
@@ -165,7 +164,7 @@ def _row(run: _Run) -> dict[str, Any]:
         "messages": run.messages,
         "tools": run.tools,
         "outcome": {"status": "failure", "reason": run.failure[:2000]} if run.failure else {},
-        "usage": {name: value for name, value in run.tokens.items() if count(value) is not None},
+        "usage": usage_of_calls(run.used),
         "metadata": without_empty(
             {"source": "nvidia-flywheel", "calls": run.calls, "finish_reason": run.finish}
         ),

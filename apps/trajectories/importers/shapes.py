@@ -6,16 +6,16 @@ import hashlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from apps.trajectories import costs
 from apps.trajectories.decoding import RowError, clean
 from apps.trajectories.dialects import chat, tool_definitions
 from apps.trajectories.importers.records import Record
+from workers.lib import token_usage
 from workers.lib.messages import native_calls, native_items, tool_names
-from workers.lib.token_usage import read_usage
 
 NO_WORDS = (
     "no message has words or a tool call: they are under names that this format does not have. Map"
@@ -122,20 +122,19 @@ def positive(
 
 
 def usage(given: Any, cost: Any = None) -> dict:
-    """{input_tokens, output_tokens, cost_usd} from a provider's usage object; `cost` wins over one
-    inside it.
-    """
-    counts = read_usage(given).counts
+    """A row's usage from a provider's usage object; `cost` wins over one inside it."""
+    counts = token_usage.parse(given).as_sent
     cost_usd = positive(cost, below=1_000_000)
     return counts if cost_usd is None else counts | {"cost_usd": cost_usd}
 
 
-def usage_details(given: Iterable[Any]) -> dict[str, int]:
-    """The cached and reasoning tokens of several usage objects together."""
-    totals: Counter[str] = Counter()
-    for usage_ in given:
-        totals.update(read_usage(usage_).details)
-    return dict(totals)
+def usage_of_calls(calls: Iterable[dict], cost: Any = None) -> dict:
+    """A row's usage from its model calls, each with its `usage`, model and time; `cost` is that of
+    all together.
+    """
+    made = costs.usage_of_calls([without_empty(call) for call in calls if call["usage"]])
+    cost_usd = positive(cost, below=1_000_000)
+    return made if cost_usd is None else made | {"cost_usd": cost_usd}
 
 
 def moment(value: Any) -> str | None:

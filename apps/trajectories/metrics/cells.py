@@ -9,23 +9,25 @@ from typing import Any
 from apps.core.intervals import wilson
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.sketch import Sketch
+from workers.lib.prices import AT_LEAST, COMPLETE, PRICED, Cost
+from workers.lib.token_usage import TOKENS
 
-COUNTED = ("runs", "failed", "unknown", "input_tokens", "output_tokens", "cost_usd")
+# What is added up of tokens and money; `unpriced` are runs whose whole cost is not known.
+SPENT = (*TOKENS, "cost_usd", "unpriced")
+COUNTED = ("runs", "failed", "unknown", *SPENT)
 SKETCHED = ("latency", "cost", "tokens")
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of one trajectory: what cells add up. `buckets` are of SKETCHED, None if the number is not
-    known.
+    """Of one trajectory: what cells add up. `spent` are SPENT; `buckets` are of SKETCHED, None
+    if the number is not known.
     """
 
     failed: bool
     unknown: bool
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float
+    spent: tuple[float, ...]
     buckets: tuple[int | None, int | None, int | None]
 
     @classmethod
@@ -40,7 +42,9 @@ class Numbers:
             for value in (row["latency_ms"], cost, tokens)
         ]
         unknown = outcome not in ("failure", "success")
-        return cls(outcome == "failure", unknown, sent or 0, got or 0, cost or 0.0, tuple(buckets))
+        spent = [row[name] or 0 for name in (*TOKENS, "cost_usd")]
+        unpriced = row["cost_basis"] not in COMPLETE
+        return cls(outcome == "failure", unknown, (*spent, int(unpriced)), tuple(buckets))
 
 
 @dataclass(slots=True)
@@ -54,7 +58,11 @@ class Cell:
     unknown: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
     cost_usd: float = 0.0
+    unpriced: int = 0
     latency: Sketch = field(default_factory=dict)
     cost: Sketch = field(default_factory=dict)
     tokens: Sketch = field(default_factory=dict)
@@ -64,9 +72,8 @@ class Cell:
         self.runs += sign
         self.failed += sign * one.failed
         self.unknown += sign * one.unknown
-        self.input_tokens += sign * one.input_tokens
-        self.output_tokens += sign * one.output_tokens
-        self.cost_usd += sign * one.cost_usd
+        for name, value in zip(SPENT, one.spent, strict=True):
+            setattr(self, name, getattr(self, name) + sign * value)
         for counts, bucket in zip((self.latency, self.cost, self.tokens), one.buckets, strict=True):
             if bucket is not None:
                 counts[bucket] = counts.get(bucket, 0) + sign
@@ -76,6 +83,13 @@ class Cell:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in SKETCHED:
             sketch.merge(getattr(self, name), getattr(other, name))
+
+    @property
+    def whole_cost(self) -> Cost:
+        """At least what is known of it, where the cost of some runs is not."""
+        if not self.cost:
+            return Cost()
+        return Cost(self.cost_usd, AT_LEAST if self.unpriced > 0 else PRICED)
 
     @property
     def known(self) -> int:
@@ -144,7 +158,24 @@ MEASURES: dict[str, Measure] = {
     "output_tokens": Measure(
         "Output tokens", "tokens", lambda cell: cell.output_tokens, adds_up=True
     ),
+    "cache_read_tokens": Measure(
+        "Cached input tokens", "tokens", lambda cell: cell.cache_read_tokens, adds_up=True
+    ),
+    "cache_write_tokens": Measure(
+        "Cache-write tokens", "tokens", lambda cell: cell.cache_write_tokens, adds_up=True
+    ),
+    "cache_share": Measure(
+        "Input read from a cache",
+        "share",
+        lambda cell: _share(cell.cache_read_tokens, cell.input_tokens),
+    ),
+    "reasoning_tokens": Measure(
+        "Reasoning tokens", "tokens", lambda cell: cell.reasoning_tokens, adds_up=True
+    ),
     "cost": Measure("Cost", "usd", lambda cell: cell.cost_usd, adds_up=True),
+    "unpriced": Measure(
+        "Runs without a known cost", "runs", lambda cell: cell.unpriced, adds_up=True
+    ),
 }
 for _key, _title, _unit in (
     ("latency", "Latency", "ms"),

@@ -30,6 +30,7 @@ from apps.trajectories.metrics.cells import (
 )
 from apps.trajectories.models import MetricCell
 from apps.trajectories.rollups import DIMENSIONS, rollup_unit
+from workers.lib.token_usage import TOKENS
 
 NEWEST = 20_000
 GROUPS = 8  # the largest are shown, the rest is one of its own
@@ -56,9 +57,9 @@ COLUMNS = (
     "workload",
     "tool_names",
     "outcome_status",
-    "input_tokens",
-    "output_tokens",
+    *TOKENS,
     "cost_usd",
+    "cost_basis",
     "latency_ms",
 )
 
@@ -110,6 +111,11 @@ class Answer:
         if self.total.unknown > 0 and "failure_rate" in self.measure and self.total.runs:
             share = self.total.unknown / self.total.runs
             said.append(f"{share:.1%} of the runs have no known outcome and are left out.")
+        if self.total.unpriced > 0 and "cost" in self.measure:
+            said.append(
+                f"The cost of {self.total.unpriced:,} runs is unknown or not complete: the real"
+                " cost is higher."
+            )
         if self.rounded:
             said.append("The first and last hour are counted in full.")
         if self.others:

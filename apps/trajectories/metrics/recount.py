@@ -13,6 +13,7 @@ from apps.trajectories.metrics import cell_store
 from apps.trajectories.metrics.cells import COUNTED, SKETCHED, Cell
 from apps.trajectories.models import Arrival, MetricCell, Trajectory
 from apps.trajectories.rollups import FACETS, KIND, Counts
+from workers.lib.token_usage import TOKENS
 
 COLUMNS = tuple(
     dict.fromkeys(
@@ -22,9 +23,9 @@ COLUMNS = tuple(
             *FACETS.values(),
             "tool_names",
             "tags",
-            "input_tokens",
-            "output_tokens",
+            *TOKENS,
             "cost_usd",
+            "cost_basis",
             "latency_ms",
         )
     )

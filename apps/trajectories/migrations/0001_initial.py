@@ -238,7 +238,31 @@ class Migration(migrations.Migration):
                 ("outcome_reason", models.TextField(blank=True)),
                 ("input_tokens", models.PositiveIntegerField(null=True)),
                 ("output_tokens", models.PositiveIntegerField(null=True)),
+                (
+                    "cache_read_tokens",
+                    models.PositiveIntegerField(help_text="Part of the input", null=True),
+                ),
+                (
+                    "cache_write_tokens",
+                    models.PositiveIntegerField(help_text="Part of the input", null=True),
+                ),
+                (
+                    "reasoning_tokens",
+                    models.PositiveIntegerField(help_text="Part of the output", null=True),
+                ),
                 ("cost_usd", models.FloatField(null=True)),
+                (
+                    "cost_basis",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("sent", "Reported with the run"),
+                            ("priced", "Computed from prices"),
+                            ("at_least", "At least: the cost of some calls is unknown"),
+                        ],
+                        max_length=10,
+                    ),
+                ),
                 ("latency_ms", models.FloatField(null=True)),
                 ("message_count", models.PositiveIntegerField(default=0)),
                 (
@@ -609,7 +633,16 @@ class Migration(migrations.Migration):
                 ("trajectories", models.BigIntegerField(default=0)),
                 ("input_tokens", models.BigIntegerField(default=0)),
                 ("output_tokens", models.BigIntegerField(default=0)),
+                ("cache_read_tokens", models.BigIntegerField(default=0)),
+                ("cache_write_tokens", models.BigIntegerField(default=0)),
+                ("reasoning_tokens", models.BigIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                (
+                    "unpriced",
+                    models.BigIntegerField(
+                        default=0, help_text="Runs whose whole cost is not known"
+                    ),
+                ),
                 (
                     "latency_ms",
                     models.FloatField(default=0, help_text="Sum over those that have one"),
@@ -970,7 +1003,16 @@ class Migration(migrations.Migration):
                 ("unknown", models.BigIntegerField(default=0)),
                 ("input_tokens", models.BigIntegerField(default=0)),
                 ("output_tokens", models.BigIntegerField(default=0)),
+                ("cache_read_tokens", models.BigIntegerField(default=0)),
+                ("cache_write_tokens", models.BigIntegerField(default=0)),
+                ("reasoning_tokens", models.BigIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                (
+                    "unpriced",
+                    models.BigIntegerField(
+                        default=0, help_text="Runs whose whole cost is not known"
+                    ),
+                ),
                 ("latency", models.JSONField(default=dict)),
                 ("cost", models.JSONField(default=dict)),
                 ("tokens", models.JSONField(default=dict)),

@@ -11,14 +11,16 @@ from typing import Any
 
 from msgspec import Struct, json
 
-from apps.trajectories.otlp.conventions import flywheel, is_known, tools_of
+from apps.trajectories import costs
+from apps.trajectories.otlp.conventions import Reading, flywheel, is_known, tools_of
 from apps.trajectories.otlp.conversation import Conversation
 from apps.trajectories.otlp.links import Links, links_of
 from apps.trajectories.otlp.runs import Group, Node, groups_of
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.otlp.threads import Thread, threads_of
-from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_SAMPLE, MAX_TOKENS
+from apps.trajectories.otlp.threads import Call, Thread, threads_of
+from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_SAMPLE
 from apps.trajectories.values import kept, label, structured
+from workers.lib import token_usage
 
 MAX_STEPS = 2_000
 MAX_ERRORS = 20
@@ -153,28 +155,27 @@ def _model(group: Group) -> str:
 
 
 def _usage(group: Group) -> dict[str, Any]:
-    """Summed over the model calls; the agents' sums count only where no call reports them."""
-    agents = [node.reading for node in group.nodes if node.top is node]
-    usage: dict[str, Any] = {}
-    for name in ("input_tokens", "output_tokens", "cost_usd"):
-        for readings in ([call.reading for call in group.calls], agents):
-            found = [value for reading in readings if (value := getattr(reading, name)) is not None]
-            if found:
-                usage[name] = (
-                    min(sum(found), 999_999.0)
-                    if name == "cost_usd"
-                    else int(min(sum(found), MAX_TOKENS))
-                )
-                break
-    return usage
+    """The model calls; the agents' sums count only where no call reports them."""
+    agents = token_usage.total(node.reading.usage for node in group.nodes if node.top is node)
+    calls = [_call(call) for call in group.calls if not _is_free(call.reading)]
+    if not any(call["usage"] for call in calls):
+        return agents.as_sent
+    return agents.counts | costs.usage_of_calls(calls)
 
 
-def _usage_details(group: Group) -> dict[str, int]:
-    """Cached and reasoning tokens, of which sums the counts are made."""
-    totals: Counter[str] = Counter()
-    for call in group.calls:
-        totals.update(call.reading.usage_details)
-    return dict(totals)
+def _is_free(reading: Reading) -> bool:
+    """Whether a call failed before anything was counted: providers charge nothing for it."""
+    return reading.error is not None and not reading.usage.counts
+
+
+def _call(call: Call) -> dict[str, Any]:
+    reading = call.reading
+    return {
+        "usage": reading.usage.as_sent,
+        "model": reading.model[:200],
+        "request_model": reading.request_model[:200],
+        "provider": reading.provider[:200],
+    } | ({"at": _time(call.span.start_ns)} if 0 < call.span.start_ns < END_OF_TIME_NS else {})
 
 
 def _times(group: Group) -> dict[str, Any]:
@@ -286,6 +287,7 @@ def _metadata(
     failed = _failed(group)
     origin = min((span.start_ns for span in spans if span.start_ns), default=0)
     trace_ids = sorted({span.trace_id for span in spans})
+    counted = {id(call.reading) for call in group.calls}
     metadata: dict[str, Any] = {
         "source": "otlp",
         "format": next((node.reading.format for node in group.nodes if node.reading.format), ""),
@@ -299,15 +301,18 @@ def _metadata(
         "span_count": len(spans),
         "trace_ids": trace_ids[:1_000],
         "steps": [
-            _step(node, talk, origin, len(trace_ids) > 1) for node in group.nodes[:MAX_STEPS]
+            _step(node, talk, origin, len(trace_ids) > 1, id(node.reading) in counted)
+            for node in group.nodes[:MAX_STEPS]
         ],
+        "uncounted_calls": sum(
+            not call.reading.usage.counts and not _is_free(call.reading) for call in group.calls
+        ),
         "steps_omitted": max(len(spans) - MAX_STEPS, 0),
         "errors": [_error(node) for node in failed[:MAX_ERRORS]],
         "recovered_errors": sum(_is_recovered(node, group) for node in failed),
         "request_model": next(
             (c.reading.request_model for c in group.calls if c.reading.request_model), ""
         ),
-        "usage": _usage_details(group),
         "evaluations": [kept(said) for node in group.nodes for said in node.reading.evaluations][
             :100
         ],
@@ -322,8 +327,12 @@ def _metadata(
     }
 
 
-def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> dict[str, Any]:
-    """A span in the waterfall; with its trace's id where the run is of several."""
+def _step(
+    node: Node, talk: Conversation, origin: int, is_of_several: bool, is_counted: bool
+) -> dict[str, Any]:
+    """A span in the waterfall; with its trace's id where the run is of several. Of several spans
+    that record one model call only one counts its tokens.
+    """
     span = node.span
     step: dict[str, Any] = {
         "span_id": span.span_id,
@@ -336,12 +345,13 @@ def _step(node: Node, talk: Conversation, origin: int, is_of_several: bool) -> d
     if is_of_several:
         step["trace_id"] = span.trace_id
     reading = node.reading
-    counted = {
-        name: getattr(reading, name)
-        for name in ("model", "input_tokens", "output_tokens", "cost_usd")
-    }
     if reading.kind == "model":
-        step |= {name: value for name, value in counted.items() if value}
+        named = {"model": reading.model or reading.request_model}
+        if reading.request_model != named["model"]:
+            named["request_model"] = reading.request_model
+        named["provider"] = reading.provider[:200]
+        used = reading.usage.as_sent if is_counted else {}
+        step |= {name: value for name, value in (named | used).items() if value != ""}
     if reading.error is not None and not reading.error.interruption:
         step["error"] = reading.error.text
     if (index := talk.index.get(span.span_id)) is not None:

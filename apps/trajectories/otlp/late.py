@@ -4,10 +4,10 @@ replace it. Pure.
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime
 from typing import Any
 
+from apps.trajectories import costs
 from apps.trajectories.otlp.assemble import MAX_STEPS, Run
 from apps.trajectories.otlp.threads import print_of
 
@@ -58,9 +58,9 @@ def extended(stored: Row, late: Row) -> Row:
     known, added = stored["metadata"], late["metadata"]
     grows = _goes_on(stored["messages"], late["messages"])
     row = stored | ({"messages": late["messages"], "outcome": late["outcome"]} if grows else {})
-    row["usage"] = dict(stored["usage"])
-    for name, value in late["usage"].items():
-        row["usage"][name] = (row["usage"].get(name) or 0) + value
+    row["usage"] = costs.usage_of_calls(
+        [call for part in (stored, late) for call in _calls(part["usage"])]
+    )
     row["ended_at"] = max(
         filter(None, (stored.get("ended_at"), late.get("ended_at"))), default=None, key=_time
     )
@@ -77,8 +77,6 @@ def extended(stored: Row, late: Row) -> Row:
         "span_count": known.get("span_count", 0) + len(steps),
         "late_spans": known.get("late_spans", 0) + len(steps),
     }
-    if parts := Counter(known.get("usage") or {}) + Counter(added.get("usage") or {}):
-        row["metadata"]["usage"] = dict(parts)
     for name in ("errors", "evaluations", "trace_ids"):
         if found := [
             *known.get(name, ()),
@@ -86,6 +84,11 @@ def extended(stored: Row, late: Row) -> Row:
         ]:
             row["metadata"][name] = found[:1_000]
     return {name: value for name, value in row.items() if value is not None}
+
+
+def _calls(usage: dict[str, Any]) -> list[dict[str, Any]]:
+    """The model calls of a row's usage; what it says of all together counts as one."""
+    return usage.get("calls") or ([{"usage": usage}] if usage else [])
 
 
 def _goes_on(earlier: list[dict], later: list[dict]) -> bool:

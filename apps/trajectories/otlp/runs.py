@@ -347,10 +347,9 @@ def _recorded_twice(calls: list[Node]) -> dict[str, Node]:
     for node in calls:
         reading = node.reading
         keys = [("response", reading.response_id)] if reading.response_id else []
-        if reading.input_tokens and reading.output_tokens:
-            keys.append(
-                ("tokens", node.span.parent_id, reading.input_tokens, reading.output_tokens)
-            )
+        used = reading.usage
+        if used.input_tokens and used.output_tokens:
+            keys.append(("tokens", node.span.parent_id, used.input_tokens, used.output_tokens))
         twin = next(
             (
                 other
@@ -395,7 +394,8 @@ def _is_exact(reading: Reading) -> bool:
 
 def _is_preparation(reading: Reading) -> bool:
     """A step that a framework calls a model call, without a sign that a model was asked."""
-    return reading.error is None and reading.input_tokens is None and reading.output_tokens is None
+    used = reading.usage
+    return reading.error is None and used.input_tokens is used.output_tokens is None
 
 
 def _complete(reading: Reading, other: Reading) -> None:
@@ -411,13 +411,11 @@ def _complete(reading: Reading, other: Reading) -> None:
         "tools",
         "model",
         "request_model",
-        "input_tokens",
-        "output_tokens",
-        "cost_usd",
-        "usage_details",
+        "provider",
     ):
         if not getattr(reading, name):
             setattr(reading, name, getattr(other, name))
+    reading.usage = reading.usage.completed_by(other.usage)
 
 
 # Stitching

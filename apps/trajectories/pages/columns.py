@@ -11,6 +11,7 @@ from django.utils.safestring import SafeString
 
 from apps.core.templatetags.flywheel import ago, tone
 from apps.trajectories.models import Trajectory
+from workers.lib.prices import AT_LEAST, Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,25 @@ def money(usd: float | None) -> str:
     if usd is None:
         return ""
     return f"${usd:,.2f}" if usd >= 1 else "< $0.0001" if 0 < usd < 0.00005 else f"${usd:.4f}"
+
+
+def cost(known: Cost) -> str:
+    """A cost, and whether it is only a part of one."""
+    return f"at least {money(known.usd)}" if known.basis == AT_LEAST else money(known.usd)
+
+
+def _cost(row: Trajectory) -> str | SafeString:
+    if row.cost.basis != AT_LEAST:
+        return money(row.cost_usd)
+    title = row.get_cost_basis_display()
+    return format_html('<span title="{}">≥ {}</span>', title, money(row.cost_usd))
+
+
+def _count(name: str) -> Callable[[Trajectory], str]:
+    def shown(row: Trajectory) -> str:
+        return "" if (count := getattr(row, name)) is None else f"{count:,}"
+
+    return shown
 
 
 def _outcome(row: Trajectory) -> SafeString:
@@ -106,7 +126,10 @@ COLUMNS = (
     Column("messages", "Messages", lambda row: f"{row.message_count:,}", "num"),
     Column("latency", "Latency", lambda row: duration(row.latency_ms), "num"),
     Column("tokens", "Tokens in / out", _tokens, "num"),
-    Column("cost", "Cost", lambda row: money(row.cost_usd), "num"),
+    Column("cached", "Cached input", _count("cache_read_tokens"), "num"),
+    Column("cache_write", "Cache write", _count("cache_write_tokens"), "num"),
+    Column("reasoning", "Reasoning", _count("reasoning_tokens"), "num"),
+    Column("cost", "Cost", _cost, "num"),
     Column("started", "Started", _started, "num muted"),
 )
 DEFAULT = ("outcome", "failure", "tools", "version", "latency", "tokens", "started")

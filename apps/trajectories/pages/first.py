@@ -15,6 +15,7 @@ from apps.core.http import progress
 from apps.core.models import Project
 from apps.core.scopes import Scope
 from apps.trajectories.models import Arrival, Outcome, Trace, Trajectory
+from apps.trajectories.pages.columns import cost
 
 KEYS = 5  # that may send and were used last
 # Which variable turns it on, by instrumentation.
@@ -127,7 +128,12 @@ def parts_of(row: Trajectory) -> list[Part]:
             f"{row.latency_ms:,.0f} ms" if row.latency_ms is not None else "",
             "Send “latency_ms”.",
         ),
-        Part("Cost", f"${row.cost_usd:g}" if row.cost_usd is not None else "", "Send “cost_usd”."),
+        Part(
+            "Cost",
+            cost(row.cost),
+            "Computed from the tokens where the model's price is known (Models → Prices);"
+            " a cost that is sent as usage.cost_usd wins.",
+        ),
         Part(
             "Session",
             row.session_id,

@@ -47,7 +47,7 @@ from apps.trajectories.models import (
 )
 from apps.trajectories.ordering import SORTS, page_of
 from apps.trajectories.pages import totals
-from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen
+from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen, cost
 from apps.trajectories.shown import runs_shown
 
 PAGE, CHOICES = 50, 100
@@ -224,14 +224,25 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
         (
             "tokens",
             written(cell.input_tokens + cell.output_tokens, "tokens"),
-            f"{cell.input_tokens:,} in, {cell.output_tokens:,} out",
+            _tokens_in_words(cell),
         ),
         (
             "cost",
-            written(cell.cost_usd if cell.cost else None, "usd"),
-            f"of {MEASURES['cost_p50'].n(cell):,} runs with a cost",
+            cost(cell.whole_cost) or "–",
+            _priced_in_words(cell),
         ),
     ]
+
+
+def _tokens_in_words(cell: Cell) -> str:
+    cached = f" ({cell.cache_read_tokens:,} cached)" if cell.cache_read_tokens else ""
+    reasoning = f" ({cell.reasoning_tokens:,} reasoning)" if cell.reasoning_tokens else ""
+    return f"{cell.input_tokens:,} in{cached}, {cell.output_tokens:,} out{reasoning}"
+
+
+def _priced_in_words(cell: Cell) -> str:
+    known = f"of {MEASURES['cost_p50'].n(cell):,} runs with a cost"
+    return f"{known}; {cell.unpriced:,} without a complete one" if cell.unpriced > 0 else known
 
 
 @project_view(query=OF_LISTS | {"measure": list(totals.MEASURES)})

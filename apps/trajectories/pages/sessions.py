@@ -27,6 +27,7 @@ from apps.trajectories.pages.comparison import align
 from apps.trajectories.pages.listing import LIST_MS
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
+from workers.lib.prices import Cost, total_cost
 
 WINDOW, PAGE = 5_000, 50  # runs that are looked at for a page, and sessions of it
 MOST_RUNS = 200  # of a session's page
@@ -38,6 +39,7 @@ NARROW = (
     "started_at",
     "outcome_status",
     "cost_usd",
+    "cost_basis",
     "preview",
 )
 
@@ -45,7 +47,10 @@ NARROW = (
 NUMBERS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("Latency", "latency_ms", duration),
     ("Tokens in", "input_tokens", "{:,}".format),
+    ("of these cached", "cache_read_tokens", "{:,}".format),
+    ("of these written to a cache", "cache_write_tokens", "{:,}".format),
     ("Tokens out", "output_tokens", "{:,}".format),
+    ("of these reasoning", "reasoning_tokens", "{:,}".format),
     ("Cost", "cost_usd", money),
     ("Messages", "message_count", "{:,}".format),
     ("Reward", "outcome_reward", "{:.3g}".format),
@@ -62,9 +67,13 @@ class Session:
     user: str
     agent: str
     runs: int = 0
-    cost: float = 0.0
+    costs: list[Cost] = field(default_factory=list)
     preview: str = ""
     outcomes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def cost(self) -> Cost:
+        return total_cost(self.costs)
 
     @property
     def counts(self) -> list[tuple[str, int]]:
@@ -103,7 +112,7 @@ def group(rows: list[tuple]) -> tuple[list[Session], UUID | None]:
     found: dict[str, Session] = {}
     last = None
     full = False
-    for pk, name, user, agent, started, outcome, cost, preview in rows:
+    for pk, name, user, agent, started, outcome, usd, basis, preview in rows:
         if name not in found and len(found) == PAGE:
             full = True
         if not full:
@@ -115,7 +124,7 @@ def group(rows: list[tuple]) -> tuple[list[Session], UUID | None]:
         session = found[name]
         session.runs += 1
         session.first, session.preview = min(session.first, started), preview
-        session.cost += cost or 0.0
+        session.costs.append(Cost(usd, basis))
         session.outcomes[outcome] += 1
     return list(found.values()), last
 
@@ -144,7 +153,7 @@ def session(request: HttpRequest, project: Project) -> HttpResponse:
             "runs": runs,
             "more": len(found) > MOST_RUNS,
             "outcomes": Counter(run.outcome_status for run in runs).items(),
-            "cost": sum(run.cost_usd or 0 for run in runs),
+            "cost": total_cost(run.cost for run in runs),
             "tokens": sum((run.input_tokens or 0) + (run.output_tokens or 0) for run in runs),
             "latency": sum(run.latency_ms or 0 for run in runs),
         },

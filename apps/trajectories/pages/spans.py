@@ -19,11 +19,12 @@ from apps.core.routes import RUNS, shows
 from apps.trajectories.pages.detail import find
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.transcript import pretty, turns_of
-from apps.trajectories.pages.waterfall import Bar, Waterfall, is_finite, waterfall
+from apps.trajectories.pages.waterfall import Bar, Waterfall, waterfall
 from apps.trajectories.shown import runs_shown
 from apps.trajectories.spans import Opened, open_span
 from apps.trajectories.spans import find as find_stored
 from workers.lib.messages import RESULT_ROLES, text_of
+from workers.lib.token_usage import TOKENS, parse
 
 PARTS = ("input", "output", "stacktrace")
 TREE = 200  # spans of the tree on one page
@@ -91,17 +92,12 @@ def chosen(metadata: dict[str, Any], key: str) -> tuple[Waterfall, int]:
 
 def opened(row: Any, metadata: dict[str, Any], bar: Bar, reader: Reader) -> dict[str, Any]:
     span = open_span(row, metadata, bar.step)
-    model: dict[str, Any] = {
-        name: bar.step.get(name) for name in ("model", "input_tokens", "output_tokens", "cost_usd")
+    used, read = parse(bar.step), span.reading
+    if read and not used.counts:
+        used = read.usage
+    model = {"model": bar.step.get("model") or (read.model if read else "")} | {
+        name: getattr(used, name) for name in (*TOKENS, "cost_usd")
     }
-    if span.reading:
-        model = {
-            name: getattr(span.reading, name) if value is None else value
-            for name, value in model.items()
-        }
-    for name in ("input_tokens", "output_tokens"):
-        value = model[name]
-        model[name] = int(value) if isinstance(value, int | float) and is_finite(value) else None
     message = reader.message(bar.message_index) if bar.message_index is not None else None
     if span.output is None and message is not None:
         span.output = text_of(message) if message.get("role") in RESULT_ROLES else [message]

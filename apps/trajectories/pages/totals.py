@@ -16,7 +16,7 @@ from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.filters import apply_filters, bounds, dimensions
 from apps.trajectories.models import HourlyCount, Outcome
-from apps.trajectories.rollups import rollup_unit
+from apps.trajectories.rollups import SUMS, rollup_unit
 
 COUNTED = 10_000
 COUNT_MS = 1_500
@@ -76,15 +76,7 @@ def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | No
     sums = rows.annotate(at=Trunc("hour", unit)).values(
         "at", *(["outcome_status"] if measure == "outcome" else [])
     )
-    names = (
-        "trajectories",
-        "input_tokens",
-        "output_tokens",
-        "cost_usd",
-        "latency_ms",
-        "with_latency",
-    )
-    found = list(sums.annotate(**{f"sum_{name}": Sum(name) for name in names}).order_by("at"))
+    found = list(sums.annotate(**{f"sum_{name}": Sum(name) for name in SUMS}).order_by("at"))
     if not found:
         return None
     figure = _figure(found, measure, unit)
@@ -116,15 +108,20 @@ def _figure(found: list[dict[str, Any]], measure: str, unit: str) -> dict:
             unit=unit,
         )
     if measure == "tokens":
-        series = {
-            name: (at, [row[f"sum_{name}_tokens"] for row in found]) for name in ("input", "output")
+        split = {
+            "input": lambda row: row["sum_input_tokens"] - row["sum_cache_read_tokens"],
+            "cached input": lambda row: row["sum_cache_read_tokens"],
+            "output": lambda row: row["sum_output_tokens"],
         }
+        series = {name: (at, [of(row) for row in found]) for name, of in split.items()}
+        if not any(series["cached input"][1]):
+            del series["cached input"]
         return bars(series, f"Tokens per {unit}", stacked=True, height=HEIGHT, unit=unit)
     if measure == "cost":
         costs = (at, [round(row["sum_cost_usd"], 6) for row in found])
         return bars(
             {"cost": costs},
-            f"Cost per {unit}",
+            f"Cost per {unit}{', at least' * any(row['sum_unpriced'] for row in found)}",
             y="US $",
             height=HEIGHT,
             colours={"cost": PALETTE[4]},

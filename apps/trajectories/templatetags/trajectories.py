@@ -9,6 +9,7 @@ from apps.trajectories.pages import columns, transcript
 register = template.Library()
 register.filter("duration", columns.duration)
 register.filter("money", columns.money)
+register.filter("cost", columns.cost)
 
 
 @register.simple_tag

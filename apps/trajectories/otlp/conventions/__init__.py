@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from apps.trajectories.dialects import (
     Message,
     holds_messages,
@@ -44,7 +47,7 @@ from apps.trajectories.otlp.conventions.vercel import VERCEL
 from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.values import is_cut, label, number, structured, text
-from workers.lib.token_usage import read_usage
+from workers.lib.token_usage import parse, plain_name
 
 __all__ = [
     "KNOWN",
@@ -81,7 +84,14 @@ BY_NAMESPACE: dict[str, tuple[int, ...]] = {
     for name in adapter.namespaces
 }
 BY_SIGN = {sign: (place,) for place, adapter in enumerate(ADAPTERS) for sign in adapter.signs}
-USAGE = ("gen_ai.usage.", "llm.token_count.", "ai.usage.", "llm.usage.")
+# Attributes that count tokens, the more exact conventions first.
+USAGE = (
+    "gen_ai.usage.",
+    "gen_ai.aggregated_usage.",
+    "llm.token_count.",
+    "ai.usage.",
+    "llm.usage.",
+)
 COST_PARTS = (
     "gen_ai.cost.input_cost",
     "gen_ai.cost.output_cost",
@@ -132,7 +142,7 @@ def read(
         adapter.fill(reading, attributes)
         adapter.rest(spoken)
     if reading.has_messages:
-        _read_usage(reading, attributes)
+        _read_usage(reading, spoken.details | attributes if spoken.details else attributes)
     if kind == "model":
         _read_state(reading, attributes)
     reading.session_id = reading.session_id or reading.conversation_id
@@ -154,30 +164,33 @@ def _read_state(reading: Reading, attributes: Attributes) -> None:
 
 
 def _read_usage(reading: Reading, attributes: Attributes) -> None:
-    """Completes counts and cost by their parts, which every convention has under names of its
-    own.
-    """
-    if not reading.usage_details and any(map(_is_part_of_usage, attributes)):
-        said = {
-            key.removeprefix(prefix): value
-            for key, value in attributes.items()
-            for prefix in USAGE
-            if key.startswith(prefix)
-        }
-        counts = {"input_tokens": reading.input_tokens, "output_tokens": reading.output_tokens}
-        counted = read_usage(said | counts, is_inclusive=True)
-        reading.usage_details = counted.details
-        reading.input_tokens, reading.output_tokens = counted.input_tokens, counted.output_tokens
+    """Counts and cost, which every convention has under names of its own."""
     if reading.cost_usd is None:
         parts = [part for name in COST_PARTS if (part := number(attributes.get(name))) is not None]
         reading.cost_usd = sum(parts) if parts else _cost_beside(attributes)
+    if not reading.usage.counts:
+        named = [(name, attributes[key]) for key in attributes if (name := _usage_name(key))]
+        named.sort(key=lambda item: item[0].rank, reverse=True)  # the best last: it stays
+        said = {name.plain: value for name, value in named}
+        reading.usage = parse(said, includes_cache=True) if said else reading.usage
+    if reading.cost_usd is not None:
+        reading.usage = replace(reading.usage, cost_usd=reading.cost_usd)
+    if reading.service_tier:
+        reading.usage = replace(reading.usage, service_tier=reading.service_tier[:40])
+
+
+class UsageName(Struct, frozen=True):
+    rank: int
+    plain: str
 
 
 @lru_cache(MANY_NAMES)
-def _is_part_of_usage(key: str) -> bool:
-    return key.startswith(USAGE) and any(
-        part in key for part in ("cache", "reason", "think", "thought")
-    )
+def _usage_name(key: str) -> UsageName | None:
+    """Of an attribute that counts tokens: by how exact its convention is, and its bare name."""
+    prefix = next((prefix for prefix in USAGE if key.startswith(prefix)), None)
+    if prefix is None:
+        return None
+    return UsageName(USAGE.index(prefix), plain_name(key.removeprefix(prefix)))
 
 
 def _cost_beside(attributes: Attributes) -> float | None:
@@ -306,6 +319,8 @@ def is_known(key: str, kind: str) -> bool:
     """Whether a reading of that kind has taken the attribute up."""
     if key in VALUES:
         return kind in ("model", "tool", "agent")
+    if (name := _usage_name(key)) and kind in ("model", "agent"):
+        return not parse({name.plain: 1}).unread
     return key in KNOWN or key.startswith(KNOWN_PREFIXES)
 
 

@@ -18,8 +18,10 @@ from apps.trajectories.dialects import Message, messages_of, one_turn
 from apps.trajectories.interruptions import interruption
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.values import label, nest, number, structured, text
+from workers.lib.token_usage import Usage
 
 Attributes = dict[str, Any]
+NO_USAGE = Usage()
 Fields = dict[str, tuple[str, ...]]
 
 USAGE = (
@@ -27,12 +29,12 @@ USAGE = (
     "request_model",
     "response_id",
     "previous_id",
-    "input_tokens",
-    "output_tokens",
+    "provider",
+    "service_tier",
     "cost_usd",
 )
 TOOL = ("tool_name", "tool_call_id", "tool_arguments", "tool_result")
-NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
+NUMBERS = ("cost_usd",)
 RAW = ("tool_arguments", "tool_result", "tags")
 
 
@@ -70,10 +72,10 @@ class Reading(Struct):
     previous_id: str = ""  # the response that the call goes on with, whose history the server keeps
     answer_id: str = ""  # the answer's, where the raw response has another one than `response_id`
     server_conversation: str = ""  # whose history the server keeps
-    input_tokens: float | None = None
-    output_tokens: float | None = None
+    provider: str = ""
+    service_tier: str = ""
     cost_usd: float | None = None
-    usage_details: dict[str, int] = field(default_factory=dict)  # cached and reasoning tokens
+    usage: Usage = NO_USAGE
     error: Problem | None = None
     conversation_id: str = ""
     session_id: str = ""
@@ -106,6 +108,7 @@ class Spoken(Struct):
     logs: list[LogRecord]
     reading: Reading
     seen: dict[bytes, list[Message]]
+    details: Attributes = field(default_factory=dict)  # that events say as attributes do
 
     @property
     def attributes(self) -> Attributes:

@@ -67,6 +67,7 @@ def _details(spoken: Spoken) -> list[Attributes]:
 def _rest(spoken: Spoken) -> None:
     for details in _details(spoken):
         GENAI.fill(spoken.reading, details)
+        spoken.details |= details
     said = [event.attributes for event in spoken.span.events if event.name == EVALUATION]
     said += [log.attributes for log in spoken.logs if log.event_name == EVALUATION]
     spoken.reading.evaluations = [
@@ -189,8 +190,12 @@ GENAI = Convention(
         "model": ("gen_ai.response.model",),
         "response_id": ("gen_ai.response.id",),
         "request_model": ("gen_ai.request.model",),
-        "input_tokens": ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens"),
-        "output_tokens": ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"),
+        "provider": ("gen_ai.provider.name", "gen_ai.system"),
+        "service_tier": (
+            "openai.response.service_tier",
+            "gen_ai.openai.response.service_tier",
+            "gen_ai.response.service_tier",
+        ),
         "cost_usd": (
             "gen_ai.usage.cost",
             "gen_ai.usage.cost_usd",

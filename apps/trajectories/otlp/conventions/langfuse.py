@@ -8,7 +8,7 @@ import re
 
 from apps.trajectories.otlp.conventions.base import Convention, Spoken, kind_in, problem_of
 from apps.trajectories.values import label, number, structured, text
-from workers.lib.token_usage import read_usage
+from workers.lib.token_usage import parse
 
 KINDS = {
     "GENERATION": "model",
@@ -55,9 +55,7 @@ def _rest(spoken: Spoken) -> None:
         return
     usage, cost = structured(attributes.get(USAGE)), structured(attributes.get(COST))
     if isinstance(usage, dict):
-        counted = read_usage(usage)
-        reading.input_tokens, reading.output_tokens = counted.input_tokens, counted.output_tokens
-        reading.usage_details = counted.details
+        reading.usage = parse(usage)
     if isinstance(cost, dict):
         parts = [
             part

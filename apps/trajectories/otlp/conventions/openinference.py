@@ -80,8 +80,7 @@ OPENINFERENCE = Convention(
         "agent_name": ("agent.name",),
         "request_model": ("llm.request.model_name",),
         "model": ("llm.response.model_name", "llm.model_name"),
-        "input_tokens": ("llm.token_count.prompt",),
-        "output_tokens": ("llm.token_count.completion",),
+        "provider": ("llm.provider", "llm.system"),
         "cost_usd": ("llm.cost.total",),
         "tags": ("tag.tags",),
         "tool_name": ("tool.name",),
@@ -100,7 +99,6 @@ OPENINFERENCE = Convention(
         "tool.parameters",
         "tool.description",
         "llm.finish_reason",
-        "llm.token_count.total",
     ),
     prefixes=(INPUT, OUTPUT, TOOLS, "tag.tags."),
 )

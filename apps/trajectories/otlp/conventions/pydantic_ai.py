@@ -46,8 +46,6 @@ PYDANTIC_AI = Convention(
     fields={
         "agent_name": ("agent_name",),
         "request_model": ("model_name",),
-        "input_tokens": ("gen_ai.aggregated_usage.input_tokens",),
-        "output_tokens": ("gen_ai.aggregated_usage.output_tokens",),
         "cost_usd": ("operation.cost",),
         "tags": ("logfire.tags",),
         "tool_arguments": ("tool_arguments",),

@@ -1,0 +1,119 @@
+"""What a run used and what it cost: summed over its model calls, each at the price of its model.
+Pure.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from apps.trajectories.schema import BASES, MAX_COST_USD, Parsed
+from workers.lib import token_usage
+from workers.lib.prices import SENT, Cost, PriceOf, cost_of, total_cost
+from workers.lib.token_usage import Usage, parse
+
+LARGEST = MAX_COST_USD - 1
+
+
+def no_price(names: tuple[str, ...], provider: str, at: datetime | None, tier: str) -> None:
+    """Of a project without prices."""
+
+
+def usage_of_calls(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row's usage from its model calls, each `{usage, model, …}`. Its cost is theirs only where
+    each call says what it cost.
+    """
+    summed = token_usage.total(parse(call["usage"]) for call in calls).counts
+    if not all("cost_usd" in call["usage"] and "cost_basis" not in call["usage"] for call in calls):
+        summed.pop("cost_usd", None)
+    return summed | {"calls": calls} if calls else {}
+
+
+def columns_of(parsed: Parsed, price_of: PriceOf) -> dict[str, Any]:
+    """The columns of a run that count tokens and money."""
+    cost = cost_of_run(parsed, price_of)
+    counted = {name: getattr(parsed.used, name) for name in token_usage.TOKENS}
+    usd = None if cost.usd is None else min(cost.usd, LARGEST)
+    return counted | {"cost_usd": usd, "cost_basis": cost.basis}
+
+
+def cost_of_run(parsed: Parsed, price_of: PriceOf) -> Cost:
+    """A cost that was sent for the whole run wins over those of its calls."""
+    row = parsed.row
+    if row.usage.cost_usd is not None:
+        return Cost(row.usage.cost_usd, row.usage.cost_basis or SENT)
+    if row.usage.calls:
+        return total_cost(
+            _cost(
+                call.usage,
+                tuple(filter(None, (call.model, call.request_model))) or (row.model,),
+                call.provider,
+                call.at or row.started_at,
+                price_of,
+            )
+            for call in row.usage.calls
+        )
+    calls = sum(message.role == "assistant" for message in row.messages)
+    used = parsed.used
+    price = price_of((row.model,), "", row.started_at, used.service_tier) if used.counts else None
+    return cost_of(used, price, calls=max(calls, 1))
+
+
+def with_costs(metadata: dict[str, Any], price_of: PriceOf, at: datetime | None) -> dict[str, Any]:
+    """The metadata, whose model steps also have what they cost where their sender did not say."""
+    steps = metadata.get("steps")
+    if not isinstance(steps, list):
+        return metadata
+    return metadata | {"steps": [_step(step, price_of, at) for step in steps]}
+
+
+def cost_of_stored(
+    metadata: dict[str, Any],
+    used: Usage,
+    model: str,
+    at: datetime | None,
+    answers: int,
+    price_of: PriceOf,
+) -> Cost:
+    """Of a run that is stored: of its model steps, whose `metadata` has been given `with_costs`,
+    else of its counts. `answers`: messages of the model.
+    """
+    steps = metadata.get("steps")
+    counted = [
+        step
+        for step in (steps if isinstance(steps, list) else [])
+        if isinstance(step, dict) and step.get("kind") == "model" and parse(step).counts
+    ]
+    if not counted:
+        price = price_of((model,), "", at, "") if used.counts else None
+        return cost_of(used, price, calls=max(answers, 1))
+    unknown = metadata.get("uncounted_calls") or metadata.get("steps_omitted")
+    known = [Cost(step.get("cost_usd"), step.get("cost_basis") or SENT) for step in counted]
+    known = [cost if cost.usd is not None else Cost() for cost in known]
+    return total_cost([*known, *([Cost()] if unknown else [])])
+
+
+def _step(step: Any, price_of: PriceOf, at: datetime | None) -> Any:
+    if not isinstance(step, dict) or step.get("kind") != "model" or "cost_usd" in step:
+        return step
+    names = [step.get(name) for name in ("model", "request_model")]
+    names = tuple(name for name in names if isinstance(name, str))
+    provider = step.get("provider")
+    cost = _cost(step, names, provider if isinstance(provider, str) else "", at, price_of)
+    return step if cost.usd is None else step | {"cost_usd": cost.usd, "cost_basis": cost.basis}
+
+
+def _cost(
+    sent: dict[str, Any],
+    names: tuple[str, ...],
+    provider: str,
+    at: datetime | None,
+    price_of: PriceOf,
+) -> Cost:
+    used = parse(sent)
+    if used.cost_usd is not None:
+        basis = sent.get("cost_basis")
+        return Cost(used.cost_usd, basis if basis in BASES and basis else SENT)
+    if not used.counts:
+        return Cost()
+    return cost_of(used, price_of(names, provider, at, used.service_tier))
