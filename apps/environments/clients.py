@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from apps.failures.judge.client import Server, ask, complete, key_of
 from apps.failures.judge.rubrics import server_of
 from apps.registry.servers import address_spec
 from workers.lib.clients import judging, key_variable
+from workers.lib.embeddings import EmbeddingClient
 from workers.lib.environments import Environment as Loaded
 from workers.lib.environments import load
 from workers.lib.outgoing import check_url
@@ -60,7 +62,11 @@ def needs_judge(value: Any) -> bool:
     """Whether a spec names, at any depth, something that asks a model."""
     if isinstance(value, dict):
         named = (
-            value.get("kind") in JUDGED or value.get("type") in JUDGED or value.get("user") == "llm"
+            value.get("kind") in JUDGED
+            or value.get("type") in JUDGED
+            or value.get("user") == "llm"
+            or value.get("evaluation_metric") == "cosine"
+            or (value.get("kind") == "openai_grader" and not value.get("grader"))
         )
         return named or any(needs_judge(item) for item in value.values())
     return isinstance(value, list) and any(needs_judge(item) for item in value)
@@ -97,13 +103,15 @@ def _judge_spec(environment: Environment, verifier: dict) -> ModelServer | None:
 
 
 def clients_of(project: Project) -> dict[str, Any]:
-    """`ask` (messages → text) and `complete` (a completion's request → its response) of the
-    project's judge.
+    """`ask` (messages → text), `complete` (a completion's request → its response) and `embed` (the
+    same of embeddings) of the project's judge.
 
     {} if none is enabled.
     """
     server = judge_of(project)
-    return {"ask": asker(server), "complete": completer(server)} if server else {}
+    if server is None:
+        return {}
+    return {"ask": asker(server), "complete": completer(server), "embed": embedder(server)}
 
 
 def judge_of(project: Project) -> Server | None:
@@ -131,6 +139,16 @@ def completer(server: Server) -> Callable[[dict], dict]:
     the grader names. Raises ServerError."""
 
     return partial(ask, server)
+
+
+def embedder(server: Server) -> Callable[[dict], dict]:
+    """For graders that compare embeddings: as `completer`. Raises ChatError."""
+
+    def embed(body: dict) -> dict:
+        with EmbeddingClient(replace(server, protocol="chat")) as client:
+            return client.ask(body)
+
+    return embed
 
 
 def _plain(message: dict) -> dict[str, str]:

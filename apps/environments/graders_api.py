@@ -16,7 +16,7 @@ from apps.core.bus import publish
 from apps.core.models import ApiKey, Project
 from apps.core.openapi import JSON, reference
 from apps.core.routes import api, shows
-from apps.environments.clients import NO_JUDGE, completer, judge_of
+from apps.environments.clients import NO_JUDGE, completer, embedder, judge_of, needs_judge
 from apps.environments.protocol.bodies import MAX_TOOL, Refusal, object_of, read
 from apps.environments.protocol.guards import Use, UsingTask
 from workers.lib.graders import run, sample_of, validate
@@ -26,7 +26,6 @@ from workers.lib.graders.validation import Grader
 from workers.lib.sandbox import RETRY_AFTER_S, Busy, visiting
 from workers.lib.typed import FormError, json_schema
 
-MODEL_GRADERS = ("score_model", "label_model")
 GRADER = json_schema(Grader)
 VALIDATE = {"type": "object", "required": ["grader"], "properties": {"grader": GRADER}}
 RUN = {
@@ -106,7 +105,7 @@ def _run(key: ApiKey, body: dict) -> dict:
         raise Wrong("“model_sample” must be the model's answer, a text.", "model_sample")
     if not isinstance(item, dict):
         raise Wrong("“item” must be an object.", "item")
-    ask = _ask(project, grader)
+    clients = _clients(project, grader)
     try:
         read_by_grader = _filled(grader, {"item": item, "sample": sample_of(sample)})
         row = {"item": item, "model_sample": sample, "grader": read_by_grader}
@@ -115,7 +114,7 @@ def _run(key: ApiKey, body: dict) -> dict:
         raise Wrong(refusal.sentence, "item", refusal.status, "held_out") from refusal
     try:
         with visiting(f"project:{project.pk}"):
-            result = dict(run(grader, item, sample_of(sample), ask=ask))
+            result = dict(run(grader, item, sample_of(sample), **clients))
     except Busy as busy:
         raise Wrong(str(busy), None, status=503, code="server_busy") from busy
     result.pop("details", None)
@@ -178,15 +177,14 @@ def _grader(body: dict) -> dict:
         raise Wrong(str(error), error.path) from error
 
 
-def _ask(project: Project, grader: dict) -> Any:
+def _clients(project: Project, grader: dict) -> dict[str, Any]:
     """Raises Wrong if the grader asks a model and the project has no judge."""
-    parts = grader.get("graders", {}).values() if grader["type"] == "multi" else [grader]
-    if not any(part["type"] in MODEL_GRADERS for part in parts):
-        return None
+    if not needs_judge(grader):
+        return {}
     server = judge_of(project)
     if server is None:
         raise Wrong(NO_JUDGE, "grader.model", code="model_not_found")
-    return completer(server)
+    return {"ask": completer(server), "embed": embedder(server)}
 
 
 RUN_TEXT = (

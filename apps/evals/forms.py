@@ -34,8 +34,8 @@ class EvalSetForm(PlainForm):
 
 EXPECTED_HELP = (
     'JSON, one of {"tool": "…", "args": {…}}, {"calls": […]}, {"answer": "…"}, {"constraint":'
-    ' {"contains": […]}}, {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}}, or'
-    ' {"rubric": "…"} for a judge'
+    ' {"contains": […]}}, {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}},'
+    ' {"grader": {…}} in OpenAI\'s form, or {"rubric": "…"} for a judge'
 )
 
 

@@ -24,10 +24,10 @@ from apps.core.kinds import Progress
 from apps.core.leftovers import remove_leftovers
 from apps.core.models import ApiKey
 from apps.core.projects.deletion import Deleting
-from apps.evals import actions
+from apps.evals import actions, formats
 from apps.evals.canonical import canonical_hash
 from apps.evals.exporting import FLYWHEEL
-from apps.evals.formats import FORMATS, RowProblem, TaskRow, read, sniff
+from apps.evals.formats import FORMATS, RowProblem, TaskRow, read
 from apps.evals.formats.rows import GROUP_LENGTH, Read
 from apps.evals.from_failures import free_key
 from apps.evals.holdout.groups import names_in, of_metadata
@@ -79,11 +79,11 @@ def format_of(path: Path, name: str, format: str) -> str:
     if format in FORMATS:
         return format
     with path.open("rb") as file:
-        head = file.read(HEAD)
-    if not head.strip():
-        raise ImportProblem(f"{name} is empty. Choose a file with one task per line.")
-    if found := sniff(name, head):
-        return found
+        if not file.read(HEAD).strip():
+            raise ImportProblem(f"{name} is empty. Choose a file with one task per line.")
+        file.seek(0)
+        if found := formats.format_of(file, name):
+            return found
     raise ImportProblem(
         f"The format of {name} was not recognised ({', '.join(FORMATS)}). JSON Lines need"
         " “messages” and “expected” in each line, CSV a header with “prompt”. Choose the format"

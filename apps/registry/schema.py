@@ -22,6 +22,7 @@ from apps.registry.models import (
     ServerKind,
 )
 from apps.registry.prices import LARGEST, MOST_PRICES
+from apps.registry.prompt_exports import prompt_of
 from apps.registry.server_states import STATES, state_of
 from workers.lib.prompts import Prompt
 from workers.lib.template_check import TemplateCheck
@@ -145,8 +146,9 @@ class Adapter(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind"
 
 class NewPrompt(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", tag="prompt"):
     """A prompt version: what `prompt` says stands in place of the environment's own system prompt,
-    examples, tool descriptions and sampling; what it leaves out stays. `on`: the id of a model
-    version, or of the prompt version that this one changes.
+    examples, tool descriptions and sampling; what it leaves out stays. It may also be a prompt as
+    Langfuse or LangSmith export it. `on`: the id of a model version, or of the prompt version that
+    this one changes.
     """
 
     name: Name
@@ -161,6 +163,8 @@ FORMS = (Endpoint, Agent, Base, Adapter, NewPrompt)
 
 def registration(data: Any, project: Project) -> tuple[str, dict[str, Any]]:
     """(kind, arguments of its action). Raises FormError."""
+    if isinstance(data, dict) and data.get("kind") == "prompt":
+        data = data | {"prompt": prompt_of(data.get("prompt"))}
     fields = plain(convert(data, NewVersion))
     kind = fields.pop("kind")
     if "server" in fields:

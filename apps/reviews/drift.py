@@ -36,7 +36,7 @@ Z = NormalDist().inv_cdf(0.95)
 AT_ONCE = 2000  # rows of a comparison
 SHOWN = 3
 NO_CALL = "no call"
-FORMS = ("tool", "calls", "any_call", "answer", "tests", "pattern", "schema", "rubric")
+FORMS = ("tool", "calls", "any_call", "answer", "tests", "pattern", "schema", "grader", "rubric")
 
 
 @dataclass(frozen=True)

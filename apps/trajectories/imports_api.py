@@ -29,6 +29,7 @@ from apps.trajectories.actions.mappings import (
 from apps.trajectories.api import body_of, room_for
 from apps.trajectories.decoding import RowError, loads
 from apps.trajectories.importers import FORMATS, MAPPED, ImportError_
+from apps.trajectories.importers.encodings import ENCODINGS
 from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, MappingError, as_json, load
 from apps.trajectories.models import Upload
 
@@ -160,7 +161,22 @@ SEEN = {
         "unmapped": {
             "type": "array",
             "items": {"type": "object"},
-            "description": "Columns without a field",
+            "description": (
+                "Columns and paths without a field: [{name, count, example, kept: whether"
+                " metadata.extra has it}]"
+            ),
+        },
+        "encoding": {
+            "type": "string",
+            "description": "As the text was read; a guess where `encodings` is not empty",
+        },
+        "encodings": {
+            "type": "array",
+            "items": {"type": "object"},
+            "description": (
+                "Where the encoding cannot be known, those it may be: [{name, label, example: a"
+                " line as it reads in it}], best first"
+            ),
         },
         "unread": {
             "type": "object",
@@ -195,6 +211,11 @@ PARAMETERS = [
         description="“mapped”: use a mapping; auto: detect the format",
     ),
     OpenApiParameter("mapping", description="The name of a mapping of the project"),
+    OpenApiParameter(
+        "encoding",
+        enum=list(ENCODINGS),
+        description="Of a text that is not UTF-8: required, `encodings` of a preview has guesses",
+    ),
     OpenApiParameter("preview", bool, description="Preview only; nothing is stored"),
 ]
 
@@ -245,19 +266,31 @@ def imports(request: Request) -> Response:
         path = uploads.keep([bytes(body_of(request))])
     waits = False
     try:
-        seen = uploads.preview(path, name, format, mapping)
-        fitting = uploads.saved_mappings(project, path, name) if "mapping" in seen else []
+        encoding = given.get("encoding", "")
+        seen = uploads.preview(path, name, format, mapping, encoding)
+        fitting = uploads.saved_mappings(project, path, name, encoding) if "mapping" in seen else []
         if "mapping" in seen:
             seen["saved"] = [one.name for one in fitting]
         if is_true(request, "preview"):
             return Response(seen)
+        if seen["encodings"] and not encoding:
+            names = ", ".join(one["name"] for one in seen["encodings"][:4])
+            why = (
+                f"this file is not UTF-8; it may be {names}: use preview=true to see how it reads."
+            )
+            raise ValidationError({"path": "encoding", "error": why})
         if seen.get("guessed") or seen.get("problem"):
             why = (
                 seen["problem"]
                 or "this file needs a mapping: use preview=true to get a guess, and save it as a mapping."  # noqa: E501
             )
             raise ValidationError({"path": "mapping", "error": why + names_that_fit(fitting)})
-        token = {"name": name, "format": seen["format"], "total": seen["total"]}
+        token = {
+            "name": name,
+            "format": seen["format"],
+            "total": seen["total"],
+            "encoding": encoding,
+        }
         made = uploads.submit(
             project=project,
             by=by,

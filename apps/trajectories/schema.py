@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from apps.trajectories.decoding import MAX_DEPTH, Cleaner, Decoded, RowError, clean, printable
+from apps.trajectories.dialects import as_chat
 from apps.trajectories.ids import FUTURE_TOLERANCE
 from workers.lib import messages as messages_lib
 from workers.lib import token_usage, typed
@@ -249,6 +250,7 @@ def parse_row(given: Any) -> Parsed:
             raise RowError("", f"nested deeper than {MAX_DEPTH} levels")
     else:
         value = cleaner.clean(given)
+    value = _with_chat(value)
     used = _read_usage(value)
     row = _convert(_with_counts(value, used), Row)
     if row.outcome.success is not None:
@@ -259,6 +261,16 @@ def parse_row(given: Any) -> Parsed:
     )
     warnings = cleaner.warnings + _usage_warnings(row, value, used) + warnings_of(row)
     return Parsed(row, value, warnings, used)
+
+
+def _with_chat(value: Any) -> Any:
+    """The row with messages of other dialects (Anthropic's blocks, Gemini's contents …) as chat
+    messages.
+    """
+    messages = value.get("messages") if isinstance(value, dict) else None
+    if not isinstance(messages, list) or (chat := as_chat(messages)) is messages:
+        return value
+    return value | {"messages": chat}
 
 
 def _read_usage(value: Any) -> token_usage.Usage:

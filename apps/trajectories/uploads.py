@@ -55,19 +55,22 @@ def keep(chunks: Iterable[bytes]) -> Path:
     return path
 
 
-def preview(path: Path, name: str, format: str, mapping: Mapping | None = None) -> dict[str, Any]:
+def preview(
+    path: Path, name: str, format: str, mapping: Mapping | None = None, encoding: str = ""
+) -> dict[str, Any]:
     """What the first `PREVIEW_BYTES` of a file hold. Raises ImportError_.
 
     {format, unit, rows: the first good ones, good, bad, errors, warnings: of rows that are stored
-    all the same, warned: how many in all, whole: was that all, total: rows, 0 where not whole}; of
+    all the same, warned: how many in all, whole: was that all, total: rows, 0 where not whole,
+    encoding, encodings: those it may have where that cannot be known, [{name, label, example}]}; of
     a mapped file also {mapping, guessed, problem: why it gives no rows, records: how many were
     read, blanks: whether the column of the conversation has empty cells, columns, unread: {field:
     {count, example, position, column, label}}}; of it and of chat rows {unmapped: [{name, count,
-    example}], kept: whether these are kept, suggested: a mapping that would read them}
+    example, kept}], kept: whether columns are kept, suggested: a mapping that would read them}
     """
     found = Preview()
     with path.open("rb") as file:
-        reading = read(file, name, format, PREVIEW_BYTES, stop=True, mapping=mapping)
+        reading = read(file, name, format, PREVIEW_BYTES, True, mapping, encoding)
         for position, raw in reading.rows:
             found.add(position, raw)
     return (
@@ -92,20 +95,23 @@ def beside(reading: OpenFile) -> dict[str, Any]:
     )
 
 
-def saved_mappings(project: Project, path: Path, name: str) -> list[ImportMapping]:
+def saved_mappings(
+    project: Project, path: Path, name: str, encoding: str = ""
+) -> list[ImportMapping]:
     """See `fitting_mappings`. Raises ImportError_."""
     if not project.import_mappings.exists():
         return []
     with path.open("rb") as file:
-        return fitting_mappings(project, read(file, name, MAPPED, PREVIEW_BYTES, stop=True))
+        reading = read(file, name, MAPPED, PREVIEW_BYTES, stop=True, encoding=encoding)
+        return fitting_mappings(project, reading)
 
 
-def guess_layout(path: Path, name: str, layout: str) -> Mapping | None:
+def guess_layout(path: Path, name: str, layout: str, encoding: str = "") -> Mapping | None:
     """A guess for a layout that a person chose; None for one that is none. Raises ImportError_."""
     if layout not in BY_LAYOUT:
         return None
     with path.open("rb") as file:
-        reading = read(file, name, MAPPED, PREVIEW_BYTES, stop=True)
+        reading = read(file, name, MAPPED, PREVIEW_BYTES, stop=True, encoding=encoding)
     found = reading.mapping or Mapping()
     guessed = guess_as(objects(reading.head, found), layout)
     guessed.records = found.records
@@ -162,6 +168,8 @@ class Preview:
             "more_warned": self.warned + source.mendings - len(shown),
             "whole": not source.stopped,
             "total": 0 if source.stopped else self.good + self.bad,
+            "encoding": source.encoding,
+            "encodings": source.examples,
         }
 
 
@@ -188,7 +196,12 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
             for name, found in report.unread.items()
         },
         "unmapped": [
-            {"name": name, "count": count, "example": report.examples.get(name, "")}
+            {
+                "name": name,
+                "count": count,
+                "example": report.examples.get(name, ""),
+                "kept": mapping.keep_rest and name not in report.lost,
+            }
             for name, count in report.unmapped.most_common(MAX_COLUMNS)
         ],
         "kept": mapping.keep_rest,
@@ -206,7 +219,7 @@ def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> U
         path=str(path),
         size=path.stat().st_size,
         total=token["total"],
-        spec={"mapping": token["mapping"]} if token.get("mapping") else {},
+        spec={name: token[name] for name in ("mapping", "encoding") if token.get(name)},
     )
     return jobs.submit(made, by=by)
 
@@ -256,7 +269,12 @@ def steps(upload: Upload) -> Iterator[Progress]:
         with Path(upload.path).open("rb") as file:
             given = upload.spec.get("mapping")
             mapping = load(given) if given else None
-            reading = read(file, upload.name, upload.format, MAX_UNPACKED, mapping=mapping)
+            encoding = upload.spec.get("encoding", "")
+            reading = read(
+                file, upload.name, upload.format, MAX_UNPACKED, mapping=mapping, encoding=encoding
+            )
+            if problem := reading.source.encoding_problem:
+                raise ImportError_(problem)
             if reading.problem or reading.guessed:
                 raise ImportError_(reading.problem or "No mapping was chosen for this file.")
             for _ in batches(reading, store, summary, skip=summary.done):

@@ -379,7 +379,6 @@ def test_a_spreadsheet_with_a_title_merged_cells_and_a_sum_is_read() -> None:
     ]
     assert refused == [(8, "has neither a conversation nor a speaker, so it is not a message")]
     assert [(one["position"], one["warning"]) for one in reading.source.mended] == [
-        (1, "is not UTF-8: it and other such lines were read as Windows-1252"),
         (1, "“Chat-Protokolle KW 47 – Müller & Söhne” is a title above the header: it was skipped"),
     ]
     assert reading.report.records == 5

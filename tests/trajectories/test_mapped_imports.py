@@ -556,3 +556,53 @@ def test_odd_start_times_are_listed_by_the_page_the_command_and_the_api(
 def test_a_name_with_a_nul_is_the_name_of_no_mapping() -> None:
     with pytest.raises(MappingError, match="There is no mapping"):
         find_mapping(make_project(), "a\0b")
+
+
+RUSSIAN = "question;answer\nГде мой заказ?;Он в Казани.\n".encode("cp1251")
+
+
+def test_the_page_imports_the_encoding_that_a_person_chose(
+    project: Project, member: Client, django_capture_on_commit_callbacks: Any
+) -> None:
+    page = send(member, project, RUSSIAN, name="calls.csv")
+    seen = page.context["preview"]
+    assert seen["encoding"] == "cp1251" and "Где мой заказ?" in page.content.decode()
+    given = {"token": seen["token"], "encoding": "koi8_r"}
+    live = member.post(url("import_preview", project), given, headers={"HX-Request": "true"})
+    seen = live.context["preview"]
+    assert seen["encoding"] == "koi8_r" and seen["guessed"]
+    given = {"token": seen["token"], "encoding": "cp1251"}
+    seen = member.post(url("import_preview", project), given).context["preview"]
+    with django_capture_on_commit_callbacks(execute=True):
+        member.post(url("import_start", project), form(seen))
+    made = Upload.objects.get()
+    assert made.spec["encoding"] == "cp1251" and runs(made) == "succeeded"
+    assert Trajectory.objects.get().preview == "Где мой заказ?"
+
+
+def test_an_unknown_encoding_is_required_by_the_api(
+    project: Project, agent: Client, django_capture_on_commit_callbacks: Any
+) -> None:
+    save_mapping(
+        project=project,
+        name="calls",
+        mapping=load({"layout": "pairs", "fields": {"question": "question", "answer": "answer"}}),
+        by=None,
+    )
+    address = "/api/v1/imports/?name=calls.csv&mapping=calls"
+    refused = agent.post(address, RUSSIAN, content_type="application/octet-stream")
+    assert refused.status_code == 400 and "cp1251" in str(refused.json())
+    seen = agent.post(
+        f"{address}&preview=true", RUSSIAN, content_type="application/octet-stream"
+    ).json()
+    assert seen["encodings"][0]["name"] == seen["encoding"] == "cp1251"
+    wrong = agent.post(
+        f"{address}&encoding=latin5", RUSSIAN, content_type="application/octet-stream"
+    )
+    assert wrong.status_code == 400
+    with django_capture_on_commit_callbacks(execute=True):
+        done = agent.post(
+            f"{address}&encoding=cp1251", RUSSIAN, content_type="application/octet-stream"
+        )
+    assert done.status_code == 202 and runs(Upload.objects.get()) == "succeeded"
+    assert Trajectory.objects.get().preview == "Где мой заказ?"

@@ -531,7 +531,8 @@ def test_text_in_other_encodings(encoding: str) -> None:
     reading = opened(data)
     assert reading.unit == "line"
     assert said(good(reading)[0]) == [("user", "Grüße"), ("assistant", "für Sie")]
-    assert bool(reading.source.mended) == (encoding == "cp1252")
+    assert not reading.source.mended
+    assert reading.source.is_encoding_guessed == (encoding == "cp1252")
 
 
 def test_headers_that_repeat_or_are_empty_get_a_name() -> None:
@@ -600,7 +601,7 @@ def test_numbers_and_times_that_cannot_be_kept_are_reported_and_cost_no_row() ->
     [
         (b"question,answer\n\n", "has a header line but no rows"),
         (b"\xef\xbb\xbf\r\n \r\n", "is empty"),
-        (b"PK\x03\x04rest", "zip archive or an Excel"),
+        (b"PK\x03\x04rest", "cannot be read as a spreadsheet"),
         (b"%PDF-1.7", "a PDF"),
         (b"PAR1 nothing more", "cannot be read as Parquet"),
         (b"\x01\x02\x03\x04" * 100, "not JSON"),
@@ -650,7 +651,7 @@ def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
 
 
 def test_a_parquet_bomb_in_one_page_ends_its_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "PARQUET_MEMORY_MIB", 600)
+    monkeypatch.setattr(tables, "READER_MEMORY_MIB", 600)
     same = pa.DictionaryArray.from_arrays(
         pa.array([0] * 64, pa.int32()), pa.array(["x" * 20_000_000])
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from apps.trajectories.dialects import messages_of, tool_definitions
 from apps.trajectories.otlp.conventions import Reading, read, tools_of
-from apps.trajectories.otlp.messages import messages_of, tool_definitions
 from apps.trajectories.otlp.spans import Event, LogRecord, Scope, Span
 from workers.lib.token_usage import Usage
 

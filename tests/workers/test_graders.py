@@ -134,18 +134,33 @@ def test_equal_texts_are_wholly_alike(words: list[str]) -> None:
         assert metric(text, text) > 0.99, name
 
 
-def test_a_metric_that_needs_embeddings_is_refused_when_it_is_saved() -> None:
-    grader = {
-        "type": "text_similarity",
-        "name": "t",
-        "evaluation_metric": "cosine",
-        "input": "a",
-        "reference": "b",
-    }
-    with pytest.raises(
-        FormError, match=r"“grader\.evaluation_metric” must be one of bleu, fuzzy_match"
-    ):
-        validate(grader)
+COSINE = {
+    "type": "text_similarity",
+    "name": "t",
+    "evaluation_metric": "cosine",
+    "input": "{{sample.output_text}}",
+    "reference": "{{item.right}}",
+}
+
+
+def test_cosine_compares_the_embeddings_of_both_texts() -> None:
+    asked: list[dict] = []
+
+    def embed(body: dict) -> dict:
+        asked.append(body)
+        return {"data": [{"index": 1, "embedding": [3, 4]}, {"index": 0, "embedding": [3, 0]}]}
+
+    result = run(COSINE | {"model": "e"}, {"right": "cat"}, sample_of("dog"), embed=embed)
+    assert (result["reward"], asked) == (0.6, [{"model": "e", "input": ["dog", "cat"]}])
+    assert validate(COSINE)["model"] == "text-embedding-3-large"
+    assert run(COSINE, {"right": ""}, sample_of("dog"), embed=embed)["reward"] == 0
+
+
+def test_cosine_without_embeddings_is_the_graders_error() -> None:
+    result = run(COSINE, {"right": "cat"}, sample_of("dog"))
+    assert result["metadata"]["errors"]["model_grader_server_error"]
+    opposite = {"data": [{"index": 0, "embedding": [1]}, {"index": 1, "embedding": [-1]}]}
+    assert run(COSINE, {"right": "cat"}, sample_of("dog"), embed=lambda _: opposite)["reward"] == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@
 - {"any_call": true}: at least one call, any.
 - {"answer": value or list of values}: one of these, as text or number.
 - {"constraint": {name: value}}: the text satisfies all named CONSTRAINTS.
+- {"grader": OpenAI's grader}: it decides (`workers.lib.verifiers.code`); this module cannot.
 - {"rubric": text}: a judge decides whether it is right (`workers.lib.verifiers.judges`); this
   module cannot.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from workers.lib.chat_client import ChatClient, ChatServer
+from workers.lib.embeddings import EmbeddingClient
 from workers.lib.errors import SpecError
 from workers.lib.messages import text_of
 from workers.lib.outgoing import RefusedAddress, check_url
@@ -50,8 +52,8 @@ def chat_server(given: ModelServer, path: str, **options: Any) -> ChatServer:
 
 
 def clients_of(spec: Clients) -> dict[str, Any]:
-    """The clients that a spec names: `ask` and `complete` of a judge, `reward_models` by digest;
-    {} if it names none. Raises SpecError, ChatError.
+    """The clients that a spec names: `ask`, `complete` and `embed` of a judge's server,
+    `reward_models` by digest; {} if it names none. Raises SpecError, ChatError.
     """
     clients: dict[str, Any] = {}
     if spec.reward_models:
@@ -62,7 +64,12 @@ def clients_of(spec: Clients) -> dict[str, Any]:
         droppable = ("seed", "temperature", "response_format")
         server = chat_server(spec.judge, "judge", name="judge's server", droppable=droppable)
         client = ChatClient(server)
-        clients |= {"ask": partial(answer, client), "complete": client.ask}
+        embedding = EmbeddingClient(replace(server, protocol="chat"))
+        clients |= {
+            "ask": partial(answer, client),
+            "complete": client.ask,
+            "embed": embedding.ask,
+        }
     return clients
 
 

@@ -8,8 +8,9 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import IO
 
-from apps.evals.formats import bfcl, csv_file, nemo_gym, openai_evals, own
+from apps.evals.formats import bfcl, csv_file, datasets, nemo_gym, openai_evals, own
 from apps.evals.formats.rows import Line, Read, RowProblem, TaskRow
 from apps.evals.formats.verifiers_package import package
 
@@ -25,18 +26,30 @@ WRITERS: dict[str, Callable[[Iterable[TaskRow]], Iterator[str]]] = {
     "nemo-gym": nemo_gym.write,
     "csv": csv_file.write,
 }
-FORMATS = tuple(READERS)
+HEAD = 64 * 1024
+FORMATS = (*READERS, *datasets.FORMATS)
 __all__ = [
     "FORMATS",
     "READERS",
     "WRITERS",
     "RowProblem",
     "TaskRow",
+    "format_of",
     "package",
     "read",
     "sniff",
     "write",
 ]
+
+
+def format_of(file: IO[bytes], name: str) -> str | None:
+    """The format of a file by its content; None if no format matches."""
+    head = file.read(HEAD)
+    file.seek(0)
+    found = sniff(name, head)
+    if found in (None, "csv") and (dataset := datasets.recognised(file, name)):
+        return dataset
+    return found
 
 
 def sniff(name: str, head: str | bytes) -> str | None:
@@ -76,12 +89,14 @@ def read(
     A row is read completely or is a problem; a repeated key is a problem. A file without rows is
     one problem. Raises ValueError for an unknown format, or if the format has no `answers`.
     """
-    if format not in READERS:
+    if format not in FORMATS:
         raise ValueError(
             f"Unknown task file format “{format}”. Known formats: {', '.join(FORMATS)}."
         )
     if answers is not None and format != "bfcl":
         raise ValueError(f"An answers file is only used with the format bfcl, not with {format}.")
+    if format in datasets.FORMATS:
+        return _keyed(datasets.read(format, lines))
     return _keyed(bfcl.read(lines, answers) if format == "bfcl" else READERS[format](lines))
 
 

@@ -11,9 +11,11 @@ from apps.evals.canonical import canonical_hash
 from apps.evals.near_duplicates.glyphs import visible
 from workers.lib.checks import CONSTRAINT_VALUES, CONSTRAINTS
 from workers.lib.errors import SpecError
+from workers.lib.graders import validate
 from workers.lib.json_schema import JsonSchema
 from workers.lib.messages import TEXT_PARTS, part_text, read_json
 from workers.lib.patterns import pattern_of
+from workers.lib.typed import FormError
 
 KEY_LENGTH, GROUP_LENGTH = 120, 200
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -28,7 +30,8 @@ ALIASES = {
 EMPTY_REQUEST = "empty. Enter the request that the agent should answer."
 FORMS = (
     '{"tool", "args"}, {"calls": […]}, {"any_call": true}, {"answer": …}, {"constraint": {…}},'
-    ' {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}} or {"rubric": "…"}'
+    ' {"pattern": "…"}, {"schema": {…}}, {"tests": […]}, {"state": {…}}, {"grader": {…}} or'
+    ' {"rubric": "…"}'
 )
 
 
@@ -344,6 +347,13 @@ def _check_schema(value: Any, name: str) -> None:
         raise Bad(name, str(error).removeprefix(f"“{name}” ")) from error
 
 
+def _check_grader(value: Any, name: str) -> None:
+    try:
+        validate(value, name)
+    except FormError as error:
+        raise Bad(error.path, error.problem) from error
+
+
 def _check_objects(value: Any, name: str) -> None:
     for index, item in enumerate(want(value, list, name, "Give a list of objects.")):
         want(item, dict, f"{name}[{index}]", "Give an object.")
@@ -414,6 +424,7 @@ CHECKED: dict[str, Callable[[Any, str], None]] = {
     "any_call": _check_any_call,
     "pattern": _check_pattern,
     "schema": _check_schema,
+    "grader": _check_grader,
     "constraints": _check_objects,
     "ground_truth": _check_objects,
     "state": _check_state,

@@ -8,7 +8,8 @@ a time; formats that join records hold back what may still grow.
 
 from __future__ import annotations
 
-from apps.trajectories.importers.detect import FORMATS, MAPPED, OpenFile, detect, read
+from apps.trajectories.importers.detect import MAPPED, OpenFile, read
+from apps.trajectories.importers.formats import FORMATS
 from apps.trajectories.importers.records import ImportError_
 
-__all__ = ["FORMATS", "MAPPED", "ImportError_", "OpenFile", "detect", "read"]
+__all__ = ["FORMATS", "MAPPED", "ImportError_", "OpenFile", "read"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.dialects import INSTRUCTIONS, as_chat, instructions_beside
 from apps.trajectories.importers.guess import ANSWERS
 from apps.trajectories.importers.mapping import FAILED, WORKED, outcome_text
 from apps.trajectories.importers.records import Record
@@ -16,6 +17,7 @@ from apps.trajectories.importers.shapes import (
     chat_tools,
     digest,
     each,
+    items,
     number,
     obj,
     without_empty,
@@ -45,8 +47,8 @@ DEMONSTRATION = {
 
 
 def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
-    """Rows unchanged; without an id, the content's digest is used; unknown fields go into
-    `metadata.extra`.
+    """Rows unchanged, also requests to Anthropic and Gemini with their system prompt beside the
+    messages; without an id, the content's digest is used; unknown fields go into `metadata.extra`.
     """
     return each(records, _chat)
 
@@ -60,6 +62,17 @@ def _chat(record: dict) -> dict:
         row["id"] = f"chat-{digest(record)}"
     elif isinstance(row["id"], int) and not isinstance(row["id"], bool):
         row["id"] = str(row["id"])
+    if "messages" not in row and isinstance(extra.get("contents"), list):
+        row["messages"] = extra.pop("contents")
+    if isinstance(row.get("messages"), list) and all(
+        isinstance(message, dict) for message in row["messages"]
+    ):
+        if prompt := instructions_beside(extra, row["messages"]):
+            row["messages"] = prompt + row["messages"]
+            extra = {name: value for name, value in extra.items() if name not in INSTRUCTIONS}
+        row["messages"] = as_chat(row["messages"])
+        if any("function" not in obj(tool) for tool in items(row.get("tools"))):
+            row["tools"] = chat_tools(row["tools"])
     if isinstance(row.get("messages"), list) and (name := answer_beside(row["messages"], extra)):
         row["messages"] = row["messages"] + as_turns(extra.pop(name), name, "assistant")
     if extra:
@@ -70,7 +83,7 @@ def _chat(record: dict) -> dict:
 def answer_beside(messages: list, extra: dict) -> str:
     """The field that has the answer to messages that do not end with one."""
     last = obj(messages[-1]) if messages else {}
-    if not last or last.get("role") in ("assistant", "tool"):
+    if not last or last.get("role") in ("assistant", "model", "tool"):
         return ""
     return next(
         (name for name, value in extra.items() if simple(name) in ANSWERS and _is_answer(value)), ""
@@ -94,13 +107,14 @@ def beside(head: Iterable[Record]) -> list[dict[str, Any]]:
     for _, record in head:
         for name, value in record.items() if isinstance(record, dict) else ():
             if (
-                name not in KNOWN
+                name not in (*KNOWN, *INSTRUCTIONS, "contents")
                 and name not in VERDICTS
                 and name not in SCORES
                 and value not in (None, "")
             ):
                 one = found.setdefault(
-                    name, {"name": name, "count": 0, "example": as_text(value)[:120]}
+                    name,
+                    {"name": name, "count": 0, "example": as_text(value)[:120], "kept": True},
                 )
                 one["count"] += 1
     return list(found.values())

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from apps.trajectories.decoding import RowError, clean
+from apps.trajectories.dialects import holds_messages, messages_of, one_turn
 from apps.trajectories.importers.records import ImportError_, Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -37,9 +38,8 @@ from apps.trajectories.importers.shapes import (
     without_empty,
 )
 from apps.trajectories.interruptions import interruption
-from apps.trajectories.otlp.messages import holds_messages, messages_of, one_turn
 from apps.trajectories.otlp.server_state import state_of
-from apps.trajectories.otlp.values import is_cut
+from apps.trajectories.values import is_cut
 
 MAX_GATHERED = 200_000
 VERDICTS = frozenset(
@@ -64,7 +64,7 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
     """
     gathered: dict[str, tuple[int, list[dict]]] = {}
     seen = 0
-    for position, record in _unwrapped(records):
+    for position, record in records:
         try:
             record = require_object(record)
             if not _is_observation(record):
@@ -88,14 +88,6 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
             )
         except RowError as error:
             yield position, error
-
-
-def _unwrapped(records: Iterable[Record]) -> Iterator[Record]:
-    for position, record in records:
-        if isinstance(record, dict) and isinstance(record.get("data"), list) and "id" not in record:
-            yield from ((position, item) for item in record["data"])
-        else:
-            yield position, record
 
 
 def _get(value: dict, name: str) -> Any:

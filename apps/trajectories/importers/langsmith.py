@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.dialects import linked, messages_of
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.records import ImportError_, Record
 from apps.trajectories.importers.shapes import (
@@ -33,10 +34,9 @@ from apps.trajectories.importers.shapes import (
     usage_of_calls,
     without_empty,
 )
-from apps.trajectories.importers.turns import as_arguments, linked
+from apps.trajectories.importers.turns import as_arguments
 from apps.trajectories.interruptions import interruption
-from apps.trajectories.otlp.messages import messages_of
-from apps.trajectories.otlp.values import is_cut
+from apps.trajectories.values import is_cut
 
 MAX_RUNS = 200_000
 VERDICTS = (
@@ -58,7 +58,7 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
     """
     gathered: dict[str, tuple[int, list[dict]]] = {}
     seen = 0
-    for position, record in _unwrapped(records):
+    for position, record in records:
         try:
             run = {key: loose(value) for key, value in require_object(record).items()}
             if not text(run.get("run_type")):
@@ -78,20 +78,6 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
             yield position, _trace(trace, runs)
         except RowError as error:
             yield position, error
-
-
-def _unwrapped(records: Iterable[Record]) -> Iterator[Record]:
-    for position, record in records:
-        inside = (
-            first(record, "runs", "data")
-            if isinstance(record, dict) and "run_type" not in record
-            else None
-        )
-        yield from (
-            ((position, item) for item in inside)
-            if isinstance(inside, list)
-            else ((position, record),)
-        )
 
 
 def _with_children(run: dict) -> list[dict]:
@@ -141,6 +127,11 @@ def _trace(trace: str, runs: list[dict]) -> dict:
                     "runs": len(runs),
                     "metadata": extra,
                     "feedback": obj(root.get("feedback_stats")),
+                    "scores": [
+                        {"name": name, "value": value}
+                        for name, value in _feedback(root).items()
+                        if value is not None
+                    ],
                 }
             ),
         }
@@ -225,10 +216,17 @@ def _tool(run: dict) -> list[dict]:
     ]
 
 
+def _feedback(root: dict) -> dict[str, float | None]:
+    """The mean of each feedback's scores."""
+    return {
+        name: number(first(obj(stats), "avg", "mean") if isinstance(stats, dict) else stats)
+        for name, stats in obj(root.get("feedback_stats")).items()
+    }
+
+
 def _outcome(root: dict) -> dict:
     """Feedback with the name of a verdict decides; then an error of the root; else unknown."""
-    for name, stats in obj(root.get("feedback_stats")).items():
-        value = number(first(obj(stats), "avg", "mean") if isinstance(stats, dict) else stats)
+    for name, value in _feedback(root).items():
         if name.lower() in VERDICTS and value is not None:
             return {
                 "status": "success" if value >= 0.5 else "failure",

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.dialects import linked
 from apps.trajectories.importers.paths import Path, PathError, loose
 from apps.trajectories.importers.records import MAX_RECORD, Record
 from apps.trajectories.importers.shapes import (
@@ -44,10 +45,10 @@ from apps.trajectories.importers.shapes import (
     without_empty,
 )
 from apps.trajectories.importers.turns import (
+    READ_OF_A_TURN,
     SKIP,
     as_arguments,
     called_and_answered,
-    linked,
     next_call,
     role_of,
     role_text,
@@ -439,14 +440,22 @@ class Unread:
 
 @dataclass
 class Report:
-    """What a mapping left behind: values by field, records by column, and rows whose id another row
-    has.
+    """What a mapping left behind: values by field, records by column or path; of `lost` paths,
+    which are inside messages, not even the metadata keeps the values.
     """
 
     unread: dict[str, Unread] = field(default_factory=dict)
     unmapped: Counter[str] = field(default_factory=Counter)
+    lost: set[str] = field(default_factory=set)
     examples: dict[str, str] = field(default_factory=dict)
     records: int = 0
+
+    def leave(self, values: dict[str, Any], lost: bool = False) -> None:
+        """Notes what is not used of a record, by its path."""
+        self.unmapped.update(values.keys())
+        self.lost |= values.keys() if lost else set()
+        for name in values.keys() - self.examples.keys():
+            self.examples[name] = as_text(values[name])[:120]
 
 
 def rows(
@@ -647,6 +656,7 @@ class Mapper:
         if value in (None, "", [], {}):
             raise RowError(path.text, "no messages")
         role, content = self.paths.get("role"), self.paths.get("content")
+        self._leave_of_messages(path.text, value)
         if (role or content) and isinstance(value, list):
             beside = self.paths.get("people")
             people = roles_of_people(beside.get(record)) if beside else {}
@@ -662,6 +672,20 @@ class Mapper:
         if (answer := beside.get("answer")) not in (None, "", [], {}):
             found = found + self._spoken(answer, found, "assistant")
         return linked([message for message in found[:-1] if speaks(message)] + found[-1:])
+
+    def _leave_of_messages(self, path: str, messages: Any) -> None:
+        """Notes what the messages of a conversation hold besides words, calls and speakers."""
+        used = {
+            steps.split(".")[0]
+            for name in ("role", "content")
+            if (steps := self.mapping.fields.get(name))
+        }
+        left: dict[str, Any] = {}
+        for item in messages if isinstance(messages, list) else ():
+            for name, value in obj(item).items():
+                if name not in (*READ_OF_A_TURN, *used) and value not in (None, "", [], {}):
+                    left.setdefault(f"{path}[].{name}", value)
+        self.report.leave(left, lost=True)
 
     def _renamed(
         self, item: Any, role: Path | None, content: Path | None, people: dict[str, str]
@@ -857,9 +881,7 @@ class Mapper:
         """What no field takes: of several records what all say alike once, the rest by record."""
         left = [self._left(record) for record in records]
         for rest in left:
-            self.report.unmapped.update(rest.keys())
-            for name in rest.keys() - self.report.examples.keys():
-                self.report.examples[name] = as_text(rest[name])[:120]
+            self.report.leave(_leaves(rest))
         shared = {
             name: item
             for name, item in left[0].items()
@@ -868,7 +890,7 @@ class Mapper:
         own = [{name: item for name, item in rest.items() if name not in shared} for rest in left]
         return shared | ({"rows": own} if any(own) else {})
 
-    def _left(self, record: dict) -> dict:
+    def _left(self, record: dict) -> dict[str, Any]:
         left = {
             name: item
             for name, item in record.items()
@@ -878,6 +900,18 @@ class Mapper:
             if steps[0] in left:
                 left[steps[0]] = _without(loose(left[steps[0]]), steps[1:])
         return {name: item for name, item in left.items() if item not in ({}, None)}
+
+
+def _leaves(values: dict[str, Any], above: str = "", depth: int = 4) -> dict[str, Any]:
+    """The values by their paths, objects taken apart."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{above}.{name}" if above else name
+        if isinstance(value, dict) and value and depth:
+            found |= _leaves(value, path, depth - 1)
+        elif value not in (None, "", [], {}):
+            found[path] = value
+    return found
 
 
 @dataclass

@@ -59,10 +59,10 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
             raise ImportError_(
                 f"{name} has more than {MAX_SPANS:,} spans. Split it, whole traces together."
             )
-    yield from _assembled(spans, logs)
+    yield from assembled(spans, logs)
 
 
-def _assembled(spans: list[Span], logs: list[LogRecord]) -> Iterator[Row]:
+def assembled(spans: list[Span], logs: list[LogRecord]) -> Iterator[Row]:
     runs = assemble(spans, logs)
     if not runs and spans:
         yield 1, RowError("", f"{len(spans):,} spans, but no model call, agent or tool among them")
@@ -103,7 +103,7 @@ def protobuf_rows(source: Source) -> Iterator[Row]:
                 logs += decode_logs(part, json=False).items
         except DecodeError as error:
             yield number, RowError("", str(error))
-    yield from _assembled(spans, logs)
+    yield from assembled(spans, logs)
 
 
 def _requests(body: bytes) -> Iterator[bytes]:

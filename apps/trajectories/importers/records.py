@@ -12,18 +12,12 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from apps.trajectories.decoding import Cleaner, RowError
+from apps.trajectories.importers.encodings import examples, guesses, wide_encoding
 
 SAMPLE = 256 * 1024
 MAX_MENDED = 20  # replaced characters of a file that are reported one by one
 CHUNK = 1024 * 1024
 MAX_RECORD = 64 * 1024 * 1024
-# UTF-32 first: its little-endian mark begins like that of UTF-16.
-WIDE = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 SPACE = re.compile(r"\s*")
 DECODER = json.JSONDecoder()
 Record = tuple[int, Any]  # (position from 1, a JSON value or a RowError)
@@ -58,23 +52,6 @@ class _Counted:
         return self._head
 
 
-def wide_encoding(head: bytes) -> str:
-    """The encoding of a file in UTF-16 or UTF-32, also where UTF-16 has no byte order mark; "" for
-    any other.
-    """
-    for mark, encoding in WIDE.items():
-        if head.startswith(mark):
-            return encoding
-    head = head[: min(len(head), 400) // 2 * 2]
-    for encoding, zeros, others in (
-        ("utf-16-le", head[1::2], head[::2]),
-        ("utf-16-be", head[::2], head[1::2]),
-    ):
-        if zeros.count(0) * 10 > len(zeros) * 8 and not others.count(0):
-            return encoding
-    return ""
-
-
 class Source:
     """The bytes of a file, gzip or not, with its first `SAMPLE` bytes to look at.
 
@@ -82,11 +59,17 @@ class Source:
     be read, its gzip is broken, or more than `limit` bytes come out of it; with `stop` it ends
     there instead, and says so in `stopped`. `mended` has the first notes about rows that were read
     all the same, [{position, path, warning}]; `mendings` counts them all. `columns`: the names in a
-    table's header.
+    table's header. What it gives is UTF-8, whatever the file's `encoding`: one that was chosen, or
+    the first of `guesses`, where it cannot be known; `examples` shows them.
     """
 
     def __init__(
-        self, file: Readable, name: str, limit: int | None = None, stop: bool = False
+        self,
+        file: Readable,
+        name: str,
+        limit: int | None = None,
+        stop: bool = False,
+        encoding: str = "",
     ) -> None:
         self.name, self.stopped, self.limit, self.may_stop, self._out = name, False, limit, stop, 0
         self.mended: list[dict] = []
@@ -97,13 +80,44 @@ class Source:
         if self._guard(lambda: self._raw.peek(2)) == b"\x1f\x8b":
             self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
         self._decoder: codecs.IncrementalDecoder | None = None
+        self._replaced = False
         self._head = b""
         while len(self._head) < SAMPLE and (data := self._next(SAMPLE - len(self._head))):
             self._head += data
-        if encoding := wide_encoding(self._head):
-            self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-            self._head = self._decoder.decode(self._head).encode("utf-8", "replace")
+        wide = wide_encoding(self._head)
+        self.guesses = [] if wide else guesses(self._head)
+        self.is_encoding_guessed = bool(self.guesses) and not encoding
+        self.examples = examples(self._head, self.guesses)
+        self.encoding = encoding or wide or next(iter(self.guesses), "utf-8")
+        if self.encoding != "utf-8":
+            self._decoder = codecs.getincrementaldecoder(self.encoding)("replace")
+            self._head = self._recoded(self._head)
         self.sample = self._head
+
+    @property
+    def encoding_problem(self) -> str:
+        """Why nothing is stored: nobody has confirmed a guess."""
+        if not self.is_encoding_guessed:
+            return ""
+        return (
+            f"{self.name} is not UTF-8. It may be {', '.join(self.guesses[:4])}: preview it, and"
+            " choose its encoding."
+        )
+
+    def switch(self, file: Readable) -> None:
+        """Goes on with what a program made of the file."""
+        self._file, self._decoder, self._head, self._out = file, None, b"", 0
+        while len(self._head) < SAMPLE and (data := self._next(SAMPLE - len(self._head))):
+            self._head += data
+        self.sample = self._head
+
+    def _recoded(self, data: bytes, final: bool = False) -> bytes:
+        said = self._decoder.decode(data, final)  # type: ignore[union-attr]
+        if "\ufffd" in said and not self._replaced:
+            self._replaced = True
+            warning = f"has bytes that are not {self.encoding}: they are shown as \ufffd"
+            self.note(1, [{"path": "", "warning": warning}])
+        return said.encode("utf-8", "replace")
 
     @property
     def bytes_read(self) -> int:
@@ -126,11 +140,7 @@ class Source:
             data, self._head = self._head[:size], self._head[size:]
             return data
         data = self._next(size)
-        return (
-            self._decoder.decode(data, not data).encode("utf-8", "replace")
-            if self._decoder
-            else data
-        )
+        return self._recoded(data, not data) if self._decoder else data
 
     def _next(self, size: int) -> bytes:
         if self.stopped:

@@ -12,8 +12,8 @@ from typing import Any
 
 from apps.trajectories import costs
 from apps.trajectories.decoding import RowError, clean
+from apps.trajectories.dialects import chat, tool_definitions
 from apps.trajectories.importers.records import Record
-from apps.trajectories.otlp.messages import chat, tool_definitions
 from workers.lib import token_usage
 from workers.lib.messages import native_calls, native_items, tool_names
 

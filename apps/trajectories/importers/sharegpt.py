@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.dialects import linked
 from apps.trajectories.importers.chat import answer_beside, as_turns, said_outcome
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.records import Record
@@ -24,7 +25,7 @@ from apps.trajectories.importers.shapes import (
     text,
     without_empty,
 )
-from apps.trajectories.importers.turns import call, linked, next_call, role_of, turn
+from apps.trajectories.importers.turns import call, next_call, role_of, turn
 
 TALKS = ("conversations", "history", "conversation", "chat_history", "chat_messages")
 OUTCOME = ("is_correct", "is_corrected")

@@ -1,4 +1,4 @@
-"""CSV and Parquet as records: one object a row, by the names of the columns."""
+"""CSV, spreadsheets and Parquet as records: one object a row, by the names of the columns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+from typing import Any
 
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers.records import CHUNK, MAX_RECORD, ImportError_, Record, Source
@@ -20,14 +23,13 @@ DELIMITERS = ",;\t|"
 HINT = re.compile(rf"sep=([{DELIMITERS}])\r?\n", re.IGNORECASE)
 MAX_COLUMNS = 2_000
 TITLES = 12  # lines in which a header is looked for below titles
-PARQUET_MEMORY_MIB = 2_048
+READER_MEMORY_MIB = 2_048
 PARQUET_READER = [sys.executable, "-m", "workers.read_parquet"]
 CRASHED = "{} cannot be read as Parquet: its reader crashed."
-ARCHIVES = {
-    b"PK\x03\x04": "a zip archive or an Excel file",
-    b"%PDF": "a PDF",
-    b"\xd0\xcf\x11\xe0": "an old Excel file",
-}
+SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # xlsx, xlsb and ods; xls
+SHEET_S = 120.0
+SHEET_READER = [sys.executable, "-m", "workers.read_sheet"]
+LINE_END_IN_CELL = "\u2028"  # what the reader writes, so that each row of a sheet is one line
 
 
 def csv_records(source: Source) -> Iterator[Record]:
@@ -35,8 +37,8 @@ def csv_records(source: Source) -> Iterator[Record]:
     refused.
 
     One with fewer cells is noted, and so are a header that is repeated and a title above the
-    header, which are skipped. Text is UTF-8; a line that is not is read as Windows-1252, which is
-    noted. Raises ImportError_ if there is no header.
+    header, which are skipped. A line that is not UTF-8, in a file that otherwise is, is read as
+    Windows-1252, which is noted. Raises ImportError_ if there is no header.
     """
     lines = _Lines(source)
     csv.field_size_limit(MAX_RECORD)
@@ -257,22 +259,67 @@ def parquet_records(source: Source, limit: int | None) -> Iterator[Record]:
     At most `limit` bytes of JSON come out of it: a small file may hold the same value a thousand
     million times.
     """
-    with tempfile.NamedTemporaryFile(prefix="flywheel-", suffix=".parquet") as file:
+    with _reader(source, PARQUET_READER, ".parquet") as process:
+        yield from _parquet_rows(process.stdout or (), source, limit)
+        if not source.stopped and process.wait():
+            raise ImportError_(CRASHED.format(source.name))
+
+
+def sheet_records(source: Source) -> Iterator[Record]:
+    """Rows of the first sheet with cells of a spreadsheet, read as CSV that a process of its own
+    makes of it (`workers.read_sheet`). Raises ImportError_.
+    """
+    with _reader(source, SHEET_READER, "") as process:
+        first = _first_line(process)
+        if "error" in first:
+            raise ImportError_(f"{source.name} cannot be read as a spreadsheet: {first['error']}.")
+        source.switch(process.stdout)  # type: ignore[arg-type]
+        if others := first["others"]:
+            more = ", ".join(f"“{name[:60]}”" for name in others[:5])
+            warning = f"is the sheet “{first['sheet'][:60]}”; not read: {more}"
+            source.note(1, [{"path": "", "warning": warning}])
+        for position, record in csv_records(source):
+            if isinstance(record, dict):
+                record = {
+                    name: cell.replace(LINE_END_IN_CELL, "\n") for name, cell in record.items()
+                }
+            yield position, record
+        if not source.stopped and process.wait():
+            raise ImportError_(
+                f"{source.name} cannot be read as a spreadsheet: its reader crashed."
+            )
+
+
+def _first_line(process: subprocess.Popen) -> dict[str, Any]:
+    """What the reader says first; without memory it may hang, and is ended."""
+    patience = Timer(SHEET_S, process.kill)
+    patience.daemon = True
+    patience.start()
+    try:
+        return json.loads(process.stdout.readline())  # type: ignore[union-attr]
+    except ValueError:
+        return {"error": "its reader crashed"}
+    finally:
+        patience.cancel()
+
+
+@contextmanager
+def _reader(source: Source, command: list[str], suffix: str) -> Iterator[subprocess.Popen]:
+    """A process that prints what is in the file. Raises ImportError_."""
+    with tempfile.NamedTemporaryFile(prefix="flywheel-", suffix=suffix) as file:
         while chunk := source.read(CHUNK):
             file.write(chunk)
         file.flush()
         if source.stopped:
             raise ImportError_(
-                f"{source.name} is too large to be previewed: a Parquet file is read from its end."
+                f"{source.name} is too large to be previewed: such a file is read from its end."
             )
-        command = [*PARQUET_READER, file.name, str(PARQUET_MEMORY_MIB)]
+        command = [*command, file.name, str(READER_MEMORY_MIB)]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as process:
             try:
-                yield from _parquet_rows(process.stdout or (), source, limit)
-                if not source.stopped and process.wait():
-                    raise ImportError_(CRASHED.format(source.name))
+                yield process
             finally:
                 process.kill()
 

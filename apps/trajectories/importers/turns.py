@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.dialects import BLOCKS, linked
 from apps.trajectories.importers.paths import loose
 from apps.trajectories.importers.shapes import as_text, chat_message, first, items, obj, text
 from apps.trajectories.importers.words import SPEAKERS, fold, spellings
-from apps.trajectories.otlp.messages import BLOCKS
-from workers.lib.messages import exchanges
 
 SKIP = "skip"
 ROLES = {
@@ -131,6 +130,19 @@ ANY = "*"  # among the roles of a mapping: every other name
 ROLE_KEYS = ("role", "from", "speaker", "sender", "author", "source", "type", "name")
 SPEAKER_KEYS = ("role", "type", "kind", "name")  # inside an object of the speaker
 CONTENT_KEYS = ("content", "value", "text", "message", "body", "utterance", "parts")
+READ_OF_A_TURN = frozenset(
+    (
+        *ROLE_KEYS,
+        *CONTENT_KEYS,
+        "tool_calls",
+        "tool_call_id",
+        "function_call",
+        "tool_responses",
+        "lc",
+        "kwargs",
+        "id",
+    )
+)
 RESULT_KEYS = (
     "result",
     "output",
@@ -392,17 +404,3 @@ def _why_unread(value: str) -> str:
             " as JSON"
         )
     return "a list that is neither JSON nor as Python or numpy print it. Save the column as JSON"
-
-
-def linked(messages: list[dict], number: int = 1) -> list[dict]:
-    """Calls without an id get one, and replies without one that of the call which they answer (see
-    `exchanges`).
-    """
-    for message in messages:
-        for one in items(message.get("tool_calls")):
-            one["id"] = text(one.get("id")) or f"call_{number}"
-            number += 1
-    for exchange in exchanges(messages):
-        if exchange.result is not None and not exchange.result.get("tool_call_id"):
-            exchange.result["tool_call_id"] = exchange.id
-    return messages

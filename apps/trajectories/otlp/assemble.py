@@ -18,8 +18,8 @@ from apps.trajectories.otlp.links import Links, links_of
 from apps.trajectories.otlp.runs import Group, Node, groups_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call, Thread, threads_of
-from apps.trajectories.otlp.values import kept, label, structured
 from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_SAMPLE
+from apps.trajectories.values import kept, label, structured
 from workers.lib import token_usage
 
 MAX_STEPS = 2_000

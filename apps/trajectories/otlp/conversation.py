@@ -12,7 +12,7 @@ from msgspec import Struct
 from apps.trajectories.otlp.conventions import Reading, values_of
 from apps.trajectories.otlp.runs import Group, Node
 from apps.trajectories.otlp.threads import Call, Thread, print_of
-from apps.trajectories.otlp.values import text
+from apps.trajectories.values import text
 from workers.lib.messages import (
     PROMPT_ROLES,
     RESULT_ROLES,

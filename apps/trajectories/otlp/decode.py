@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
-from apps.trajectories.otlp.values import tidy
+from apps.trajectories.values import tidy
 
 MAX_DEPTH = 32
 MAX_NS = 2**63 - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from apps.trajectories.otlp.values import label, structured
+from apps.trajectories.values import label, structured
 
 PREVIOUS = ("previousresponseid", "previousinteractionid")
 CONVERSATION = "conversation"  # OpenAI's, whose ids begin with `conv_`

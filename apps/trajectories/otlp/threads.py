@@ -15,7 +15,7 @@ import msgspec
 
 from apps.trajectories.otlp.conventions import Reading
 from apps.trajectories.otlp.spans import Span
-from apps.trajectories.otlp.values import structured, text
+from apps.trajectories.values import structured, text
 from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, Message
 
 UNIQUE = 8  # characters of a call's id that is not taken for a mere number, as some servers give

@@ -22,6 +22,7 @@ from apps.core.models import JobState, Project, Role
 from apps.trajectories import uploads
 from apps.trajectories.actions.mappings import delete_mapping, find_mapping, save_mapping
 from apps.trajectories.importers import FORMATS, MAPPED, ImportError_
+from apps.trajectories.importers.formats import TABLE
 from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
 from apps.trajectories.models import ImportMapping, Upload
 from apps.trajectories.pages import mapping_forms
@@ -30,6 +31,7 @@ MAX_UPLOAD = 64 * 1024 * 1024
 SALT = "trajectories.import"
 SAVED = "mapping:"  # before the name of a saved mapping, among the formats
 TOKEN_S = 24 * 3600
+BY_NAME = sorted(TABLE, key=lambda one: one.name)
 
 
 @project_view(Role.ENGINEER)
@@ -75,10 +77,14 @@ def _seen(
     name: str,
     format: str,
     mapping: Mapping | None,
+    encoding: str = "",
 ) -> dict[str, Any]:
-    """The preview, with the token that stands for the file. Raises ImportError_."""
-    seen = uploads.preview(path, name, format, mapping)
+    """The preview, with the token that stands for the file: also for its encoding as it was
+    previewed. Raises ImportError_.
+    """
+    seen = uploads.preview(path, name, format, mapping, encoding)
     token = {"file": path.name, "name": name, "format": seen["format"], "total": seen["total"]}
+    token["encoding"] = seen["encoding"] if seen["encodings"] else ""
     seen["token"] = signing.dumps(
         token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True
     )
@@ -96,7 +102,7 @@ def _seen(
             request.POST.getlist("open"),
             request.POST.get("save_as", "")[:80],
         )
-        seen["saved"] = uploads.saved_mappings(project, path, name)
+        seen["saved"] = uploads.saved_mappings(project, path, name, token["encoding"])
         used = next(
             (
                 one.name
@@ -120,8 +126,11 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
     if (kept := _uploaded_file(request, project)) is None:
         return _gone(request, project)
     path, token = kept
-    mapping = None
-    if saved := request.POST.get("use", ""):
+    format, mapping, encoding = MAPPED, None, token["encoding"]
+    saved = ""
+    if "encoding" in request.POST:  # other texts, perhaps with other columns: all is guessed again
+        format, encoding = "auto", request.POST["encoding"]
+    elif saved := request.POST.get("use", ""):
         try:
             mapping = find_mapping(project, saved)
         except MappingError as error:
@@ -129,12 +138,13 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
     elif request.POST.get("how") != "fields":
         mapping = mapping_forms.read(request.POST)
     elif layout := request.POST.get("as", ""):
-        mapping = uploads.guess_layout(path, token["name"], layout)
+        mapping = uploads.guess_layout(path, token["name"], layout, encoding)
     try:
-        seen = _seen(request, project, path, token["name"], MAPPED, mapping)
+        seen = _seen(request, project, path, token["name"], format, mapping, encoding)
     except ImportError_ as error:
         return _page(request, project, problem=str(error), status=400)
-    seen["guessed"] = seen["guessed"] or (not saved and request.POST.get("guessed") == "1")
+    if "mapping" in seen:
+        seen["guessed"] |= not saved and request.POST.get("guessed") == "1"
     context = {
         "preview": seen,
         "name": token["name"],
@@ -217,7 +227,7 @@ def _page(
     if shown := context.get("upload"):
         context |= _state(shown)
     recent = project.uploads.select_related("created_by")[:20]
-    context |= {"formats": FORMATS, "recent": recent, "limit_mib": MAX_UPLOAD // 2**20}
+    context |= {"formats": BY_NAME, "recent": recent, "limit_mib": MAX_UPLOAD // 2**20}
     context |= {
         "layouts": mapping_forms.LAYOUTS,
         "roles": mapping_forms.ROLES,

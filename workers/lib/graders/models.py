@@ -1,4 +1,6 @@
-"""Graders that ask a model: the request they send, and how its answer is parsed."""
+"""Graders that ask a model, of chat or of embeddings: the request they send, and how its answer is
+parsed.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,11 @@ from workers.lib.typed import plain
 Ask = Callable[[dict], dict]
 """A chat completion: the request's body to the response's body, OpenAI's form. Raises where there
 is no answer.
+"""
+
+Embed = Callable[[dict], dict]
+"""Embeddings: the request's body to the response's body, OpenAI's form. Raises where there are
+none.
 """
 
 STEP = {
@@ -95,3 +102,19 @@ def usage(response: dict) -> dict | None:
         "cached_tokens": (details.get("cached_tokens") if isinstance(details, dict) else 0) or 0,
         "total_tokens": said.get("total_tokens") or 0,
     }
+
+
+def cosine(model: str, text: str, reference: str, embed: Embed | None) -> float:
+    """The cosine of the embeddings of two texts, 0 where it is below. Raises RunError."""
+    if embed is None:
+        raise RunError("model_grader_server_error", "No model is set up for embeddings.")
+    if not text.strip() or not reference.strip():  # which servers refuse to embed
+        return float(text.strip() == reference.strip())
+    try:
+        data = embed({"model": model, "input": [text, reference]})["data"]
+        one, other = (part["embedding"] for part in sorted(data, key=lambda part: part["index"]))
+        product = sum(a * b for a, b in zip(one, other, strict=True))
+        found = product / (math.hypot(*one) * math.hypot(*other))
+    except Exception as error:
+        raise RunError("model_grader_server_error", f"{type(error).__name__}: {error}") from error
+    return max(0.0, min(1.0, found))

@@ -50,8 +50,16 @@ def sample_of(output: str, *, tools: list[dict] | None = None) -> dict:
 class Run:
     """One run of a grader other than a multi grader; its usage is stored next to its reward."""
 
-    def __init__(self, grader: Any, item: dict, sample: dict, ask: models.Ask | None) -> None:
-        self.grader, self.item, self.sample, self.ask = grader, item, sample, ask
+    def __init__(
+        self,
+        grader: Any,
+        item: dict,
+        sample: dict,
+        ask: models.Ask | None,
+        embed: models.Embed | None,
+    ) -> None:
+        self.grader, self.item, self.sample = grader, item, sample
+        self.ask, self.embed = ask, embed
         self.values = {"item": item, "sample": sample}
         self.usage: dict | None = None
         self.sampled: str | None = None
@@ -79,6 +87,8 @@ class Run:
             raise RunError(
                 "other_error", f"text_similarity compares texts of at most {LONGEST:,} characters."
             )
+        if metric == "cosine":
+            return models.cosine(self.grader.model, text, reference, self.embed)
         return METRICS[metric](text, reference)
 
     def _asked(self) -> Any:
@@ -110,7 +120,14 @@ class Run:
             ) from error
 
 
-def run(spec: dict, item: dict, sample: dict, *, ask: models.Ask | None = None) -> GraderResult:
+def run(
+    spec: dict,
+    item: dict,
+    sample: dict,
+    *,
+    ask: models.Ask | None = None,
+    embed: models.Embed | None = None,
+) -> GraderResult:
     """The reward of `sample` (see `sample_of`), in the hosted API's format. Raises FormError for an
     invalid spec.
 
@@ -121,7 +138,7 @@ def run(spec: dict, item: dict, sample: dict, *, ask: models.Ask | None = None) 
     started = time.monotonic()
     parts = grader.graders if isinstance(grader, Multi) else {grader.name or "": grader}
     return _report(
-        grader, [_one(key, part, item, sample, ask) for key, part in parts.items()], started
+        grader, [_one(key, part, item, sample, ask, embed) for key, part in parts.items()], started
     )
 
 
@@ -129,9 +146,16 @@ def type_of(grader: Grader) -> str:
     return str(type(grader).__struct_config__.tag)
 
 
-def _one(key: str, grader: Single, item: dict, sample: dict, ask: models.Ask | None) -> dict:
+def _one(
+    key: str,
+    grader: Single,
+    item: dict,
+    sample: dict,
+    ask: models.Ask | None,
+    embed: models.Embed | None,
+) -> dict:
     """The result of one grader: key, reward, error, model, usage."""
-    work = Run(grader, item, sample, ask)
+    work = Run(grader, item, sample, ask, embed)
     found: dict = {"key": key, "reward": 0.0, "error": None}
     try:
         found["reward"] = work.reward()

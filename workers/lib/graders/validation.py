@@ -12,6 +12,7 @@ from workers.lib.graders.formula import Formula, FormulaError
 from workers.lib.typed import FormError, Number, Text, convert, plain
 
 MAX_SOURCE = 256 << 10
+EMBEDDING_MODEL = "text-embedding-3-large"
 
 
 class Form(Struct, tag_field="type", kw_only=True):
@@ -27,12 +28,15 @@ class StringCheck(Form, tag="string_check"):
 
 
 class TextSimilarity(Form, tag="text_similarity", kw_only=True):
-    """Without `cosine`, which needs embeddings that no server of a project provides."""
+    """`cosine` asks `model` for embeddings; the hosted service named none, so the default is our
+    addition.
+    """
 
     input: str
     reference: str
     evaluation_metric: Literal[
         "bleu",
+        "cosine",
         "fuzzy_match",
         "gleu",
         "meteor",
@@ -44,6 +48,7 @@ class TextSimilarity(Form, tag="text_similarity", kw_only=True):
         "rouge_l",
     ]
     pass_threshold: Number | None = None
+    model: Text | None = None
 
 
 class Message(Struct):
@@ -134,6 +139,9 @@ def _single(grader: Single, path: str, name: str = "") -> Single:
     if isinstance(grader, StringCheck | TextSimilarity):
         for field in ("input", "reference"):
             _check_template(getattr(grader, field), f"{path}.{field}")
+        if isinstance(grader, TextSimilarity):
+            is_cosine = grader.evaluation_metric == "cosine"
+            grader.model = (grader.model or EMBEDDING_MODEL) if is_cosine else None
     elif isinstance(grader, PythonGrader):
         _check_source(grader.source, f"{path}.source")
     else:

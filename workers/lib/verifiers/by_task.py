@@ -11,6 +11,7 @@ from workers.lib.verifiers.base import Guarded, Options, Unavailable, Unscorable
 from workers.lib.verifiers.types import Clients, Rollout, Score, Verifier
 
 FORMS = (
+    ("grader", "openai_grader"),
     ("state", "state"),
     ("any_call", "calls"),
     ("ground_truth", "calls"),

@@ -58,7 +58,7 @@ class PythonOptions(Limited):
 
 
 class GraderOptions(Options):
-    grader: dict
+    grader: dict | None = None
     pass_threshold: Number | None = None
 
 
@@ -363,10 +363,12 @@ def python(spec: dict, clients: Clients, path: str) -> Verifier:
 
 
 def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
-    """`grader` is OpenAI's JSON; clients: `complete(body) -> response` for model graders (or
-    `ask`).
+    """`grader` is OpenAI's JSON; left out, each task has one in its `expected`. Clients:
+    `complete(body) -> response` for model graders (or `ask`), `embed` for cosine similarity.
     """
     found = options(spec, path, GraderOptions)
+    if found.grader is None:
+        return GradedByTask(spec, clients, path)
     grader = validate_grader(found.grader, f"{path}.grader")
     threshold = (
         found.pass_threshold
@@ -376,7 +378,7 @@ def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
     ask = clients.get("complete") or (_complete_by(clients["ask"]) if clients.get("ask") else None)
 
     def grade(item: dict, sample: dict) -> tuple[float, dict[str, float]]:
-        result = run_grader(grader, item, sample, ask=ask)
+        result = run_grader(grader, item, sample, ask=ask, embed=clients.get("embed"))
         errors = result["metadata"]["errors"]
         if errors[
             "sample_parse_error"
@@ -394,6 +396,20 @@ def openai_grader(spec: dict, clients: Clients, path: str) -> Verifier:
         return result["reward"], result["metadata"]["scores"]
 
     return Graded(grade, threshold)
+
+
+class GradedByTask(Guarded):
+    """The grader in a task's `expected`."""
+
+    def __init__(self, spec: dict, clients: Clients, path: str) -> None:
+        self.spec, self.clients, self.path = spec, clients, path
+
+    def judge(self, rollout: Rollout) -> Score:
+        grader = rollout.expected.get("grader")
+        if not isinstance(grader, dict):
+            raise Unscorable("The task's “expected” has no grader.")
+        verifier = openai_grader(self.spec | {"grader": grader}, self.clients, self.path)
+        return verifier.score(rollout)
 
 
 def _complete_by(ask: Callable[[list[dict]], str]) -> Callable[[dict], dict]:

@@ -23,6 +23,7 @@ from apps.trajectories.actions.mappings import (
 )
 from apps.trajectories.importers import FORMATS, MAPPED, ImportError_, OpenFile, batches, read
 from apps.trajectories.importers.batches import Summary
+from apps.trajectories.importers.encodings import ENCODINGS
 from apps.trajectories.importers.mapping import Mapping, MappingError, as_json, load
 from apps.trajectories.importers.sources import open_source, size_of
 
@@ -56,6 +57,11 @@ class Command(BaseCommand):
             metavar="NAME",
             help="Save the mapping given with --mapping, or the guess, in the project",
         )
+        parser.add_argument(
+            "--encoding",
+            choices=tuple(ENCODINGS),
+            help="Of files that are not UTF-8; --dry-run shows a guess",
+        )
         parser.add_argument("--project", required=True, metavar="SLUG")
         parser.add_argument(
             "--dry-run", action="store_true", help="Validate all rows without storing them"
@@ -80,8 +86,13 @@ class Command(BaseCommand):
         def opened(name: str) -> Iterator[OpenFile]:
             with open_source(name) as file:
                 reading = read(
-                    file, "standard input" if name == "-" else name, format, mapping=mapping
+                    file,
+                    "standard input" if name == "-" else name,
+                    format,
+                    mapping=mapping,
+                    encoding=options["encoding"] or "",
                 )
+                self._check_encoding(reading, dry_run)
                 if reading.mapping:
                     self._show_mapping(reading, target, options["save_mapping"])
                     if reading.problem or (reading.guessed and not dry_run):
@@ -96,6 +107,16 @@ class Command(BaseCommand):
         with _Bar(files) as bar:
             summary = batches.run(files, opened, store_rows, bar.show)
         self._report(summary, target, dry_run)
+
+    def _check_encoding(self, reading: OpenFile, dry_run: bool) -> None:
+        """Raises ImportError_ where nobody has chosen it, and it cannot be known."""
+        source = reading.source
+        if not source.is_encoding_guessed:
+            return
+        for one in source.examples:
+            self.stdout.write(f"{reading.name}: {one['name']}: {one['example']}")
+        if not dry_run:
+            raise ImportError_(f"{source.encoding_problem} Import with --encoding NAME.")
 
     def _show_mapping(self, reading: OpenFile, project: Project, save_as: str | None) -> None:
         """A guess as JSON, ready to be corrected and given back with --mapping."""

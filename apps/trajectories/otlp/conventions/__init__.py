@@ -11,6 +11,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from apps.trajectories.dialects import (
+    Message,
+    holds_messages,
+    messages_of,
+    one_turn,
+    reply_text,
+    tool_definitions,
+)
 from apps.trajectories.otlp.conventions import (
     frameworks,
     genai,
@@ -36,17 +44,9 @@ from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
 from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
 from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
 from apps.trajectories.otlp.conventions.vercel import VERCEL
-from apps.trajectories.otlp.messages import (
-    Message,
-    holds_messages,
-    messages_of,
-    one_turn,
-    reply_text,
-    tool_definitions,
-)
 from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.otlp.values import is_cut, label, number, structured, text
+from apps.trajectories.values import is_cut, label, number, structured, text
 from workers.lib.token_usage import parse, plain_name
 
 __all__ = [

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from apps.trajectories.dialects import Message, messages_of, one_turn
 from apps.trajectories.interruptions import interruption
-from apps.trajectories.otlp.messages import Message, messages_of, one_turn
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.otlp.values import label, nest, number, structured, text
+from apps.trajectories.values import label, nest, number, structured, text
 from workers.lib.token_usage import Usage
 
 Attributes = dict[str, Any]

@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from apps.trajectories.dialects import Message, tool_call
 from apps.trajectories.otlp.conventions.base import Spoken
-from apps.trajectories.otlp.messages import Message, tool_call
-from apps.trajectories.otlp.values import label, python_literal, structured, text, tidy
+from apps.trajectories.values import label, python_literal, structured, text, tidy
 from workers.lib.messages import text_of
 
 CALLING, OBSERVED, FAILED = "Calling tools:\n", "Observation:\n", "Error:\n"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from apps.trajectories.dialects import ROLES, Message, chat, messages_of, one_turn
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
     Convention,
@@ -13,8 +14,7 @@ from apps.trajectories.otlp.conventions.base import (
     first,
     first_choice,
 )
-from apps.trajectories.otlp.messages import ROLES, Message, chat, messages_of, one_turn
-from apps.trajectories.otlp.values import label, nest, structured
+from apps.trajectories.values import label, nest, structured
 
 OPERATIONS = {
     "chat": "model",

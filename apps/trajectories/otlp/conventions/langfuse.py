@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from apps.trajectories.otlp.conventions.base import Convention, Spoken, kind_in, problem_of
-from apps.trajectories.otlp.values import label, number, structured, text
+from apps.trajectories.values import label, number, structured, text
 from workers.lib.token_usage import parse
 
 KINDS = {

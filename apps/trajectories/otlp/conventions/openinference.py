@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from apps.trajectories.otlp.conventions.base import Convention, Spoken, flattened, kind_in
-from apps.trajectories.otlp.values import label, nest, structured
+from apps.trajectories.values import label, nest, structured
 
 KINDS = {
     "LLM": "model",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apps.trajectories.otlp.conventions import genai
 from apps.trajectories.otlp.conventions.base import Convention, Spoken, first
-from apps.trajectories.otlp.values import label, structured
+from apps.trajectories.values import label, structured
 
 ALL_MESSAGES = ("pydantic_ai.all_messages", "all_messages_events")
 TOOLS = "model_request_parameters"

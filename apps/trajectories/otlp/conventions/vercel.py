@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from apps.trajectories.otlp.conventions.base import Convention, Spoken, first
-from apps.trajectories.otlp.values import structured
+from apps.trajectories.values import structured
 
 INPUT, TOOLS, CALLS = "ai.prompt.messages", "ai.prompt.tools", "ai.response.toolCalls"
 SAID = ("ai.response.text", "ai.response.object")

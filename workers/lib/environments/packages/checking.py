@@ -39,6 +39,7 @@ EXPECTED = {
     "calls",
     "constraint",
     "constraints",
+    "grader",
     "ground_truth",
     "ordered",
     "pattern",

@@ -1,8 +1,9 @@
 """Messages of any shape to OpenAI chat messages.
 
 Read are: OpenAI chat and Responses items, OTel GenAI parts, OpenInference's nesting, events by
-name, Anthropic and Vercel content blocks, Gemini parts, LangChain's serialised messages, and
-objects that wrap any of these.
+name, Anthropic and Vercel content blocks, Vercel's UI messages, Gemini parts, ShareGPT's turns,
+LangChain's serialised messages, and objects that wrap any of these. OTLP, REST (`as_chat`) and
+imports all convert here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from apps.trajectories.otlp.values import (
+from apps.trajectories.values import (
     Part,
     cut_text,
     dumps,
@@ -27,22 +28,20 @@ from workers.lib.messages import (
     REASONING_PARTS,
     Message,
     content_text,
+    exchanges,
     is_reasoning,
     part_text,
 )
 
+OWN_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 ROLES = {
-    "system": "system",
-    "developer": "developer",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "function",
+    **{role: role for role in OWN_ROLES},
     "human": "user",
     "ai": "assistant",
     "model": "assistant",
     "bot": "assistant",
     "chatbot": "assistant",
+    "gpt": "assistant",
     "choice": "assistant",
     "HumanMessage": "user",
     "AIMessage": "assistant",
@@ -146,13 +145,13 @@ def messages_of(
             if name in ALTERNATIVES and isinstance(inner, list):
                 inner = inner[:1]
             found = messages_of(inner, role, cut=cut)
-            return (_instructions_beside(value, found) if name in REQUESTS else []) + found
+            return (instructions_beside(value, found) if name in REQUESTS else []) + found
     return [{"role": role, "content": dumps(value)}]
 
 
-def _instructions_beside(value: dict, messages: list[Message]) -> list[Message]:
+def instructions_beside(value: dict, messages: list[Message]) -> list[Message]:
     """The system prompt that a request has beside its messages (Anthropic, Gemini, Responses)."""
-    if any(message["role"] in PROMPT_ROLES for message in messages):
+    if any(message.get("role") in PROMPT_ROLES for message in messages):
         return []
     places = [value, *(value[name] for name in ("config",) if isinstance(value.get(name), dict))]
     found = next(
@@ -175,6 +174,47 @@ def _messages_seen(
                 return messages_of(value, role)
             seen[raw] = chat(item, role, cut)
     return [message for raw in raws for message in seen[raw]]
+
+
+def as_chat(messages: list) -> list:
+    """The messages with those of other dialects as OpenAI's, and their calls and replies linked;
+    the same list if all are OpenAI's.
+    """
+    if not all(isinstance(message, dict) for message in messages) or not any(
+        map(is_foreign, messages)
+    ):
+        return messages
+    turns = [chat(message, "user") if is_foreign(message) else [message] for message in messages]
+    return linked(one_turn([message for turn in turns for message in turn]))
+
+
+def is_foreign(message: dict) -> bool:
+    """Whether a message is of a known dialect other than OpenAI chat."""
+    role, content = message.get("role"), message.get("content")
+    if role not in OWN_ROLES:
+        return _is_message(message) and (role is None or (isinstance(role, str) and role in ROLES))
+    if isinstance(message.get("parts"), list):
+        return content is None or isinstance(content, str)
+    return isinstance(content, list) and any(
+        isinstance(part, dict) and (_is_call(part) or _is_reply(part) or _is_ui_tool(part))
+        for part in content
+    )
+
+
+def linked(messages: list[Message], number: int = 1) -> list[Message]:
+    """Calls without an id get one, and replies without one that of the call which they answer (see
+    `exchanges`).
+    """
+    for message in messages:
+        calls = message.get("tool_calls")
+        for one in calls if isinstance(calls, list) else ():
+            if isinstance(one, dict):
+                one["id"] = label(one.get("id")) or f"call_{number}"
+                number += 1
+    for exchange in exchanges(messages):
+        if exchange.result is not None and not exchange.result.get("tool_call_id"):
+            exchange.result["tool_call_id"] = exchange.id
+    return messages
 
 
 def holds_messages(value: Any) -> bool:
@@ -233,6 +273,7 @@ def _is_message(value: dict) -> bool:
         or "role" in value
         or "event.name" in value
         or "parts" in value
+        or ("from" in value and "value" in value)
     ):
         return True
     kind = _kind(value)
@@ -258,7 +299,8 @@ def _is_thought(part: dict) -> bool:
 
 def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message]:
     """One message of any shape as chat messages: tool replies first, each its own, then the turn
-    itself. Content whose JSON breaks off is added to `cut`.
+    itself; where it goes on after replies to calls of its own, the turns one after the other.
+    Content whose JSON breaks off is added to `cut`.
     """
     name = message.get("event.name")
     message = _unwrapped(message)
@@ -282,15 +324,15 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
     if isinstance(message.get("function_call"), dict):
         turn.calls += [call for call in (tool_call(message["function_call"]),) if call]
     role = "assistant" if turn.calls else role
-    if role in ("tool", "function") and not turn.replies:
+    if role in ("tool", "function") and not turn.before:
         several = message.get("tool_call_ids")
         found = message.get("tool_call_id") or next(
             iter(several if isinstance(several, list) else ()), None
         )
         found = found or message.get("id") or message.get("call_id")
         return [_reply(found, turn.content(), message.get("name"))]
-    if turn.replies and not turn.blocks and not turn.calls:
-        return turn.replies
+    if turn.before and not turn.blocks and not turn.calls:
+        return turn.before
     built: Message = {"role": role, "content": turn.content()}
     if turn.calls:
         built["tool_calls"] = turn.calls
@@ -298,12 +340,12 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
         "role" in message
         and isinstance(message.get("name"), str)
         and message["name"]
-        and not turn.replies
+        and not turn.before
     ):
         built["name"] = message["name"]
     if role == "assistant" and built["content"] is None and not turn.calls:
-        return turn.replies
-    return [*turn.replies, built]
+        return turn.before
+    return [*turn.before, built]
 
 
 def _unwrapped(message: dict) -> dict:
@@ -321,14 +363,14 @@ def _unwrapped(message: dict) -> dict:
 def _role(message: dict, event_name: Any, default: str) -> str:
     if isinstance(event_name, str) and event_name.startswith("gen_ai."):
         default = ROLES.get(event_name.split(".")[1], default)
-    for found in (message.get("role"), message.get("type")):
+    for found in (message.get("role"), message.get("from"), message.get("type")):
         if isinstance(found, str) and (found in ROLES or found.lower() in ROLES):
             return ROLES.get(found) or ROLES[found.lower()]
     return default
 
 
 def _parts(message: dict, cut: list[str] | None = None) -> list:
-    for name in ("parts", "contents", "content", "blocks", "summary", "text"):
+    for name in ("parts", "contents", "content", "blocks", "summary", "text", "value"):
         found = message.get(name)
         if found is not None and found != "" and found != []:
             if isinstance(found, str) and found[:1] == "[":
@@ -356,13 +398,70 @@ def _listed(value: Any) -> list:
     return value if isinstance(value, list) else []
 
 
+def _is_call(part: dict) -> bool:
+    kind = _kind(part)
+    return (
+        kind in CALLS
+        or kind.endswith("_tool_use")  # of a server's own tools: mcp_tool_use
+        or "functionCall" in part
+        or isinstance(part.get("toolUse"), dict)
+        or (not kind and ("function_call" in part or "tool_kwargs" in part))
+    )
+
+
+def _is_reply(part: dict) -> bool:
+    kind = _kind(part)
+    return (
+        kind in REPLIES
+        or kind.endswith("_tool_result")  # web_search_tool_result, mcp_tool_result …
+        or "functionResponse" in part
+        or "function_response" in part
+        or isinstance(part.get("toolResult"), dict)
+    )
+
+
+def _is_ui_tool(part: dict) -> bool:
+    """A part of Vercel's UI messages that is a call and, once there is one, its result."""
+    kind = part.get("type")
+    return isinstance(part.get("toolInvocation"), dict) or (
+        isinstance(kind, str)
+        and isinstance(part.get("state"), str)
+        and (kind.startswith("tool-") or kind == "dynamic-tool")
+        and _kind(part) not in CALLS | REPLIES
+    )
+
+
 class _Turn:
-    """What the parts of one message add up to."""
+    """What the parts of one message add up to. `before`: replies, and the turns that they
+    answer."""
 
     def __init__(self) -> None:
         self.blocks: list[dict] = []
         self.calls: list[dict] = []
-        self.replies: list[Message] = []
+        self.before: list[Message] = []
+
+    def reply(self, reply: Message) -> None:
+        if self.calls:
+            turn = {"role": "assistant", "content": self.content(), "tool_calls": self.calls}
+            self.before.append(turn)
+            self.blocks, self.calls = [], []
+        self.before.append(reply)
+
+    def ui_tool(self, part: dict) -> None:
+        part = part.get("toolInvocation") or part
+        kind = part.get("type")
+        name = kind.removeprefix("tool-") if isinstance(kind, str) else None
+        call = tool_call({"name": part.get("toolName") or name} | part)
+        if call is None:
+            return
+        self.calls.append(call)
+        answer = next(
+            (part[key] for key in ("output", "result", "errorText") if part.get(key) is not None),
+            None,
+        )
+        if answer is not None:
+            reply = _reply(part.get("toolCallId"), answer, call["function"]["name"])
+            self.reply(reply | {"is_error": True} if part.get("errorText") else reply)
 
     def add(self, part: Any) -> None:
         if not isinstance(part, dict):
@@ -372,23 +471,20 @@ class _Turn:
         inner = part.get("message_content")
         part = inner if isinstance(inner, dict) else part
         kind = _kind(part)
+        if kind == "step_start":  # Vercel's mark between two model calls
+            return
         if _is_thought(part):
             self.blocks.append({"type": "reasoning", "text": text(_words_of(part))})
+        elif kind in TEXTS and _words_of(part) == "":
+            return
         elif kind in TEXTS or (not kind and ("text" in part or "content" in part)):
             self.blocks.append({"type": "text", "text": text(_words_of(part))})
-        elif (
-            kind in CALLS
-            or "functionCall" in part
-            or isinstance(part.get("toolUse"), dict)
-            or (not kind and ("function_call" in part or "tool_kwargs" in part))
-        ):
+        elif _is_ui_tool(part):
+            self.ui_tool(part)
+        elif _is_call(part):
             self.calls += [call for call in (tool_call(part),) if call]
-        elif (
-            kind in REPLIES
-            or "functionResponse" in part
-            or isinstance(part.get("toolResult"), dict)
-        ):
-            self.replies.append(tool_reply(part))
+        elif _is_reply(part):
+            self.reply(tool_reply(part))
         elif kind in REASONING_PARTS:
             words = _words_of(part)
             if said := content_text(words) if isinstance(words, list) else text(words):
@@ -419,11 +515,12 @@ def one_turn(messages: list[Message]) -> list[Message]:
     joined: list[Message] = []
     for message in messages:
         before = joined[-1] if joined else None
-        if before is None or before["role"] != "assistant" or message["role"] != "assistant":
+        if before is None or not before.get("role") == message.get("role") == "assistant":
             joined.append(message)
         elif _only_reasons(before):
-            joined[-1] = message | {"content": [*before["content"], *_blocks(message["content"])]}
-        elif message.get("tool_calls") and message["content"] is None:
+            content = [*before["content"], *_blocks(message.get("content"))]
+            joined[-1] = message | {"content": content}
+        elif message.get("tool_calls") and message.get("content") is None:
             calls = [*before.get("tool_calls", ()), *message["tool_calls"]]
             joined[-1] = before | {"tool_calls": calls}
         else:
@@ -432,7 +529,7 @@ def one_turn(messages: list[Message]) -> list[Message]:
 
 
 def _only_reasons(message: Message) -> bool:
-    content = message["content"]
+    content = message.get("content")
     is_thought = isinstance(content, list) and all(map(is_reasoning, content))
     return is_thought and not message.get("tool_calls")
 
@@ -449,7 +546,7 @@ def tool_call(raw: Any) -> dict | None:
     """
     if not isinstance(raw, dict):
         return None
-    for name in ("tool_call", "functionCall", "toolUse"):
+    for name in ("tool_call", "functionCall", "function_call", "toolUse"):
         if isinstance(raw.get(name), dict):
             raw = raw[name]
     function = raw.get("function")
@@ -486,7 +583,7 @@ CALL_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId",
 
 
 def tool_reply(part: dict) -> Message:
-    for name in ("functionResponse", "toolResult"):
+    for name in ("functionResponse", "function_response", "toolResult"):
         if isinstance(part.get(name), dict):
             part = part[name]
     found = next((part[k] for k in CALL_IDS if part.get(k)), None)
@@ -494,7 +591,8 @@ def tool_reply(part: dict) -> Message:
         (part[k] for k in ("result", "response", "output", "content") if part.get(k) is not None),
         None,
     )
-    return _reply(found, said, part.get("name") or part.get("toolName"))
+    reply = _reply(found, said, part.get("name") or part.get("toolName"))
+    return reply | {"is_error": True} if part.get("is_error") is True else reply
 
 
 def _reply(identity: Any, said: Any, name: Any = None) -> Message:
@@ -534,11 +632,16 @@ def tool_definitions(value: Any) -> list[dict]:
     value = structured(value)
     if isinstance(value, dict):
         value = value.get("function_tools") or value.get("tools") or [value]
-    return (
-        [tool for raw in value if (tool := _definition(structured(raw)))]
-        if isinstance(value, list)
-        else []
-    )
+    raws = [structured(raw) for raw in value] if isinstance(value, list) else []
+    return [tool for raw in raws for one in _declared(raw) if (tool := _definition(one))]
+
+
+def _declared(raw: Any) -> list:
+    """A tool, or the functions of Gemini's tool, which has several."""
+    for name in ("functionDeclarations", "function_declarations"):
+        if isinstance(raw, dict) and isinstance(raw.get(name), list):
+            return raw[name]
+    return [raw]
 
 
 def _definition(raw: Any) -> dict | None:
