@@ -10,6 +10,7 @@ urlpatterns = [
     path("", include("apps.core.accounts.urls")),
     path("", include("apps.trajectories.otlp_urls")),
     path("api/", include("apps.trajectories.api_urls")),
+    path("api/v1/", include("apps.trajectories.operation_urls")),
     path("api/v1/", include("apps.core.api_urls")),
     path("", include("apps.notifications.urls")),
     path("api/v1/", include("apps.webhooks.api_urls")),

@@ -28,7 +28,17 @@ function drawCharts(scope, drawn = "") {
       layout[name] = { ...axis, ...(figure.layout[name] || {}) };
     thinTicks(layout.xaxis, box.clientWidth);
     Plotly.react(box, figure.data, layout, { displayModeBar: false, responsive: true });
+    if (figure.data.some((trace) => trace.meta?.links) && !box.matches(".leads")) {
+      box.classList.add("leads");
+      box.on("plotly_click", followPoint);
+    }
   }
+}
+
+// What a bar or point stands for is a link away: `meta.links` of its trace, queries of this page.
+function followPoint({ points: [point] }) {
+  const to = point.data.meta.links[point.pointIndex];
+  if (to?.startsWith("?")) location.href = to;
 }
 
 // Ticks stand apart on a phone too: each needs some 52 pixels, and names beside the chart leave less room for them.

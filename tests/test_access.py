@@ -51,6 +51,8 @@ from apps.teamwork.actions import add_comment
 from apps.teamwork.targets import kind_named
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
+from apps.trajectories.actions.alerts import NewAlert
+from apps.trajectories.actions.alerts import add as add_alert
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.redaction import add as add_rule
 from apps.trajectories.models import Arrival, Trace, Upload
@@ -220,6 +222,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
         by=by,
     )
     cluster = make_cluster(trajectory.failure)
+    alert = add_alert(project=project, by=by, given=NewAlert(name="a", measure="cost", line=1.0))
     rays = add_cluster(
         project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
@@ -253,6 +256,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
                 ("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk
             ),
             "core:audit_export": "csv",
+            "trajectories:alert": alert.pk,
             **dict.fromkeys(
                 ("core:manage", "core:object_rename", "core:object_archive", "core:object_delete"),
                 ("set", str(draft.pk)),
@@ -804,6 +808,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "trajectories:bulk_undo",
         "trajectories:bulk_keep",
         "trajectories:feedback",
+        "trajectories:score_give",
         "reviews:queue",
         "reviews:item",
         "reviews:step",
@@ -944,7 +949,9 @@ def test_every_api_route_opens_to_keys_of_its_role_and_those_above(
             continue
         answer = call(name, method, secret)
         if role == least:
-            assert answer.status_code not in (401, 405) and ONLY not in answer.content.decode(), (
+            assert (
+                answer.status_code not in (401, 405) and ONLY not in answer.getvalue().decode()
+            ), (
                 name,
                 method,
             )

@@ -54,6 +54,8 @@ class Topic(models.TextChoices):
     JOINED = "invitation.accepted", "Someone accepts your invitation"
     KEY_EXPIRES = "key.expiring", "An API key is about to expire"
     SERVER_DOWN = Event.SERVER_DOWN, "A model server stops answering"
+    ALERT_FIRED = Event.ALERT_FIRED, "An alert over runs, steps or scores fires"
+    ALERT_RECOVERED = Event.ALERT_RECOVERED, "An alert recovers"
 
 
 @dataclass(frozen=True)
@@ -93,4 +95,6 @@ RULES = {
     Topic.JOINED: Rule("Administration", Role.OWNER),
     Topic.KEY_EXPIRES: Rule("Administration", Role.OPERATOR, by_mail=True),
     Topic.SERVER_DOWN: Rule("Administration", Role.OPERATOR, by_mail=True),
+    Topic.ALERT_FIRED: Rule("Production", Role.ENGINEER, by_mail=True),
+    Topic.ALERT_RECOVERED: Rule("Production", Role.ENGINEER),
 }

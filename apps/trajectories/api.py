@@ -28,9 +28,9 @@ from apps.trajectories.actions import deletions, store
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
-from apps.trajectories.filters import apply_filters
+from apps.trajectories.filters import SORTS, apply_filters
 from apps.trajectories.models import Trajectory, with_content
-from apps.trajectories.ordering import SORTED, SORTS, page_of
+from apps.trajectories.ordering import SORTED, page_of
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, Named
 from apps.trajectories.shown import runs_shown

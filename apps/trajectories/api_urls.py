@@ -2,7 +2,7 @@ from django.urls import path, register_converter
 from django.urls.converters import StringConverter
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from apps.trajectories import api, imports_api, metrics_api
+from apps.trajectories import api, imports_api, metrics_api, scores_api, steps_api
 
 
 class AnyText(StringConverter):
@@ -17,6 +17,12 @@ urlpatterns = [
     path("v1/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
     path("v1/metrics/", metrics_api.metrics, name="metrics"),
+    path("v1/steps/", steps_api.steps, name="steps"),
+    path("v1/steps/metrics/", steps_api.metrics, name="steps_metrics"),
+    path("v1/steps/export/", steps_api.export, name="steps_export"),
+    path("v1/scores/", scores_api.scores, name="scores"),
+    path("v1/scores/metrics/", scores_api.metrics, name="scores_metrics"),
+    path("v1/scores/export/", scores_api.export, name="scores_export"),
     path("v1/imports/", imports_api.imports, name="imports"),
     path("v1/imports/<uuid:pk>/", imports_api.one_import, name="import"),
     path("v1/import-mappings/", imports_api.mappings, name="import_mappings"),

@@ -18,7 +18,7 @@ from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.trajectories import contents, tombstones
-from apps.trajectories.actions import deletions, feedback, store
+from apps.trajectories.actions import deletions, feedback, scores, store
 from apps.trajectories.decoding import Decoded
 from apps.trajectories.models import (
     Cause,
@@ -328,6 +328,7 @@ def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> Non
         if heir and heir != row.external_id:
             moved[row.external_id] = heir
     feedback.move(project, moved)
+    scores.move(project, moved)
     now = {run.key for run in runs}
     if gone := [row for row in stored if row.external_id not in now]:
         store.remove(project, gone)

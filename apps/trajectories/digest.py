@@ -1,5 +1,5 @@
-"""What happens in the seconds after trajectories arrived: roll-ups, filter choices, full text. Each
-arrival once.
+"""What happens in the seconds after trajectories arrived: roll-ups, filter choices, full text,
+steps. Each arrival once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, connection, transaction
@@ -20,10 +20,13 @@ from apps.core.bus import Event, publish
 from apps.core.locks import ProjectLock
 from apps.core.postgres import array
 from apps.core.waking import Waker
-from apps.trajectories import contents
+from apps.trajectories import contents, step_store
+from apps.trajectories.actions import scores
 from apps.trajectories.metrics import cell_store
-from apps.trajectories.models import Arrival, Content, Facet, HourlyCount, SearchText
+from apps.trajectories.models import Arrival, Content, Facet, HourlyCount, SearchText, Trajectory
 from apps.trajectories.rollups import KIND, SUMS, Counts
+from apps.trajectories.scores import Came, of_metadata
+from apps.trajectories.steps import Reader, Step
 from flywheel.outages import is_transient
 from workers.lib.messages import is_example, is_prompt, unread_calls
 
@@ -124,7 +127,7 @@ def _digest(arrivals: list[Arrival]) -> None:
         _add_hours(project, counts)
         cell_store.add(project, counts)
         _add_facets(project, counts)
-        _index(list(touched[project]))
+        _index(project, list(touched[project]))
         publish(RunsDigested(project, counts, list(touched[project])))
     Arrival.objects.filter(pk__in=[arrival.pk for arrival in arrivals]).delete()
 
@@ -165,36 +168,69 @@ def _add_facets(project: int, counts: Counts) -> None:
     facets.filter(value__in={value for _, value in given}, trajectories=0).delete()
 
 
-def _index(touched: list[UUID]) -> None:
-    texts: list[tuple[UUID, str]] = []
+def _index(project: int, touched: list[UUID]) -> None:
+    """Writes the words and the steps of runs, for which each is decoded once."""
+    read: list[Read] = []
     size = 0
     wanted = sorted(touched)
     for some in (wanted[at : at + READ_AT_ONCE] for at in range(0, len(wanted), READ_AT_ONCE)):
+        rows = Trajectory.objects.filter(pk__in=some).values(
+            "pk", "external_id", *step_store.OF_A_RUN
+        )
+        runs = {row["pk"]: row for row in rows}
         found = Content.objects.filter(trajectory_id__in=some).order_by("trajectory_id", "first")
         parts = found.values_list("trajectory_id", "data").iterator(chunk_size=READ_AT_ONCE)
+        step_store.delete(project, some)
         gone = set(some)
         for pk, of_one in groupby(parts, itemgetter(0)):
+            if pk not in runs:
+                continue
             gone.discard(pk)
-            texts.append((pk, _text_of(data for _, data in of_one)))
-            size += len(texts[-1][1])
+            read.append(_read(pk, runs[pk], (data for _, data in of_one)))
+            size += len(read[-1].text)
             if size >= WRITTEN_AT_ONCE:
-                _write(texts)
-                texts, size = [], 0
+                _write_all(project, read)
+                read, size = [], 0
         # Deleted while an earlier digest wrote their words.
         SearchText.objects.filter(trajectory_id__in=gone).delete()
-    if texts:
-        _write(texts)
+    if read:
+        _write_all(project, read)
 
 
-def _text_of(parts: Iterable[bytes]) -> str:
-    """What is searched in one trajectory, of a long one the beginning."""
+class Read(NamedTuple):
+    """A run that was read: `text` is what is searched in it, of a long one the beginning."""
+
+    pk: UUID
+    run: dict[str, Any]
+    text: str
+    steps: list[Step]
+    scores: list[Came]
+
+
+def _read(pk: UUID, run: dict[str, Any], parts: Iterable[bytes]) -> Read:
     pieces: list[str] = []
     room = TEXT_LIMIT
+    reader: Reader | None = None
+    came: list[Came] = []
     for data in parts:
+        content = contents.unpack(data)
+        if reader is None:
+            reader, came = Reader(run, content["metadata"]), of_metadata(content["metadata"])
+        reader.read(content["messages"])
         if room > 0:
-            pieces.append(" ".join(words_of(contents.unpack(data)["messages"]))[:room])
+            pieces.append(" ".join(words_of(content["messages"]))[:room])
             room -= len(pieces[-1]) + 1
-    return " ".join(pieces)
+    return Read(pk, run, " ".join(pieces), reader.steps() if reader else [], came)
+
+
+def _write_all(project: int, read: list[Read]) -> None:
+    scores.replace_with_runs(
+        project,
+        {one.pk: one.run["external_id"] for one in read},
+        ((one.pk, came) for one in read for came in one.scores),
+    )
+    step_store.write(project, ((one.pk, one.run, one.steps) for one in read))
+    _write([(one.pk, one.text) for one in read])
 
 
 def _write(texts: list[tuple[UUID, str]]) -> None:

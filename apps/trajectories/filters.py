@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.search import SearchQuery
+from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce
@@ -25,6 +26,7 @@ from apps.trajectories.ids import floor_of
 from apps.trajectories.models import (
     CostBasis,
     Outcome,
+    Score,
     SearchText,
     TrajectoryKey,
     UploadedTrajectory,
@@ -53,6 +55,7 @@ TERMS = {
 RANGES = {
     "cost": ("cost_usd", 1.0),
     "latency": ("latency_ms", 1000.0),  # given in seconds
+    "tokens": ("tokens", 1.0),
     "cached": ("cache_read_tokens", 1.0),
     "cache_write": ("cache_write_tokens", 1.0),
     "reasoning": ("reasoning_tokens", 1.0),
@@ -93,6 +96,9 @@ LABELS = {
     "reasoning": "Reasoning tokens",
     "messages": "Messages",
     "reward": "Reward",
+    "score": "Score",
+    "score_is": "Score is",
+    "score_value": "Score value",
     "trained": "Learned by",
     "import": "Import",
 }
@@ -100,11 +106,19 @@ COST_BASES = {value: [value] for value in CostBasis.values} | {
     "unknown": [""],
     "incomplete": ["", CostBasis.AT_LEAST],
 }
-RANGE_NAMES = tuple(f"{name}_{side}" for name in (*RANGES, "tokens") for side in ("min", "max"))
+SCORE_RANGE = {"score_value": ("value", 1.0)}
 LARGEST = 10**12
+SIDES = {"min": "gte", "max": "lte"}
+
+
+def range_filters(names: Iterable[str]) -> Query:
+    number = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
+    return {f"{name}_{side}": number for name in names for side in SIDES}
+
+
 FILTERS: Query = {  # in an address
-    **{name: None for name in LABELS if name not in RANGES and name != "tokens"},
-    **{name: {"type": "number", "minimum": -LARGEST, "maximum": LARGEST} for name in RANGE_NAMES},
+    **{name: None for name in LABELS if name not in {**RANGES, **SCORE_RANGE}},
+    **range_filters((*RANGES, *SCORE_RANGE)),
     "outcome": Outcome.values,
     "cost_basis": tuple(COST_BASES),
     "since": (*SINCE, "all"),
@@ -158,8 +172,7 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
     """Narrows by what is given. Raises QueryError for a value that cannot be: without it, other
     rows would be meant.
     """
-    begin, end = bounds(given)
-    within = ({"gte": floor_of(begin)} if begin else {}) | ({"lt": floor_of(end)} if end else {})
+    within = ids_within(*bounds(given))
     rows = rows.filter(**{f"pk__{lookup}": pk for lookup, pk in within.items()})
     if terms := [
         f"{kind}:{value}" for name, kind in TERMS.items() if (value := _text(given.get(name)))
@@ -169,13 +182,9 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
         rows = rows.filter(outcome_status=value)
     if value := _text(given.get("cost_basis")):
         rows = rows.filter(cost_basis__in=COST_BASES[value])
-    for name, (column, unit) in RANGES.items():
-        for side, lookup in (("min", "gte"), ("max", "lte")):
-            if (number := _number(given.get(f"{name}_{side}"))) is not None:
-                rows = rows.filter(**{f"{column}__{lookup}": number * unit})
-    for side, lookup in (("min", "gte"), ("max", "lte")):
-        if (number := _number(given.get(f"tokens_{side}"))) is not None:
-            rows = rows.alias(tokens=total_tokens()).filter(**{f"tokens__{lookup}": number})
+    rows = in_ranges(rows, given, RANGES)
+    if (scores := scores_with(given)) is not None:
+        rows = rows.filter(pk__in=scores.filter(step="").values("trajectory_id"))
     if value := _text(given.get("mode")):
         rows = rows.filter(failure__mode__slug=value).exclude(failure__state="dismissed")
     if value := _text(given.get("trained")):
@@ -188,9 +197,35 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
     return rows
 
 
-def refuse_malformed(given: Mapping[str, str]) -> None:
+def ids_within(begin: datetime | None, end: datetime | None) -> dict[str, UUID]:
+    """Bounds of the ids of runs that started in a time, by lookup."""
+    return ({"gte": floor_of(begin)} if begin else {}) | ({"lt": floor_of(end)} if end else {})
+
+
+def in_ranges(
+    rows: QuerySet, given: Mapping[str, str], ranges: Mapping[str, tuple[str, float]]
+) -> QuerySet:
+    """`ranges` are of (column, how much of it the given unit is)."""
+    for name, (column, unit) in ranges.items():
+        for side, lookup in SIDES.items():
+            if (number := _number(given.get(f"{name}_{side}"))) is not None:
+                rows = rows.alias(tokens=total_tokens()) if column == "tokens" else rows
+                rows = rows.filter(**{f"{column}__{lookup}": number * unit})
+    return rows
+
+
+def scores_with(given: Mapping[str, str]) -> QuerySet[Score] | None:
+    """The scores that are asked for; None if none are."""
+    name, said = _text(given.get("score")), _text(given.get("score_is"))
+    scores = Score.objects.filter(**({"name": name} if name else {}))
+    scores = scores.filter(text__iexact=said) if said else scores
+    narrowed = in_ranges(scores, given, SCORE_RANGE)
+    return narrowed if name or said or narrowed is not scores else None
+
+
+def refuse_malformed(given: Mapping[str, str], known: Query) -> None:
     """Raises QueryError for a value that cannot be one of its filter; empty ones are no filters."""
-    for name, kind in FILTERS.items():
+    for name, kind in known.items():
         value = _text(given.get(name))
         if value and (problem := problem_of(value, kind)):
             raise QueryError(name, f"{problem}, not “{value[:60]}”")
@@ -225,14 +260,16 @@ def _with_terms(rows: QuerySet, terms: list[str]) -> QuerySet:
     return rows.filter(pk__in=few) if len(few) <= FEW else found
 
 
-def bounds(given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
+def bounds(
+    given: Mapping[str, str], known: Query = FILTERS
+) -> tuple[datetime | None, datetime | None]:
     """From when on, and until when (without that moment); None is open. A date as the end is that
     whole day.
 
     Raises QueryError if any filter has a value that cannot be: all that reads rows by filters
     begins here.
     """
-    refuse_malformed(given)
+    refuse_malformed(given, known)
     begins = [at] if (at := _time(given.get("from"))) else []
     if (value := given.get("since")) in SINCE:
         begins.append(timezone.now() - SINCE[value])
@@ -242,11 +279,15 @@ def bounds(given: Mapping[str, str]) -> tuple[datetime | None, datetime | None]:
     return max(begins, default=None), end
 
 
-def active(given: Mapping[str, str]) -> list[Chip]:
+def active(
+    given: Mapping[str, str],
+    labels: Mapping[str, str] = LABELS,
+    ranges: Collection[str] = (*RANGES, *SCORE_RANGE),
+) -> list[Chip]:
     """The filters that narrow, in the order of the form."""
     found = []
-    for name, label in LABELS.items():
-        if name in RANGES or name == "tokens":
+    for name, label in labels.items():
+        if name in ranges:
             for side, sign in SIGNS.items():
                 if (number := _number(given.get(f"{name}_{side}"))) is not None:
                     found.append(Chip(f"{name}_{side}", f"{label} {sign} {number:g}"))
@@ -293,7 +334,7 @@ def normal(query: str) -> str:
     return "&".join(sorted(filter(None, without(given).split("&"))))
 
 
-def matching(text: str, within: Mapping[str, Any] | None = None) -> Q | Exists:
+def matching(text: str, within: Mapping[str, UUID] | None = None) -> Q | Exists:
     """Rows of that id, else those with all the words (the last may be unfinished). “"two words"”,
     “or”, “-not” work.
 
@@ -303,32 +344,43 @@ def matching(text: str, within: Mapping[str, Any] | None = None) -> Q | Exists:
         TrajectoryKey.objects.filter(external_id=text).values_list("trajectory_id", flat=True)[:20]
     ):
         return Q(pk__in=named)
-    query = SearchQuery(text, config="simple", search_type="websearch")
-    if WORDS.fullmatch(text) and " or " not in text.lower():
-        *whole, last = (f"'{word}'" for word in text.split())
-        prefix = last + ":*" if len(last) > 4 else last
-        query = SearchQuery(" & ".join([*whole, prefix]), config="simple", search_type="raw")
-    bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in (within or {}).items()}
-    texts = SearchText.objects.filter(words=query, **bounded)
-    few = _few(texts)
+    texts = texts_with(words_query(text), within or {})
+    few = few_of(texts)
     return Exists(texts.filter(trajectory_id=OuterRef("pk"))) if few is None else Q(pk__in=few)
 
 
-def _few(texts: QuerySet[SearchText]) -> list[UUID] | None:
-    """The ids, where they are no more than FEW; None if they are many.
+def words_query(text: str) -> SearchQuery:
+    """All the words, the last of which may be unfinished; “"two words"”, “or”, “-not” work."""
+    if not WORDS.fullmatch(text) or " or " in text.lower():
+        return SearchQuery(text, config="simple", search_type="websearch")
+    *whole, last = (f"'{word}'" for word in text.split())
+    prefix = last + ":*" if len(last) > 4 else last
+    return SearchQuery(" & ".join([*whole, prefix]), config="simple", search_type="raw")
+
+
+def texts_with(words: SearchQuery, within: Mapping[str, UUID]) -> QuerySet[SearchText]:
+    bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
+    return SearchText.objects.filter(words=words, **bounded)
+
+
+def few_of(rows: QuerySet, most: int = FEW) -> list[UUID] | None:
+    """The ids of runs, where the rows are no more than `most`; None if they are many.
 
     Words that many rows have are found by walking back from the newest row, words that few have by
     the index alone: a walk would unpack the text of every row. The planner cannot tell (it takes a
     word it does not know for one in 200), so the fence of a materialised query makes it use the
     index, and the limit outside stops it early.
     """
-    sql, params = texts.values("trajectory_id").query.sql_with_params()
+    try:
+        sql, params = rows.values("trajectory_id").query.sql_with_params()
+    except EmptyResultSet:
+        return []
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH hits AS MATERIALIZED ({sql}) SELECT * FROM hits LIMIT {FEW + 1}", params
+            f"WITH hits AS MATERIALIZED ({sql}) SELECT * FROM hits LIMIT {most + 1}", params
         )
         found = [pk for (pk,) in cursor.fetchall()]
-    return found if len(found) <= FEW else None
+    return found if len(found) <= most else None
 
 
 def total_tokens() -> Any:

@@ -1,8 +1,8 @@
 """What the agent did in production.
 
-`Trajectory`, `Content` and `SearchText` are partitioned by month of their id, which begins with the
-run's start (`ids`). What is listed and filtered is in the narrow rows of `Trajectory`; what was
-said is in `Content`.
+`Trajectory`, `Content`, `SearchText` and `Step` are partitioned by month of the run's id, which
+begins with the run's start (`ids`). What is listed and filtered is in the narrow rows of
+`Trajectory` and `Step`; what was said is in `Content`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
-from django.contrib.postgres.search import SearchVectorField
+from django.contrib.postgres.search import SearchVector, SearchVectorField
 from django.db import models
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast
@@ -138,6 +138,10 @@ class Trajectory(models.Model):
             .values_list("data", flat=True)
         )
         return contents.join(parts)
+
+    def scores(self) -> models.QuerySet[Score]:
+        """Of the run and of its steps, by name."""
+        return Score.objects.filter(trajectory_id=self.pk).order_by("step", "name", "created_at")
 
     @property
     def cost(self) -> Cost:
@@ -269,6 +273,69 @@ class Feedback(models.Model):
         return f"{self.external_id} at {self.given_at:%F %T}"
 
 
+class Score(models.Model):
+    """A named judgement of a run, or of the `step` of this key. Like feedback it outlives every
+    later copy of the run, and may come before the first: `trajectory_id` is null until then.
+
+    `key` is the sender's id of it, or says who it is from: of one name a run or step has one of
+    each. A number, and a yes or no as 1 or 0, is in `value`; what was said of the others in `text`.
+    """
+
+    class Kind(models.TextChoices):
+        NUMBER = "number"
+        YES_NO = "yes_no", "Yes or no"
+        CATEGORY = "category"
+        TEXT = "text"
+
+    class Source(models.TextChoices):
+        PERSON = "person"
+        CODE = "code"
+        JUDGE = "judge"
+        OTLP = "otlp", "OpenTelemetry"
+        LANGFUSE = "langfuse"
+
+    WITH_RUNS = (Source.OTLP, Source.LANGFUSE)  # come with their run, and are replaced with it
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="scores", db_index=False)
+    external_id = models.CharField(max_length=200)
+    step = models.CharField(max_length=40, blank=True)
+    name = models.CharField(max_length=120)
+    key = models.CharField(max_length=220)
+    trajectory_id = models.UUIDField(null=True)
+    kind = models.CharField(max_length=8, choices=Kind)
+    value = models.FloatField(null=True)
+    text = models.TextField(blank=True)
+    source = models.CharField(max_length=8, choices=Source)
+    by = models.CharField(max_length=200, blank=True)
+    comment = models.TextField(blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-created_at", "-id")
+        indexes = [
+            models.Index(fields=["project", "name", "value"], name="score_by_value"),
+            models.Index(fields=["trajectory_id", "name"], name="score_by_run"),
+            models.Index(fields=["project", "created_at"], name="score_by_time"),
+            models.Index(
+                fields=["project"],
+                name="score_waiting",
+                condition=models.Q(trajectory_id__isnull=True),
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "external_id", "step", "name", "key"], name="one_score_per_key"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.said}"
+
+    @property
+    def said(self) -> str:
+        return self.text or f"{self.value:.4g}"
+
+
 class Content(models.Model):
     """A part of what a trajectory said, from message `first` on (see `contents`)."""
 
@@ -292,6 +359,92 @@ class SearchText(models.Model):
 
     def __str__(self) -> str:
         return str(self.trajectory_id)
+
+
+SLOW_MS = (1_000, 10_000, 60_000)
+
+
+def _term(kind: str, column: str) -> models.Func:
+    return models.Func(models.F(column), template=f"('{kind}:' || %(expressions)s)")
+
+
+def _seconds() -> models.Func:
+    """How slow a step was, as the number of SLOW_MS that it reached."""
+    limits = ",".join(map(str, SLOW_MS))
+    bucket = f"width_bucket(%(expressions)s, '{{{limits}}}'::float8[])"
+    return models.Func(models.F("duration_ms"), template=f"('seconds:' || {bucket}::text)")
+
+
+STEP_TERMS = models.Func(
+    *(_term(name, name) for name in ("kind", "name", "status", "model", "agent_version")),
+    _term("agent", "agent_name"),
+    _seconds(),
+    template="ARRAY[%(expressions)s]",
+    output_field=ArrayField(models.TextField()),
+)
+STEP_ERROR = SearchVector("error", config="simple")
+
+
+class Step(models.Model):
+    """One step of a run (`steps.Step`), as it is listed. Written by `digest`, with the words.
+
+    Its rows are in the order of the runs' starts. What it is filtered by has one index over an
+    expression, so that nothing is stored twice.
+    """
+
+    pk = models.CompositePrimaryKey("project_id", "trajectory_id", "number")
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="steps", db_constraint=False, db_index=False
+    )
+    trajectory_id = models.UUIDField()
+    started_at = models.DateTimeField(null=True, help_text="Null: not reported")
+    duration_ms = models.FloatField(null=True)
+    cost_usd = models.FloatField(null=True)
+    number = models.PositiveIntegerField(help_text="Its place among the steps of the run")
+    message_index = models.PositiveIntegerField(null=True)
+    input_tokens = models.PositiveIntegerField(null=True)
+    output_tokens = models.PositiveIntegerField(null=True)
+    total_tokens = models.PositiveIntegerField(null=True)
+    key = models.CharField(max_length=40, help_text="Names it within the run, for good")
+    kind = models.CharField(max_length=10)
+    name = models.CharField(max_length=200)
+    status = models.CharField(max_length=11)
+    model = models.CharField(max_length=200, blank=True)
+    agent_name = models.CharField(max_length=120, blank=True)
+    agent_version = models.CharField(max_length=120, blank=True)
+    arguments = models.TextField(blank=True, help_text="The first 2,000 characters")
+    error = models.TextField(blank=True, help_text="The first 500 characters")
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["project", "name", "trajectory_id", "number"], name="step_by_name"
+            ),
+            *(
+                models.Index(
+                    fields=["project", "name", "trajectory_id", "number"],
+                    name=f"step_{name}_by_name",
+                    condition=condition,
+                )
+                for name, condition in (
+                    ("failed", models.Q(status="error")),
+                    ("slow", models.Q(duration_ms__gte=SLOW_MS[0])),
+                )
+            ),
+            GinIndex(STEP_TERMS, name="step_by_term"),
+            GinIndex(STEP_ERROR, name="step_by_error", condition=~models.Q(error="")),
+            *(
+                models.Index(
+                    fields=["project", column],
+                    name=f"step_by_{column}",
+                    condition=models.Q(**{f"{column}__isnull": False}),
+                )
+                for column in ("duration_ms", "total_tokens", "cost_usd")
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 class Cause(models.TextChoices):
@@ -591,10 +744,15 @@ class UploadedTrajectory(models.Model):
 
 
 class SavedView(models.Model):
-    """Filters and columns of the list that a person keeps, for themselves or for the project."""
+    """Filters and columns of a list that a person keeps, for themselves or for the project."""
+
+    class Page(models.TextChoices):
+        RUNS = "runs"
+        STEPS = "steps"
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="saved_views")
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    page = models.CharField(max_length=5, choices=Page, default=Page.RUNS)
     name = models.CharField(max_length=80)
     query = models.TextField(help_text="The query string of the list")
     shared = models.BooleanField(default=False)
@@ -603,11 +761,108 @@ class SavedView(models.Model):
     class Meta:
         ordering = ("name", "id")
         constraints = [
-            models.UniqueConstraint(fields=["project", "by", "name"], name="one_view_per_name")
+            models.UniqueConstraint(
+                fields=["project", "by", "page", "name"], name="one_view_per_name"
+            )
         ]
 
     def __str__(self) -> str:
         return self.name
+
+
+class Alert(models.Model):
+    """A rule over what runs, steps or scores of the last while add up to (`alerts`).
+
+    `told` says that people know of it: what fires while it is silenced is told when that ends.
+    """
+
+    class Measure(models.TextChoices):
+        FAILURE_RATE = "failure_rate", "Failure rate of runs"
+        RUNS = "runs", "Number of runs"
+        COST = "cost", "Cost of runs"
+        LATENCY_P95 = "latency_p95", "Latency of runs, p95"
+        STEP_ERROR_RATE = "step_error_rate", "Error rate of steps"
+        STEP_P95 = "step_p95", "Duration of steps, p95"
+        SCORE = "score", "Mean score"
+
+    class Condition(models.TextChoices):
+        ABOVE = "above", "Above the line"
+        BELOW = "below", "Below the line"
+        UNUSUAL = "unusual", "Outside its usual range"
+
+    class State(models.TextChoices):
+        OK = "ok", "OK"
+        FIRING = "firing"
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="alerts")
+    name = models.CharField(max_length=80)
+    measure = models.CharField(max_length=20, choices=Measure)
+    filters = models.TextField(blank=True, help_text="As in the address of the list")
+    condition = models.CharField(max_length=7, choices=Condition)
+    line = models.FloatField(null=True)
+    window_minutes = models.PositiveIntegerField()
+    for_minutes = models.PositiveIntegerField(default=0)
+    at_least = models.PositiveIntegerField()
+    enabled = models.BooleanField(default=True)
+    state = models.CharField(max_length=6, choices=State, default=State.OK)
+    told = models.BooleanField(default=False)
+    crossing_since = models.DateTimeField(null=True)
+    silenced_until = models.DateTimeField(null=True)
+    value = models.FloatField(null=True, help_text="When it was last checked")
+    n = models.PositiveIntegerField(default=0)
+    low = models.FloatField(null=True)
+    high = models.FloatField(null=True)
+    usual_at = models.DateTimeField(null=True, help_text="When its usual range was computed")
+    checked_at = models.DateTimeField(null=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_alert_per_name"),
+            models.CheckConstraint(
+                condition=models.Q(condition="unusual") | models.Q(line__isnull=False),
+                name="alert_has_a_line",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("trajectories:alert", args=[self.project.slug, self.pk])
+
+    @property
+    def is_silenced(self) -> bool:
+        return self.silenced_until is not None and self.silenced_until > timezone.now()
+
+
+class AlertChange(models.Model):
+    """That an alert fired or recovered: what was measured from `begin` to `at`, and some of the
+    runs behind it.
+    """
+
+    class Kind(models.TextChoices):
+        FIRED = "fired"
+        RECOVERED = "recovered"
+
+    alert = models.ForeignKey(Alert, models.CASCADE, related_name="changes")
+    kind = models.CharField(max_length=9, choices=Kind)
+    begin = models.DateTimeField()
+    at = models.DateTimeField()
+    value = models.FloatField(null=True)
+    n = models.PositiveIntegerField(default=0)
+    said = models.CharField(max_length=300)
+    runs = ArrayField(models.CharField(max_length=200), default=list)
+
+    class Meta:
+        ordering = ("-at", "-id")
+
+    def __str__(self) -> str:
+        return f"{self.alert} {self.kind}"
 
 
 class Trace(models.Model):

@@ -20,6 +20,7 @@ TABLES = {
     "trajectories_trajectory": "id",
     "trajectories_content": "trajectory_id",
     "trajectories_searchtext": "trajectory_id",
+    "trajectories_step": "trajectory_id",
 }
 FIRST = next(iter(TABLES))
 AHEAD = timedelta(days=45)

@@ -33,6 +33,10 @@ OF_A_STEP = (
     *TOKENS,
     "cost_usd",
     "cost_basis",
+    "tool",
+    "agent",
+    "interrupted",
+    "repeats",
 )
 
 

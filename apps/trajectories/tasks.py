@@ -7,6 +7,7 @@ from celery import shared_task
 from apps.core.models import Project
 from apps.trajectories import assembly, held, names, partitions, repricing, retention, traces
 from apps.trajectories import digest as digesting
+from apps.trajectories.actions import alerts
 from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
@@ -57,6 +58,11 @@ def make_partitions() -> None:
 @shared_task(name="trajectories.forget_spans")
 def forget_spans() -> int:
     return assembly.forget_old()
+
+
+@shared_task(name="trajectories.check_alerts", expires=55)
+def check_alerts() -> int:
+    return alerts.check_all()
 
 
 @shared_task(name="trajectories.enforce_retention")

@@ -2,6 +2,7 @@ from django.urls import path
 
 from apps.core.operations import page_urls
 from apps.trajectories.pages import (
+    alerts,
     arrivals,
     bulk,
     data,
@@ -11,8 +12,10 @@ from apps.trajectories.pages import (
     listing,
     live,
     saved,
+    scores,
     sessions,
     spans,
+    steps,
 )
 
 app_name = "trajectories"
@@ -26,6 +29,14 @@ urlpatterns = [
     path("sums/", listing.sums, name="sums"),
     path("trend/", listing.trend, name="trend"),
     path("export/", listing.export, name="export"),
+    path("steps/", steps.steps, name="steps"),
+    path("steps/chart/", steps.chart, name="steps_chart"),
+    path("steps/export/", steps.export, name="steps_export"),
+    path("alerts/", alerts.listing, name="alerts"),
+    path("alerts/<int:pk>/", alerts.alert, name="alert"),
+    path("scores/", scores.scores, name="scores"),
+    path("scores/chart/", scores.chart, name="scores_chart"),
+    path("scores/export/", scores.export, name="scores_export"),
     path("bulk/", bulk.change_many, name="bulk"),
     path("bulk/undo/", bulk.undo, name="bulk_undo"),
     path("bulk/keep/", bulk.keep, name="bulk_keep"),

@@ -57,6 +57,8 @@ class Event(models.TextChoices):
         "An owner overrode the gate or a training lock, or waived a probe",
     )
     SERVER_DOWN = "server.down", "A model server stopped answering"
+    ALERT_FIRED = "alert.fired", "An alert over runs, steps or scores fired"
+    ALERT_RECOVERED = "alert.recovered", "An alert recovered"
 
 
 class Format(models.TextChoices):

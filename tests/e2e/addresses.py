@@ -43,6 +43,8 @@ from apps.reviews.rescoring import submit_probe
 from apps.teamwork.actions import add_comment
 from apps.teamwork.targets import kind_named
 from apps.training.models import PromptSearch
+from apps.trajectories.actions.alerts import NewAlert, check_all
+from apps.trajectories.actions.alerts import add as add_alert
 from apps.trajectories.metrics import figures
 from apps.trajectories.models import Arrival, Trace, Trajectory, Upload
 from apps.webhooks.actions import create_webhook, send_test
@@ -69,6 +71,9 @@ STATIONS = {
     "dashboard:dashboards": "No dashboards yet",
     "trajectories:first": "Waiting for the first trajectory",
     "trajectories:list": "No trajectories yet",
+    "trajectories:steps": "No steps yet",
+    "trajectories:scores": "No scores yet",
+    "trajectories:alerts": "No alerts yet",
     "trajectories:sessions": "No sessions",
     "trajectories:arrivals": "All batches are indexed",
     "failures:list": "No trajectories yet",
@@ -108,6 +113,7 @@ FORMS = (
     "core:audit",
     "dashboard:explore",
     "trajectories:live",
+    "trajectories:alert_new",
     "trajectories:import",
     "trajectories:redaction",
     "failures:modes",
@@ -142,6 +148,8 @@ NO_PAGES = {
         "trajectories:first_status",
         "trajectories:count",
         "trajectories:trend",
+        "trajectories:steps_chart",
+        "trajectories:scores_chart",
         "trajectories:import_status",
         "trajectories:part",
         "failures:part",
@@ -185,6 +193,8 @@ NO_PAGES = {
         "evals:export_samples",
         "evals:export_compared",
         "trajectories:export",
+        "trajectories:steps_export",
+        "trajectories:scores_export",
         "trajectories:raw",
         "core:audit_export",
         "reviews:export",
@@ -332,6 +342,14 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     )
     server = make_server(project, "https://gpu.example.com/v1")
     make_endpoint(project, server)
+    alert = add_alert(
+        project=project,
+        given=NewAlert(
+            name="Tool errors", measure="step_error_rate", filters="kind=tool", line=0.1, at_least=1
+        ),
+        by=by,
+    )
+    check_all()
     ray_cluster = add_cluster(
         project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
@@ -415,6 +433,8 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "registry:server": (server.name,),
         "registry:server_edit": (server.name,),
         "registry:ray_cluster_edit": (ray_cluster.name,),
+        "trajectories:alert": (alert.pk,),
+        "trajectories:alert_edit": (alert.pk,),
         **talked(runs[0], by),
         "automation:flow": (flow.pk,),
         "automation:edit": (flow.pk,),

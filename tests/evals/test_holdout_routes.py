@@ -26,7 +26,10 @@ from apps.registry.actions import register_agent
 from apps.reviews import agreement
 from apps.reviews.models import Judgement, Rescore
 from apps.teamwork.models import Comment
+from apps.trajectories import digest
 from apps.trajectories.actions import redaction
+from apps.trajectories.actions.scores import receive
+from apps.trajectories.scores import Sent
 from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory
 from tests.test_access import PAGES, ROLES, WRITES, body_of, logged_in, url_of, world
 
@@ -74,6 +77,8 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     for one in (run, like, good):
         actions.task_from_trajectory(eval_set=held, trajectory=one, split=Split.HOLDOUT, by=by)
     drafts.freeze(eval_set=held, by=by)
+    digest.run()
+    receive(project=project, sent=[Sent(run=run.external_id, name="helpful", value=0.5)])
     classify_project(project=project)
     Failure.objects.filter(trajectory=like).update(cluster=run.failure.cluster)
     change = Reclassification.objects.get(pk=world["pks"]["failures:reclassification"])
@@ -298,6 +303,10 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
     asked: dict[str, tuple[str, Any]] = {
         "api:trajectories": (reverse("api:trajectories"), None),
         "api:trajectory": (reverse("api:trajectory", args=[run.external_id]), None),
+        "api:steps": (reverse("api:steps"), None),
+        "api:steps_export": (reverse("api:steps_export"), None),
+        "api:scores": (reverse("api:scores"), None),
+        "api:scores_export": (reverse("api:scores_export"), None),
         "api:feedback": (reverse("api:feedback", args=[run.external_id]), {"comment": "a"}),
         "failures_api:policy_rules": (reverse("failures_api:policy_rules"), None),
         "failures_api:policy_rule": (

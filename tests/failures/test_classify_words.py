@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.failures.rules import words
+from apps.trajectories.tool_errors import is_error
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ from apps.failures.rules import words
     ],
 )
 def test_errors(reply: str, error: bool) -> None:
-    assert words.is_error(reply) is error
+    assert is_error(reply) is error
 
 
 FAILED_REPLIES = (
@@ -172,12 +173,12 @@ READ_REPLIES = (
 
 @pytest.mark.parametrize("reply", FAILED_REPLIES)
 def test_a_failed_call_is_seen_by_its_envelope_or_a_whole_line(reply: str) -> None:
-    assert words.is_error(reply)
+    assert is_error(reply)
 
 
 @pytest.mark.parametrize("reply", READ_REPLIES)
 def test_what_was_asked_for_is_not_a_failed_call(reply: str) -> None:
-    assert not words.is_error(reply)
+    assert not is_error(reply)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def test_no_text_breaks_a_pattern(text: str) -> None:
         words.YES,
     ):
         words.search(pattern, text)
-    words.is_error(text), words.is_empty(text)
+    is_error(text), words.is_empty(text)
 
 
 def test_half_a_character_pair_matches_nothing() -> None:

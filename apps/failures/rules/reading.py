@@ -19,12 +19,12 @@ from apps.failures.rules.fits import Fits, fits_of
 from apps.failures.rules.words import (
     SAME_ACTION,
     content_words,
-    is_error,
     same_stem,
     today_in,
     word_set,
 )
 from apps.trajectories.arguments import Checker
+from apps.trajectories.tool_errors import says_failed
 from workers.lib.messages import (
     OpenCalls,
     ToolCall,
@@ -266,7 +266,7 @@ def _read_message(run: Run, index: int, message: dict, waiting: OpenCalls[Call])
     if role == "tool":
         if call := waiting.take(message):
             call.reply, call.reply_index = text_of(message), index
-            call.error = message.get("is_error") is True or is_error(call.reply)
+            call.error = says_failed(message, call.reply)
     elif role == "assistant" and not is_example(message):
         waiting.add(_step(run, index, message))
     else:

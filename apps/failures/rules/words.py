@@ -14,8 +14,6 @@ from typing import Any
 
 import re2
 
-from apps.failures.rules.errors import is_error as is_error
-
 
 def _words(pattern: str) -> Any:
     """A case-insensitive RE2 pattern."""

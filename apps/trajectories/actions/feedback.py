@@ -14,7 +14,7 @@ from apps.core.actions import audit
 from apps.core.models import Project
 from apps.trajectories import merging, schema, tombstones
 from apps.trajectories.actions import store
-from apps.trajectories.models import Cause, Feedback, Trajectory, TrajectoryKey
+from apps.trajectories.models import Cause, Feedback, Score, Trajectory, TrajectoryKey
 from apps.trajectories.rollups import Counts
 
 
@@ -107,9 +107,13 @@ def apply_to(project: Project, names: Iterable[str]) -> None:
 
 
 def forget_unclaimed(project: Project, before: datetime) -> int:
-    """Removes feedback that has waited for its run since long ago. Returns how many."""
+    """Removes feedback and scores that have waited for their run since long ago. Returns how
+    many.
+    """
+    scores = Score.objects.filter(project=project, trajectory_id=None, created_at__lt=before)
     waiting = Feedback.objects.filter(project=project, given_at__lt=before)
     known = TrajectoryKey.objects.filter(
         project=project, external_id__in=waiting.values("external_id")
     )
-    return waiting.exclude(external_id__in=known.values("external_id")).delete()[0]
+    left = waiting.exclude(external_id__in=known.values("external_id"))
+    return left.delete()[0] + scores.delete()[0]

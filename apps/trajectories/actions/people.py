@@ -19,18 +19,30 @@ class ViewError(Exception):
 
 
 @transaction.atomic
-def save_view(*, project: Project, name: str, query: str, shared: bool, by: Any) -> SavedView:
-    """Of one name a person has one: saving again replaces it. Raises ViewError."""
+def save_view(
+    *,
+    project: Project,
+    name: str,
+    query: str,
+    shared: bool,
+    by: Any,
+    page: SavedView.Page = SavedView.Page.RUNS,
+) -> SavedView:
+    """Of one name a person has one on a page: saving again replaces it. Raises ViewError."""
     name, query = " ".join(name.split()), normal(query)
     if not 0 < len(name) <= 80:
         raise ViewError("Give the view a name of at most 80 characters.")
     if len(query) > MAX_QUERY:
         raise ViewError("These filters are too long to save.")
-    mine = SavedView.objects.filter(project=project, by=by)
+    mine = SavedView.objects.filter(project=project, by=by, page=page)
     if mine.exclude(name=name).count() >= MAX_VIEWS:
         raise ViewError(f"You have {MAX_VIEWS} views; delete one first.")
     view, _ = SavedView.objects.update_or_create(
-        project=project, by=by, name=name, defaults={"query": query, "shared": shared}
+        project=project,
+        by=by,
+        page=page,
+        name=name,
+        defaults={"query": query, "shared": shared},
     )
     audit("view.saved", project=project, by=by, target=view, name=name, shared=shared)
     return view

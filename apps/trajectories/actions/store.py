@@ -28,6 +28,7 @@ from apps.trajectories import (
     merging,
     partitions,
     schema,
+    step_store,
     tombstones,
 )
 from apps.trajectories.actions.redaction import quick_redactor_of, redactor_of
@@ -36,6 +37,7 @@ from apps.trajectories.models import (
     Cause,
     Content,
     Feedback,
+    Score,
     SearchText,
     Trajectory,
     TrajectoryKey,
@@ -454,8 +456,10 @@ def remove(project: Project, rows: Iterable[Trajectory]) -> list[Trajectory]:
     gone, names = [row.pk for row in removed], [row.external_id for row in removed]
     Content.objects.filter(trajectory_id__in=gone).delete()
     SearchText.objects.filter(trajectory_id__in=gone).delete()
+    step_store.delete(project.pk, gone)
     TrajectoryKey.objects.filter(project=project, external_id__in=names).delete()
-    Feedback.objects.filter(project=project, external_id__in=names).delete()
+    for said in (Feedback, Score):
+        said.objects.filter(project=project, external_id__in=names).delete()
     UploadedTrajectory.objects.filter(trajectory_id__in=gone).delete()
     Trajectory.objects.filter(pk__in=gone).delete()
     announce(project, gone, counts)

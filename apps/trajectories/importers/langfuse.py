@@ -323,7 +323,12 @@ def _tags(trace: dict, generations: list[dict], observations: list[dict]) -> lis
 def _score(row: dict) -> dict:
     kept = {name: row.get(name) for name in ("name", "value", "comment", "source")}
     return without_empty(
-        kept | {"string_value": _get(row, "stringValue"), "data_type": _get(row, "dataType")}
+        kept
+        | {
+            "string_value": _get(row, "stringValue"),
+            "data_type": _get(row, "dataType"),
+            "observation_id": _get(row, "observationId"),
+        }
     )
 
 

@@ -20,6 +20,26 @@ def first_partitions(apps: Any, schema_editor: Any) -> None:
     ensure_ahead()
 
 
+def step_terms() -> models.Func:
+    columns = {name: name for name in ("kind", "name", "status", "model", "agent_version")}
+    terms = [
+        models.Func(models.F(column), template=f"('{kind}:' || %(expressions)s)")
+        for kind, column in {**columns, "agent": "agent_name"}.items()
+    ]
+    seconds = models.Func(
+        models.F("duration_ms"),
+        template=(
+            "('seconds:' || width_bucket(%(expressions)s, '{1000,10000,60000}'::float8[])::text)"
+        ),
+    )
+    return models.Func(
+        *terms,
+        seconds,
+        template="ARRAY[%(expressions)s]",
+        output_field=django.contrib.postgres.fields.ArrayField(models.TextField()),
+    )
+
+
 class Migration(migrations.Migration):
     initial = True
 
@@ -158,6 +178,298 @@ class Migration(migrations.Migration):
                         fields=["words"], name="searchtext_words"
                     )
                 ],
+            },
+        ),
+        CreatePartitionedModel(
+            name="Step",
+            partition_by="trajectory_id",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "project_id",
+                        "trajectory_id",
+                        "number",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("trajectory_id", models.UUIDField()),
+                ("started_at", models.DateTimeField(help_text="Null: not reported", null=True)),
+                ("duration_ms", models.FloatField(null=True)),
+                ("cost_usd", models.FloatField(null=True)),
+                (
+                    "number",
+                    models.PositiveIntegerField(help_text="Its place among the steps of the run"),
+                ),
+                ("message_index", models.PositiveIntegerField(null=True)),
+                ("input_tokens", models.PositiveIntegerField(null=True)),
+                ("output_tokens", models.PositiveIntegerField(null=True)),
+                ("total_tokens", models.PositiveIntegerField(null=True)),
+                (
+                    "key",
+                    models.CharField(help_text="Names it within the run, for good", max_length=40),
+                ),
+                ("kind", models.CharField(max_length=10)),
+                ("name", models.CharField(max_length=200)),
+                ("status", models.CharField(max_length=11)),
+                ("model", models.CharField(blank=True, max_length=200)),
+                ("agent_name", models.CharField(blank=True, max_length=120)),
+                ("agent_version", models.CharField(blank=True, max_length=120)),
+                ("arguments", models.TextField(blank=True, help_text="The first 2,000 characters")),
+                ("error", models.TextField(blank=True, help_text="The first 500 characters")),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="steps",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(
+                        fields=["project", "name", "trajectory_id", "number"], name="step_by_name"
+                    ),
+                    *(
+                        models.Index(
+                            fields=["project", "name", "trajectory_id", "number"],
+                            name=f"step_{name}_by_name",
+                            condition=condition,
+                        )
+                        for name, condition in (
+                            ("failed", models.Q(status="error")),
+                            ("slow", models.Q(duration_ms__gte=1000)),
+                        )
+                    ),
+                    django.contrib.postgres.indexes.GinIndex(step_terms(), name="step_by_term"),
+                    django.contrib.postgres.indexes.GinIndex(
+                        django.contrib.postgres.search.SearchVector("error", config="simple"),
+                        condition=models.Q(("error", ""), _negated=True),
+                        name="step_by_error",
+                    ),
+                    *(
+                        models.Index(
+                            fields=["project", column],
+                            name=f"step_by_{column}",
+                            condition=models.Q((f"{column}__isnull", False)),
+                        )
+                        for column in ("duration_ms", "total_tokens", "cost_usd")
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Score",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("external_id", models.CharField(max_length=200)),
+                ("step", models.CharField(blank=True, max_length=40)),
+                ("name", models.CharField(max_length=120)),
+                ("key", models.CharField(max_length=220)),
+                ("trajectory_id", models.UUIDField(null=True)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("number", "Number"),
+                            ("yes_no", "Yes or no"),
+                            ("category", "Category"),
+                            ("text", "Text"),
+                        ],
+                        max_length=8,
+                    ),
+                ),
+                ("value", models.FloatField(null=True)),
+                ("text", models.TextField(blank=True)),
+                (
+                    "source",
+                    models.CharField(
+                        choices=[
+                            ("person", "Person"),
+                            ("code", "Code"),
+                            ("judge", "Judge"),
+                            ("otlp", "OpenTelemetry"),
+                            ("langfuse", "Langfuse"),
+                        ],
+                        max_length=8,
+                    ),
+                ),
+                ("by", models.CharField(blank=True, max_length=200)),
+                ("comment", models.TextField(blank=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="scores",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at", "-id"),
+                "indexes": [
+                    models.Index(fields=["project", "name", "value"], name="score_by_value"),
+                    models.Index(fields=["trajectory_id", "name"], name="score_by_run"),
+                    models.Index(fields=["project", "created_at"], name="score_by_time"),
+                    models.Index(
+                        condition=models.Q(("trajectory_id__isnull", True)),
+                        fields=["project"],
+                        name="score_waiting",
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "external_id", "step", "name", "key"),
+                        name="one_score_per_key",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="Alert",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=80)),
+                (
+                    "measure",
+                    models.CharField(
+                        choices=[
+                            ("failure_rate", "Failure rate of runs"),
+                            ("runs", "Number of runs"),
+                            ("cost", "Cost of runs"),
+                            ("latency_p95", "Latency of runs, p95"),
+                            ("step_error_rate", "Error rate of steps"),
+                            ("step_p95", "Duration of steps, p95"),
+                            ("score", "Mean score"),
+                        ],
+                        max_length=20,
+                    ),
+                ),
+                (
+                    "filters",
+                    models.TextField(blank=True, help_text="As in the address of the list"),
+                ),
+                (
+                    "condition",
+                    models.CharField(
+                        choices=[
+                            ("above", "Above the line"),
+                            ("below", "Below the line"),
+                            ("unusual", "Outside its usual range"),
+                        ],
+                        max_length=7,
+                    ),
+                ),
+                ("line", models.FloatField(null=True)),
+                ("window_minutes", models.PositiveIntegerField()),
+                ("for_minutes", models.PositiveIntegerField(default=0)),
+                ("at_least", models.PositiveIntegerField()),
+                ("enabled", models.BooleanField(default=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("ok", "OK"), ("firing", "Firing")], default="ok", max_length=6
+                    ),
+                ),
+                ("told", models.BooleanField(default=False)),
+                ("crossing_since", models.DateTimeField(null=True)),
+                ("silenced_until", models.DateTimeField(null=True)),
+                ("value", models.FloatField(help_text="When it was last checked", null=True)),
+                ("n", models.PositiveIntegerField(default=0)),
+                ("low", models.FloatField(null=True)),
+                ("high", models.FloatField(null=True)),
+                (
+                    "usual_at",
+                    models.DateTimeField(help_text="When its usual range was computed", null=True),
+                ),
+                ("checked_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="alerts",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("name",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "name"), name="one_alert_per_name"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("condition", "unusual"), ("line__isnull", False), _connector="OR"
+                        ),
+                        name="alert_has_a_line",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="AlertChange",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("fired", "Fired"), ("recovered", "Recovered")], max_length=9
+                    ),
+                ),
+                ("begin", models.DateTimeField()),
+                ("at", models.DateTimeField()),
+                ("value", models.FloatField(null=True)),
+                ("n", models.PositiveIntegerField(default=0)),
+                ("said", models.CharField(max_length=300)),
+                (
+                    "runs",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=200), default=list, size=None
+                    ),
+                ),
+                (
+                    "alert",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="changes",
+                        to="trajectories.alert",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-at", "-id"),
             },
         ),
         migrations.CreateModel(
@@ -726,6 +1038,14 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
+                (
+                    "page",
+                    models.CharField(
+                        choices=[("runs", "Runs"), ("steps", "Steps")],
+                        default="runs",
+                        max_length=5,
+                    ),
+                ),
                 ("name", models.CharField(max_length=80)),
                 ("query", models.TextField(help_text="The query string of the list")),
                 ("shared", models.BooleanField(default=False)),
@@ -751,7 +1071,7 @@ class Migration(migrations.Migration):
                 "ordering": ("name", "id"),
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("project", "by", "name"), name="one_view_per_name"
+                        fields=("project", "by", "page", "name"), name="one_view_per_name"
                     )
                 ],
             },

@@ -19,8 +19,10 @@ from apps.trajectories.otlp.runs import Group, Node, groups_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call, Thread, threads_of
 from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_SAMPLE
+from apps.trajectories.steps import MAX_ARGUMENTS
 from apps.trajectories.values import kept, label, structured
 from workers.lib import token_usage
+from workers.lib.messages import as_json
 
 MAX_STEPS = 2_000
 MAX_ERRORS = 20
@@ -313,9 +315,11 @@ def _metadata(
         "request_model": next(
             (c.reading.request_model for c in group.calls if c.reading.request_model), ""
         ),
-        "evaluations": [kept(said) for node in group.nodes for said in node.reading.evaluations][
-            :100
-        ],
+        "evaluations": [
+            kept(said | {"span_id": node.span.span_id})
+            for node in group.nodes
+            for said in node.reading.evaluations
+        ][:100],
         **_unknown_attributes(group),
         "threads": _other_threads(threads, main),
         "content_captured": talk.captured,
@@ -352,11 +356,30 @@ def _step(
         named["provider"] = reading.provider[:200]
         used = reading.usage.as_sent if is_counted else {}
         step |= {name: value for name, value in (named | used).items() if value != ""}
-    if reading.error is not None and not reading.error.interruption:
-        step["error"] = reading.error.text
-    if (index := talk.index.get(span.span_id)) is not None:
+        if not is_counted:
+            step["repeats"] = True
+    index = talk.index.get(span.span_id)
+    if reading.kind == "tool":
+        step |= _tool(reading, span.name, index)
+    elif reading.kind == "agent" and reading.agent_name not in ("", span.name):
+        step["agent"] = reading.agent_name[:200]
+    if reading.error is not None:
+        interruption = reading.error.interruption
+        step |= {"interrupted": interruption} if interruption else {"error": reading.error.text}
+    if index is not None:
         step["message_index"] = index
     return step
+
+
+def _tool(reading: Reading, name: str, index: int | None) -> dict[str, Any]:
+    """What the span's name does not say, and the arguments where no message has them."""
+    tool = reading.tool_name[:200]
+    known = ("", name.removeprefix("execute_tool "))
+    said: dict[str, Any] = {"tool": tool} if tool not in known else {}
+    if index is None and reading.tool_arguments:
+        given = reading.tool_arguments
+        said["input"] = (given if isinstance(given, str) else as_json(given))[:MAX_ARGUMENTS]
+    return said
 
 
 def _error(node: Node) -> dict[str, str]:

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from apps.core.templatetags.flywheel import ago, tone
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Step, Trajectory
 from workers.lib.prices import AT_LEAST, Cost
 
 
@@ -83,7 +83,7 @@ def _failure(row: Trajectory) -> str:
     return failure.mode.name if failure and failure.state != "dismissed" else ""
 
 
-def _tokens(row: Trajectory) -> str:
+def tokens(row: Trajectory | Step) -> str:
     counts = (row.input_tokens, row.output_tokens)
     return (
         " / ".join("–" if n is None else f"{n:,}" for n in counts)
@@ -125,7 +125,7 @@ COLUMNS = (
     Column("id", "Id", lambda row: row.external_id, "clip short mono"),
     Column("messages", "Messages", lambda row: f"{row.message_count:,}", "num"),
     Column("latency", "Latency", lambda row: duration(row.latency_ms), "num"),
-    Column("tokens", "Tokens in / out", _tokens, "num"),
+    Column("tokens", "Tokens in / out", tokens, "num"),
     Column("cached", "Cached input", _count("cache_read_tokens"), "num"),
     Column("cache_write", "Cache write", _count("cache_write_tokens"), "num"),
     Column("reasoning", "Reasoning", _count("reasoning_tokens"), "num"),

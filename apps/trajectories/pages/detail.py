@@ -16,12 +16,14 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
+from apps.core.operations import form_of
 from apps.core.query import whole_number
 from apps.core.routes import RUNS, shows
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import schema
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
+from apps.trajectories.actions.scores import give
 from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import OF_LISTS, apply_filters, without
@@ -35,6 +37,7 @@ from workers.lib.messages import functions_of
 
 NEIGHBOURS_MS = 500
 SHOWN_WARNINGS = 20
+SHOWN_SCORES = 100
 SHOWN_REVISION = 100_000  # characters
 MAX_WORDS = 20_000
 
@@ -81,6 +84,8 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "query": without(request.GET),
             "revisions": row.revisions.defer("content")[:20],
             "tasks": row.tasks.select_related("eval_set")[:20],
+            "scores": row.scores()[:SHOWN_SCORES],
+            "score_form": form_of(give.operation)(),
             "outcomes": Outcome.choices,
             "may_write": request.membership.may(Role.REVIEWER),
             "replay": pk if request.membership.may(Role.ENGINEER) else None,

@@ -25,6 +25,7 @@ from apps.trajectories.filters import (
     LABELS,
     OF_LISTS,
     SINCE,
+    SORTS,
     Chip,
     active,
     apply_filters,
@@ -45,7 +46,7 @@ from apps.trajectories.models import (
     Trace,
     Trajectory,
 )
-from apps.trajectories.ordering import SORTS, page_of
+from apps.trajectories.ordering import page_of
 from apps.trajectories.pages import totals
 from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen, cost
 from apps.trajectories.shown import runs_shown
@@ -151,11 +152,16 @@ def facets(project: Project, given: QueryDict) -> dict[str, list[str]]:
     return found
 
 
-def saved_views(project: Project, user: Any, given: QueryDict) -> list[dict[str, Any]]:
+def saved_views(
+    project: Project,
+    user: Any,
+    given: QueryDict,
+    page: SavedView.Page = SavedView.Page.RUNS,
+) -> list[dict[str, Any]]:
     """Their own and the shared ones, own first; `at` is the one whose filters these are."""
     here = normal(given.urlencode())
     rows = (
-        SavedView.objects.filter(project=project)
+        SavedView.objects.filter(project=project, page=page)
         .filter(Q(by=user) | Q(shared=True))
         .select_related("by")
     )

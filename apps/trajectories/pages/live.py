@@ -26,6 +26,7 @@ from apps.core.routes import RUNS, shows
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.filters import (
     EXPOSED,
+    FILTERS,
     OF_LISTS,
     active,
     apply_filters,
@@ -114,7 +115,7 @@ def _time(row: Trajectory) -> str:
 
 @project_view(query=OF_LISTS)
 def page(request: HttpRequest, project: Project) -> HttpResponse:
-    refuse_malformed(request.GET)
+    refuse_malformed(request.GET, FILTERS)
     chips = active(filters_of(request.GET))
     context = {
         "columns": columns(),

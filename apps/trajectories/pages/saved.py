@@ -11,17 +11,28 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.core.query import refuse_invalid
+from apps.core.query import Query, refuse_invalid
 from apps.trajectories.actions import people
 from apps.trajectories.filters import OF_LISTS, without
 from apps.trajectories.models import SavedView
+from apps.trajectories.pages.steps import QUERY
+
+PAGES: dict[SavedView.Page, tuple[Query, str]] = {
+    SavedView.Page.RUNS: (OF_LISTS, "trajectories:list"),
+    SavedView.Page.STEPS: (QUERY, "trajectories:steps"),
+}
 
 
 @require_POST
 @project_view(Role.REVIEWER)
 def save(request: HttpRequest, project: Project) -> HttpResponse:
     given = request.POST
-    refuse_invalid(QueryDict(given.get("query", "")), OF_LISTS, by_form=True)
+    page = (
+        SavedView.Page.STEPS if given.get("page") == SavedView.Page.STEPS else SavedView.Page.RUNS
+    )
+    known, route = PAGES[page]
+    address = reverse(route, args=[project.slug])
+    refuse_invalid(QueryDict(given.get("query", "")), known, by_form=True)
     try:
         view = people.save_view(
             project=project,
@@ -29,13 +40,12 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
             query=given.get("query", ""),
             shared="shared" in given,
             by=request.user,
+            page=page,
         )
     except people.ViewError as error:
         messages.error(request, str(error))
-        return redirect(
-            f"{reverse('trajectories:list', args=[project.slug])}?{without(QueryDict(given.get('query', '')))}"  # noqa: E501
-        )
-    return redirect(f"{reverse('trajectories:list', args=[project.slug])}?{view.query}")
+        return redirect(f"{address}?{without(QueryDict(given.get('query', '')))}")
+    return redirect(f"{address}?{view.query}")
 
 
 @require_POST
@@ -51,4 +61,4 @@ def delete(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         messages.error(
             request, f"The view “{view.name}” is {view.by}'s; they or an owner can delete it."
         )
-    return redirect("trajectories:list", project.slug)
+    return redirect(PAGES[SavedView.Page(view.page)][1], project.slug)

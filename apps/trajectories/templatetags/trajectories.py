@@ -5,11 +5,15 @@ from typing import Any
 from django import template
 
 from apps.trajectories.pages import columns, transcript
+from apps.trajectories.steps import KINDS, STATUSES
 
 register = template.Library()
 register.filter("duration", columns.duration)
 register.filter("money", columns.money)
 register.filter("cost", columns.cost)
+register.filter("tokens", columns.tokens)
+register.filter("kind_of_step", lambda kind: KINDS.get(kind, kind))
+register.filter("status_of_step", lambda status: STATUSES.get(status, status))
 
 
 @register.simple_tag

@@ -210,6 +210,8 @@ class Migration(migrations.Migration):
                             "comment.added",
                             "override.used",
                             "server.down",
+                            "alert.fired",
+                            "alert.recovered",
                         ],
                     ),
                 ),

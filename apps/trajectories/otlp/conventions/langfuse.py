@@ -15,6 +15,7 @@ KINDS = {
     "AGENT": "agent",
     "TOOL": "tool",
     "RETRIEVER": "retriever",
+    "GUARDRAIL": "guardrail",
 }
 TYPE, LEVEL = "langfuse.observation.type", "langfuse.observation.level"
 STATUS_MESSAGE = "langfuse.observation.status_message"

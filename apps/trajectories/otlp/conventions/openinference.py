@@ -14,6 +14,7 @@ KINDS = {
     "AGENT": "agent",
     "TOOL": "tool",
     "RETRIEVER": "retriever",
+    "GUARDRAIL": "guardrail",
     "RERANKER": "retriever",
 }
 INPUT, OUTPUT, TOOLS = "llm.input_messages.", "llm.output_messages.", "llm.tools."

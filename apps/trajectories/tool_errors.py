@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from apps.failures.rules.error_lines import text_is_error
+from apps.trajectories.error_lines import text_is_error
 
 MOST_READ = 200_000  # characters that are parsed
 MOST_REPR = 5_000  # characters that are parsed as Python's repr
@@ -75,6 +75,11 @@ _BESIDE = _set(  # with another word: `invalid_grant`, `AccessDenied`
 )
 _PAIRS = (("not", "found"), ("too", "many"), ("already", "exists"), ("not", "allowed"))
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def says_failed(message: Mapping[str, Any], reply: str) -> bool:
+    """Whether a tool's message says that the call did not work; `reply` is its text."""
+    return message.get("is_error") is True or is_error(reply)
 
 
 def is_error(reply: str) -> bool:

@@ -1,0 +1,378 @@
+"""Alerts: adding, changing, silencing and removing them, and checking them every minute."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+from django.http import QueryDict
+from django.utils import timezone
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict
+
+from apps.core.actions import audit
+from apps.core.errors import Rejected
+from apps.core.models import Project, Stage
+from apps.core.openapi import LINE, sent
+from apps.core.operations import Moment, Page, Rest, choice_of, operation
+from apps.core.query import QueryError, from_browser
+from apps.core.timeouts import TooLong, patience
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
+from apps.trajectories import alerts
+from apps.trajectories.alerts import MEASURES, Measured
+from apps.trajectories.models import Alert, AlertChange
+from apps.webhooks.actions import announce
+from apps.webhooks.models import Event
+
+MOST = 100
+CHECK_MS = 10_000
+USUAL_FOR = timedelta(hours=1)
+KEPT_CHANGES = 500
+
+
+class AlertError(Rejected):
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class NewAlert(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A rule over what runs, steps or scores of the last while add up to."""
+
+    name: Annotated[str, Meta(title="Name", min_length=1, max_length=80, pattern=LINE)]
+    measure: Annotated[
+        choice_of(Alert.Measure),  # type: ignore[valid-type]
+        Meta(title="Measure", description="Shares are from 0 to 1, times in milliseconds"),
+    ]
+    filters: Annotated[
+        str,
+        Meta(
+            title="Filters",
+            max_length=2_000,
+            pattern=LINE,
+            description=(
+                "As in the address of the list of runs, steps or scores, without times:"
+                " kind=tool&name=search"
+            ),
+        ),
+    ] = ""
+    condition: Annotated[
+        choice_of(Alert.Condition),  # type: ignore[valid-type]
+        Meta(title="Fires when it is"),
+    ] = "above"
+    line: (
+        Annotated[
+            float,
+            Meta(title="Line", ge=-1e12, le=1e12, description="Unless it is the usual range"),
+        ]
+        | None
+    ) = None
+    window_minutes: Annotated[
+        int,
+        Meta(title="Of the last minutes", ge=5, le=10_080, description="That are added up"),
+    ] = 60
+    for_minutes: Annotated[
+        int,
+        Meta(title="For minutes", ge=0, le=1_440, description="How long before it fires"),
+    ] = 0
+    at_least: Annotated[
+        int,
+        Meta(
+            title="At least",
+            ge=1,
+            le=1_000_000,
+            description="Runs, steps or scores; with fewer nothing is decided",
+        ),
+    ] = 20
+    enabled: Annotated[bool, Meta(title="Enabled")] = True
+
+
+class AlertOut(NewAlert):
+    pk: int = field(name="id")
+    state: choice_of(Alert.State)  # type: ignore[valid-type]
+    value: float | None
+    n: int
+    low: float | None
+    high: float | None
+    checked_at: Moment | None
+    silenced_until: Moment | None
+
+
+class ChangeOut(Struct):
+    """That an alert fired or recovered; `runs` are some of those behind it."""
+
+    kind: choice_of(AlertChange.Kind)  # type: ignore[valid-type]
+    at: Moment
+    begin: Moment
+    value: float | None
+    n: int
+    said: str
+    runs: list[str]
+
+
+FORM = {"template": "trajectories/alert_form.html"}
+
+
+@operation("alerts_list", rest=Rest("GET", "alerts/", "alerts"), gives=list[AlertOut])
+def listed(*, project: Project) -> QuerySet[Alert]:
+    """The alerts, with what was last measured."""
+    return project.alerts.all()
+
+
+@operation("alerts_read", rest=Rest("GET", "alerts/<int:pk>/", "alert"), gives=AlertOut)
+def one(*, alert: Alert) -> Alert:
+    """An alert, with what was last measured."""
+    return alert
+
+
+@operation(
+    "alerts_changes",
+    rest=Rest("GET", "alerts/<int:pk>/changes/", "alert_changes"),
+    gives=list[ChangeOut],
+)
+def changes(*, alert: Alert) -> QuerySet[AlertChange]:
+    """When it fired and recovered, the newest first."""
+    return alert.changes.all()[:KEPT_CHANGES]
+
+
+@operation(
+    "alerts_add",
+    rest=Rest("POST", "alerts/", "alerts", 201),
+    page=Page("alerts/new/", "alert_new", done="The alert is checked every minute.", **FORM),
+    gives=AlertOut,
+    examples=(
+        sent(
+            "A tool's errors",
+            {
+                "name": "search fails",
+                "measure": "step_error_rate",
+                "filters": "kind=tool&name=search",
+                "line": 0.1,
+            },
+        ),
+    ),
+    says={"alert.added": "added the alert “{name}”"},
+)
+@transaction.atomic
+def add(*, project: Project, by: Any, given: NewAlert) -> Alert:
+    """Adds an alert. Those who are notified are the members who want to be, and the webhooks.
+
+    Raises AlertError.
+    """
+    _refuse(given)
+    project = Project.objects.select_for_update().get(pk=project.pk)
+    if project.alerts.count() >= MOST:
+        raise AlertError(f"{project} has {MOST} alerts, which is the most. Remove one first.")
+    alert = _saved(Alert(project=project, created_by=by, **asdict(given)))
+    audit("alert.added", project=project, by=by, target=alert, name=alert.name)
+    return alert
+
+
+@operation(
+    "alerts_edit",
+    rest=Rest("PATCH", "alerts/<int:pk>/", "alert"),
+    page=Page("alerts/<int:pk>/edit/", "alert_edit", **FORM),
+    gives=AlertOut,
+    partial=True,
+    says={"alert.edited": "edited the alert “{name}”"},
+)
+@transaction.atomic
+def edit(*, alert: Alert, by: Any, given: NewAlert) -> Alert:
+    """Changes the fields that are sent; it begins anew.
+
+    Raises AlertError.
+    """
+    _refuse(given)
+    row = Alert.objects.select_for_update().get(pk=alert.pk)
+    begun = {"state": Alert.State.OK, "told": False, "crossing_since": None, "usual_at": None}
+    for name, value in (asdict(given) | begun | {"low": None, "high": None}).items():
+        setattr(row, name, value)
+    _saved(row)
+    audit("alert.edited", project=row.project, by=by, target=row, name=row.name)
+    return row
+
+
+@operation(
+    "alerts_silence",
+    rest=Rest("POST", "alerts/<int:pk>/silence/", "alert_silence"),
+    page=Page("alerts/<int:pk>/silence/", "alert_silence"),
+    gives=AlertOut,
+    says={"alert.silenced": "silenced the alert “{name}” for {minutes|minute|minutes}"},
+)
+@transaction.atomic
+def silence(
+    *,
+    alert: Alert,
+    by: Any,
+    minutes: Annotated[
+        int, Meta(title="Minutes", ge=0, le=43_200, description="0: it speaks again")
+    ] = 60,
+) -> None:
+    """Nobody is notified for a while; what still fires after that is told then."""
+    until = timezone.now() + timedelta(minutes=minutes) if minutes else None
+    Alert.objects.filter(pk=alert.pk).update(silenced_until=until)
+    audit(
+        "alert.silenced",
+        project=alert.project,
+        by=by,
+        target=alert,
+        name=alert.name,
+        minutes=minutes,
+    )
+
+
+@operation(
+    "alerts_remove",
+    rest=Rest("DELETE", "alerts/<int:pk>/", "alert"),
+    page=Page(
+        "alerts/<int:pk>/remove/",
+        "alert_remove",
+        then="trajectories:alerts",
+        done="{target} is removed.",
+    ),
+    says={"alert.removed": "removed the alert “{name}”"},
+)
+@transaction.atomic
+def remove(*, alert: Alert, by: Any) -> None:
+    """Removes an alert and its history."""
+    audit("alert.removed", project=alert.project, by=by, name=alert.name)
+    alert.delete()
+
+
+def _refuse(given: NewAlert) -> None:
+    """Raises AlertError for what cannot be checked."""
+    if given.condition != Alert.Condition.UNUSUAL and given.line is None:
+        raise AlertError("Give the line that it must not cross.", "line")
+    try:
+        chosen = from_browser(QueryDict(given.filters), MEASURES[given.measure].known)
+    except QueryError as error:
+        raise AlertError(error.sentence, "filters") from error
+    if given.measure == "score" and not chosen.get("name"):
+        raise AlertError("Name the score: name=helpful", "filters")
+
+
+def _saved(alert: Alert) -> Alert:
+    """Raises AlertError if its name is taken."""
+    try:
+        with transaction.atomic():
+            alert.save()
+    except IntegrityError as error:
+        raise AlertError(f"An alert named “{alert.name}” already exists.", "name") from error
+    return alert
+
+
+def check_all(now: datetime | None = None) -> int:
+    """Checks the enabled alerts of active projects, each in a transaction. Returns how many
+    changed.
+    """
+    now = now or timezone.now()
+    due = Alert.objects.filter(enabled=True, project__stage=Stage.ACTIVE)
+    due = due.order_by("checked_at", "pk")
+    return sum(check(pk, now) for pk in due.values_list("pk", flat=True))
+
+
+@transaction.atomic
+def check(pk: int, now: datetime) -> bool:
+    """Whether it fired or recovered. One that another process checks now is left to that."""
+    rows = Alert.objects.select_for_update(skip_locked=True, of=("self",))
+    alert = rows.select_related("project").filter(pk=pk, enabled=True).first()
+    if alert is None:
+        return False
+    try:
+        with patience(CHECK_MS):
+            found = alerts.measured(alert, now)
+            _refresh_usual(alert, now)
+    except (TooLong, QueryError):  # what it filters by may be gone
+        Alert.objects.filter(pk=pk).update(checked_at=now, value=None, n=0)
+        return False
+    alert.value, alert.n, alert.checked_at = found.value, found.n, now
+    changed = _decide(alert, found, now)
+    if alert.state == Alert.State.FIRING and not alert.told and not alert.is_silenced:
+        _tell(alert, Event.ALERT_FIRED, alert.changes.first())
+        alert.told = True
+    alert.save()
+    return changed
+
+
+def _refresh_usual(alert: Alert, now: datetime) -> None:
+    if alert.condition != Alert.Condition.UNUSUAL:
+        return
+    if alert.usual_at is None or now - alert.usual_at >= USUAL_FOR:
+        alert.low, alert.high = alerts.usual_range(alert, now) or (None, None)
+        alert.usual_at = now
+
+
+def _decide(alert: Alert, found: Measured, now: datetime) -> bool:
+    """Whether it fired or recovered. Too little says nothing, and the state stays."""
+    is_count = alert.measure == Alert.Measure.RUNS
+    if found.value is None or (found.n < alert.at_least and not is_count):
+        return False
+    if not alerts.crosses(alert, found.value):
+        alert.crossing_since = None
+        if alert.state != Alert.State.FIRING:
+            return False
+        alert.state = Alert.State.OK
+        change = _noted(alert, AlertChange.Kind.RECOVERED, found, now)
+        if alert.told and not alert.is_silenced:
+            _tell(alert, Event.ALERT_RECOVERED, change)
+        alert.told = False
+        return True
+    alert.crossing_since = alert.crossing_since or now
+    lasted = now - alert.crossing_since >= timedelta(minutes=alert.for_minutes)
+    if alert.state == Alert.State.FIRING or not lasted:
+        return False
+    alert.state = Alert.State.FIRING
+    _noted(alert, AlertChange.Kind.FIRED, found, now)
+    return True
+
+
+def _noted(alert: Alert, kind: AlertChange.Kind, found: Measured, now: datetime) -> AlertChange:
+    begin = now - timedelta(minutes=alert.window_minutes)
+    runs: list[str] = []
+    if kind == AlertChange.Kind.FIRED:
+        given = alerts.given_of(alert, begin, now)
+        high = alerts.is_high(alert, found.value or 0.0)
+        runs = MEASURES[alert.measure].runs(alert.project, given, high)
+    return AlertChange.objects.create(
+        alert=alert,
+        kind=kind,
+        begin=begin,
+        at=now,
+        value=found.value,
+        n=found.n,
+        said=alerts.in_words(alert, found.value)[:300],
+        runs=runs,
+    )
+
+
+def _tell(alert: Alert, event: Event, change: AlertChange) -> None:
+    """Members and webhooks."""
+    did = "fired" if event == Event.ALERT_FIRED else "recovered"
+    subject = f"Alert “{alert.name}” {did}: {change.said} (n = {change.n:,})"
+    page = alert.get_absolute_url()
+    notify(
+        topic=Topic(event),
+        project=alert.project,
+        subject=subject,
+        page=page,
+        key=f"alert:{alert.pk}:{change.pk}",
+    )
+    announce(
+        project=alert.project,
+        event=event,
+        subject=subject,
+        data={
+            "alert": alert.name,
+            "measure": alert.measure,
+            "filters": alert.filters,
+            "value": change.value,
+            "n": change.n,
+            "from": change.begin,
+            "to": change.at,
+            "runs": change.runs,
+            "page": page,
+        },
+    )

@@ -1,0 +1,181 @@
+"""Writes of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.utils import timezone
+from msgspec import Meta
+
+from apps.core.actions import audit
+from apps.core.models import Project, Role
+from apps.core.operations import Page, operation
+from apps.trajectories import merging, tombstones
+from apps.trajectories.models import Score, Trajectory, TrajectoryKey
+from apps.trajectories.schema import MAX_NAME
+from apps.trajectories.scores import MAX_COMMENT, MAX_TEXT, Came, Sent, value_of
+
+UNIQUE = ["project", "external_id", "step", "name", "key"]
+CHANGED = ["trajectory_id", "kind", "value", "text", "source", "by", "comment", "created_at"]
+
+
+@transaction.atomic
+def receive(*, project: Project, sent: Sequence[Sent]) -> dict[str, int]:
+    """Stores each once: another with the same id, or without one from the same source, replaces it.
+    `waiting`: their runs have not arrived yet. `deleted`: their runs were deleted; those are not
+    stored. Raises RowError.
+    """
+    values = [value_of(one.value, one.kind) for one in sent]
+    names = {one.run for one in sent}
+    runs = _runs(project, names)
+    if len(runs) < len(names):
+        merging.wait_for_arrivals(project)
+        runs = _runs(project, names)
+    deleted = tombstones.deleted(project, tombstones.Kind.RUN, names - runs.keys())
+    now = timezone.now()
+    rows = {
+        (one.run, one.step, one.name, key): Score(
+            project=project,
+            external_id=one.run,
+            step=one.step,
+            name=one.name,
+            key=key,
+            trajectory_id=runs.get(one.run),
+            kind=value.kind,
+            value=value.value,
+            text=value.text,
+            source=one.source,
+            by=one.by,
+            comment=one.comment,
+            created_at=now,
+        )
+        for one, value in zip(sent, values, strict=True)
+        if one.run not in deleted
+        for key in [f"id:{one.id}" if one.id else f"{one.source}:{one.by}"]
+    }
+    _save(rows.values())
+    return {
+        "accepted": len(rows),
+        "waiting": sum(row.trajectory_id is None for row in rows.values()),
+        "deleted": sum(one.run in deleted for one in sent),
+    }
+
+
+@operation(
+    "scores_give",
+    page=Page("<uuid:pk>/scores/", "score_give", done="Score saved."),
+    role=Role.REVIEWER,
+    says={"score.given": "scored {=a trajectory@}: {name} = {said}"},
+)
+@transaction.atomic
+def give(
+    *,
+    trajectory: Trajectory,
+    by: Any,
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME, title="Name")],
+    value: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_TEXT,
+            title="Value",
+            description="A number, yes or no, a category, or a text",
+        ),
+    ],
+    comment: Annotated[str, Meta(max_length=MAX_COMMENT, title="Comment")] = "",
+) -> None:
+    """A person's score of a run; another of the same name replaces theirs."""
+    person = by.get_username()
+    sent = Sent(
+        run=trajectory.external_id,
+        name=name.strip(),
+        value=_typed(value.strip()),
+        comment=comment,
+        source="person",
+        by=person,
+    )
+    receive(project=trajectory.project, sent=[sent])
+    audit(
+        "score.given",
+        project=trajectory.project,
+        by=by,
+        target=trajectory,
+        name=sent.name,
+        said=value.strip()[:120],
+    )
+
+
+def _typed(text: str) -> float | bool | str:
+    """What a person means by a text."""
+    if text.lower() in ("yes", "no"):
+        return text.lower() == "yes"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _runs(project: Project, names: Collection[str]) -> dict[str, UUID]:
+    known = TrajectoryKey.objects.filter(project=project, external_id__in=names)
+    return dict(known.values_list("external_id", "trajectory_id"))
+
+
+def _save(rows: Iterable[Score]) -> None:
+    """In one order, so that two batches cannot deadlock."""
+    Score.objects.bulk_create(
+        sorted(rows, key=lambda row: (row.external_id, row.step, row.name, row.key)),
+        update_conflicts=True,
+        unique_fields=UNIQUE,
+        update_fields=CHANGED,
+    )
+
+
+def replace_with_runs(
+    project: int, runs: Mapping[UUID, str], came: Iterable[tuple[UUID, Came]]
+) -> None:
+    """What came with these runs ({id: name}), in place of what came with them before; what waited
+    for them is theirs. Part of the digest's transaction.
+    """
+    Score.objects.filter(trajectory_id__in=runs, source__in=Score.WITH_RUNS).delete()
+    _save(
+        Score(
+            project_id=project,
+            external_id=runs[pk],
+            trajectory_id=pk,
+            step=one.step,
+            name=one.name,
+            key=one.key,
+            source=one.source,
+            comment=one.comment,
+            **one.value._asdict(),
+        )
+        for pk, one in came
+    )
+    if Score.objects.filter(project=project, trajectory_id=None).exists():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE trajectories_score AS score SET trajectory_id = run.id FROM"
+                " unnest(%s::uuid[], %s::text[]) AS run(id, name) WHERE score.project_id = %s AND"
+                " score.trajectory_id IS NULL AND score.external_id = run.name",
+                [list(runs), list(runs.values()), project],
+            )
+
+
+def move(project: Project, names: Mapping[str, str]) -> None:
+    """Moves the scores of runs that turned out to be parts of others to those: {part: whole}."""
+    for score in Score.objects.filter(project=project, external_id__in=names).exclude(
+        source__in=Score.WITH_RUNS
+    ):
+        same = Score.objects.filter(
+            project=project,
+            external_id=names[score.external_id],
+            **{name: getattr(score, name) for name in ("step", "name", "key")},
+        )
+        if same.exists():
+            score.delete()
+        else:
+            score.external_id, score.trajectory_id = names[score.external_id], None
+            score.save(update_fields=["external_id", "trajectory_id"])

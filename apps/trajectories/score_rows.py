@@ -1,0 +1,259 @@
+"""Scores as answers: a list, figures by what the scored runs have in common, and files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import msgspec
+from django.db import connection
+from django.db.models import QuerySet
+
+from apps.core.charts import bars, unlike
+from apps.core.intervals import student, wilson
+from apps.core.models import Project
+from apps.core.query import MOMENT, Query
+from apps.core.spreadsheets import cell
+from apps.trajectories.filters import (
+    SCORE_RANGE,
+    SINCE,
+    Chip,
+    active,
+    bounds,
+    in_ranges,
+    range_filters,
+)
+from apps.trajectories.metrics.figures import short
+from apps.trajectories.models import Score
+
+LABELS = {
+    "name": "Name",
+    "source": "From",
+    "kind": "Kind",
+    "run": "Run",
+    "step": "Step",
+    "score_is": "Is",
+    "since": "Last",
+    "from": "From",
+    "to": "Until",
+    "score_value": "Value",
+}
+FILTERS: Query = {
+    **{name: None for name in LABELS if name not in SCORE_RANGE},
+    **range_filters(SCORE_RANGE),
+    "source": tuple(Score.Source.values),
+    "kind": tuple(Score.Kind.values),
+    "since": (*SINCE, "all"),
+    "from": MOMENT,
+    "to": MOMENT,
+}
+COLUMNS = {"name": "name", "source": "source", "kind": "kind", "run": "external_id", "step": "step"}
+BY = {
+    "agent_version": ("Version", "run.agent_version"),
+    "model": ("Model", "run.model"),
+    "agent": ("Agent", "run.agent_name"),
+    "source": ("Source", "score.source"),
+    "said": ("What was said", "CASE WHEN score.kind <> 'text' THEN score.text END"),
+    "day": ("Day", "to_char(score.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"),
+}
+NEWEST, GROUPS, AT_ONCE = 20_000, 40, 1_000
+
+
+def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Score]:
+    """The scores that match, the newest first; times are those of the scores. Raises QueryError."""
+    begin, end = bounds(given, FILTERS)
+    rows = Score.objects.filter(project=project)
+    rows = rows.filter(created_at__gte=begin) if begin else rows
+    rows = rows.filter(created_at__lt=end) if end else rows
+    wanted = {
+        COLUMNS[name]: value for name in COLUMNS if (value := (given.get(name) or "").strip())
+    }
+    if said := (given.get("score_is") or "").strip():
+        wanted["text__iexact"] = said
+    return in_ranges(rows.filter(**wanted), given, SCORE_RANGE)
+
+
+def active_filters(given: Mapping[str, str]) -> list[Chip]:
+    return active(given, LABELS, SCORE_RANGE)
+
+
+class ScoreOut(msgspec.Struct):
+    """A score of a run, or of its step of this key. `value` is a number, true or false, or a text;
+    `waiting`: the run has not arrived yet.
+    """
+
+    id: int
+    run: str
+    step: str
+    name: str
+    kind: str
+    value: float | bool | str
+    source: str
+    by: str
+    comment: str
+    created_at: datetime
+    waiting: bool
+
+
+def as_json(row: Score) -> dict[str, Any]:
+    """The fields of ScoreOut."""
+    value = bool(row.value) if row.kind == Score.Kind.YES_NO else row.value
+    return {
+        "id": row.pk,
+        "run": row.external_id,
+        "step": row.step,
+        "name": row.name,
+        "kind": row.kind,
+        "value": row.text if value is None else value,
+        "source": row.source,
+        "by": row.by,
+        "comment": row.comment,
+        "created_at": row.created_at,
+        "waiting": row.trajectory_id is None,
+    }
+
+
+def _read(rows: QuerySet[Score]) -> Iterator[dict[str, Any]]:
+    return map(as_json, rows.order_by("pk").iterator(AT_ONCE))
+
+
+def jsonl(rows: QuerySet[Score]) -> Iterator[bytes]:
+    return (msgspec.json.encode(row) + b"\n" for row in _read(rows))
+
+
+def csv_lines(rows: QuerySet[Score]) -> Iterator[bytes]:
+    """With a header, and the byte order mark that spreadsheets need."""
+    yield "\ufeff".encode() + _lines([ScoreOut.__struct_fields__])
+    found = _read(rows)
+    while some := list(islice(found, AT_ONCE)):
+        yield _lines([[cell(value) for value in row.values()] for row in some])
+
+
+def _lines(rows: Any) -> bytes:
+    out = io.StringIO()
+    csv.writer(out).writerows(rows)
+    return out.getvalue().encode()
+
+
+FILES = {
+    "jsonl": ("application/x-ndjson", jsonl),
+    "csv": ("text/csv; charset=utf-8", csv_lines),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Scores of one name whose runs share the `value` of `by`; `mean` of numbers, and of yes and no
+    as 1 and 0, with its 95% interval.
+    """
+
+    name: str
+    value: str
+    scores: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    by: str
+    groups: list[Group]
+    scores: int
+    more: bool
+    omitted: int
+
+    @property
+    def note(self) -> str:
+        said = [f"Of the newest {NEWEST:,} matching scores."] if self.more else []
+        if self.omitted:
+            said.append(f"{self.omitted:,} smaller groups are not shown.")
+        return " ".join(said)
+
+
+def ask(project: Project, given: Mapping[str, str]) -> Answer:
+    """By default by version. Raises QueryError."""
+    by = given.get("by") or "agent_version"
+    found = _groups(project, given, BY[by][1])
+    scores = sum(group.scores for group in found)
+    return Answer(
+        by,
+        sorted(found[:GROUPS], key=lambda group: (group.name, group.value)),
+        min(scores, NEWEST),
+        scores > NEWEST,
+        len(found) - len(found[:GROUPS]),
+    )
+
+
+def whole(project: Project, given: Mapping[str, str]) -> Group | None:
+    """Of all scores of the largest name that match; None if none do. Raises QueryError."""
+    return next(iter(_groups(project, given, "''")), None)
+
+
+def _groups(project: Project, given: Mapping[str, str], value: str) -> list[Group]:
+    """By name and an expression of `score` and its `run`, the largest first."""
+    rows = apply_filters(project, given).order_by("-created_at", "-pk")
+    sql, params = rows.values_list(
+        "trajectory_id", "name", "kind", "value", "text", "source", "created_at"
+    )[: NEWEST + 1].query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH score AS MATERIALIZED ({sql}) SELECT score.name, coalesce({value}, ''),"
+            " count(*), count(score.value), avg(score.value), stddev_samp(score.value),"
+            " bool_and(score.kind = 'yes_no') FROM score LEFT JOIN trajectories_trajectory AS run"
+            " ON run.id = score.trajectory_id GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+            params,
+        )
+        return [_group(row) for row in cursor.fetchall()]
+
+
+def _group(row: tuple[Any, ...]) -> Group:
+    name, value, scores, measured, mean, deviation, is_yes_no = row
+    low = high = None
+    if measured and is_yes_no:
+        low, high = wilson(round(mean * measured), measured)
+    elif measured > 1:
+        half = student(measured - 1) * deviation / math.sqrt(measured)
+        low, high = mean - half, mean + half
+    return Group(name, value, scores, mean, low, high)
+
+
+def figure(answer: Answer) -> dict | None:
+    """The means by group, the names side by side; None where nothing was measured."""
+    known = [group for group in answer.groups if group.mean is not None]
+    if not known:
+        return None
+    values = list(dict.fromkeys(sorted(group.value for group in known)))
+    titles = dict(zip(values, unlike(short(value or "(none)") for value in values), strict=True))
+    names = list(dict.fromkeys(group.name for group in known))
+    of_name = {name: [group for group in known if group.name == name] for name in names}
+    labels = dict(zip(names, unlike(map(short, names)), strict=True))
+    series = {
+        labels[name]: ([titles[group.value] for group in groups], [group.mean for group in groups])
+        for name, groups in of_name.items()
+    }
+    drawn = bars(series, f"Mean score by {BY[answer.by][0].lower()}", height=280)
+    for trace, groups in zip(drawn["data"], of_name.values(), strict=True):
+        trace["customdata"] = [f"n = {group.scores:,}" for group in groups]
+        trace["hovertemplate"] = (
+            f"%{{x}} · {trace['name']}: %{{y:.4~g}}<br>%{{customdata}}<extra></extra>"
+        )
+        trace["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "array": [0 if one.high is None else one.high - one.mean for one in groups],
+            "arrayminus": [0 if one.low is None else one.mean - one.low for one in groups],
+            "thickness": 1.2,
+        }
+    drawn["layout"]["xaxis"] |= {"type": "category", "nticks": len(values) + 1}
+    drawn["layout"]["xaxis"] |= {
+        "categoryorder": "array",
+        "categoryarray": [titles[value] for value in values],
+    }
+    return drawn

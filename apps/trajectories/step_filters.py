@@ -1,0 +1,179 @@
+"""The filters of steps, the same in the URL of the page, of the API and of the exports."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from uuid import UUID
+
+from django.contrib.postgres.search import SearchVector
+from django.core.exceptions import EmptyResultSet
+from django.db import connection
+from django.db.models import Exists, OuterRef, QuerySet
+
+from apps.core.models import Project
+from apps.core.query import MOMENT, Query
+from apps.core.sorting import choices
+from apps.trajectories.filters import (
+    SCORE_RANGE,
+    SINCE,
+    Chip,
+    active,
+    bounds,
+    few_of,
+    ids_within,
+    in_ranges,
+    range_filters,
+    scores_with,
+    texts_with,
+    words_query,
+)
+from apps.trajectories.models import SLOW_MS, STEP_ERROR, STEP_TERMS, Step, TrajectoryKey
+from apps.trajectories.steps import KINDS, STATUSES
+
+LABELS = {
+    "kind": "Kind",
+    "name": "Name",
+    "status": "Status",
+    "arguments": "Arguments",
+    "error": "Error",
+    "model": "Model",
+    "agent": "Agent",
+    "agent_version": "Version",
+    "run": "Run",
+    "since": "Last",
+    "from": "From",
+    "to": "Until",
+    "duration": "Duration in s",
+    "tokens": "Tokens",
+    "cost": "Cost in $",
+    "score": "Score",
+    "score_is": "Score is",
+    "score_value": "Score value",
+}
+RANGES = {
+    "duration": ("duration_ms", 1000.0),  # given in seconds
+    "tokens": ("total_tokens", 1.0),
+    "cost": ("cost_usd", 1.0),
+}
+COLUMNS = {
+    "kind": "kind",
+    "name": "name",
+    "status": "status",
+    "model": "model",
+    "agent": "agent_name",
+    "agent_version": "agent_version",
+}
+FILTERS: Query = {
+    **{name: None for name in LABELS if name not in {**RANGES, **SCORE_RANGE}},
+    **range_filters((*RANGES, *SCORE_RANGE)),
+    "kind": tuple(KINDS),
+    "status": tuple(STATUSES),
+    "since": (*SINCE, "all"),
+    "from": MOMENT,
+    "to": MOMENT,
+}
+SORTS = {
+    "started": "-pk",
+    "duration": "-duration_ms",
+    "tokens": "-total_tokens",
+    "cost": "-cost_usd",
+}
+SORTED_BY: Query = {"sort": choices(SORTS), "cursor": None}
+# With fewer matches among so many steps they are looked up, else they are soon met on the way.
+RARE = 1_000
+MOST = 10_000
+EXCLUDES = re.compile(r"(?:^|\s)-")
+
+
+def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
+    """The steps that match. Times are those of the runs' starts. Raises QueryError."""
+    within = ids_within(*bounds(given, FILTERS))
+    rows = Step.objects.filter(
+        project=project, **{f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
+    )
+    if run := _text(given, "run"):
+        key = TrajectoryKey.objects.filter(project=project, external_id=run)
+        rows = rows.filter(trajectory_id__in=list(key.values_list("trajectory_id", flat=True)))
+    terms = {name: value for name in COLUMNS if (value := _text(given, name))}
+    narrowed = rows.filter(**{COLUMNS[name]: value for name, value in terms.items()})
+    narrowed = in_ranges(narrowed, given, RANGES)
+    for runs in (
+        _of_terms(narrowed, rows, terms, given),
+        _of_arguments(given, within),
+        _of_errors(rows, given),
+    ):
+        if runs is not None:
+            narrowed = narrowed.filter(trajectory_id__in=set(runs))
+    if (scores := scores_with(given)) is not None:
+        of_step = scores.filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
+        runs = scores.filter(project=project).exclude(step="").values("trajectory_id")
+        narrowed = narrowed.filter(Exists(of_step), trajectory_id__in=runs)
+    for name in ("arguments", "error"):
+        if words := _text(given, name):
+            said = {f"{name}_words": SearchVector(name, config="simple")}
+            narrowed = narrowed.alias(**said).filter(**{f"{name}_words": words_query(words)})
+    return narrowed
+
+
+def _of_terms(
+    narrowed: QuerySet[Step], rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping
+) -> list[UUID] | None:
+    """The runs of few steps with these terms; None where they are many, or no term is given."""
+    wanted = [f"{name}:{value}" for name, value in terms.items()]
+    found = rows.alias(terms=STEP_TERMS)
+    if least := float(_text(given, "duration_min") or 0) * 1000:
+        classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
+        if 0 not in classes:
+            found = found.filter(terms__overlap=[f"seconds:{number}" for number in classes])
+            wanted = wanted or [""]
+    if not wanted or estimated(narrowed) * RARE > estimated(rows):
+        return None
+    return few_of(found.filter(terms__contains=[term for term in wanted if term]), MOST)
+
+
+def estimated(rows: QuerySet[Step]) -> int:
+    """How many rows PostgreSQL expects."""
+    try:
+        sql, params = rows.order_by().values("number").query.sql_with_params()
+    except EmptyResultSet:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (FORMAT JSON) {sql}", params)
+        plan = cursor.fetchone()[0]
+    plan = json.loads(plan) if isinstance(plan, str) else plan
+    return plan[0]["Plan"]["Plan Rows"]
+
+
+def _of_arguments(given: Mapping[str, str], within: Mapping[str, UUID]) -> list[UUID] | None:
+    """The runs, where few say these words: what tools were called with is searched in them, too.
+    What else a run says must not exclude its steps (`-not`).
+    """
+    text = _text(given, "arguments")
+    if not text or EXCLUDES.search(text):
+        return None
+    return few_of(texts_with(words_query(text), within))
+
+
+def _of_errors(rows: QuerySet[Step], given: Mapping[str, str]) -> list[UUID] | None:
+    if not (text := _text(given, "error")):
+        return None
+    failed = rows.exclude(error="").alias(words=STEP_ERROR)
+    return few_of(failed.filter(words=words_query(text)))
+
+
+def active_filters(given: Mapping[str, str]) -> list[Chip]:
+    chips = active(given, LABELS, {**RANGES, **SCORE_RANGE})
+    words = {"kind": KINDS, "status": STATUSES}
+    return [
+        Chip(chip.name, f"{LABELS[chip.name]}: {words[chip.name].get(given[chip.name], '')}")
+        if chip.name in words
+        else chip
+        for chip in chips
+    ]
+
+
+def _text(given: Mapping[str, str], name: str) -> str:
+    return (given.get(name) or "").replace("\x00", "").strip()

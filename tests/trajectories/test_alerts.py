@@ -1,0 +1,216 @@
+"""Alerts fire, are told, silenced and recover."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from apps.core.models import Project, Role, Stage
+from apps.notifications.models import Notification
+from apps.trajectories.actions.alerts import (
+    AlertError,
+    NewAlert,
+    add,
+    check_all,
+    edit,
+    silence,
+)
+from apps.trajectories.actions.scores import receive
+from apps.trajectories.models import Alert, AlertChange
+from apps.trajectories.scores import Sent
+from apps.webhooks.actions import create_webhook
+from apps.webhooks.models import Delivery
+from tests.factories import admin_of, make_key, make_member, row
+from tests.trajectories.test_steps import USER, calling, ingest, reply
+
+pytestmark = pytest.mark.django_db
+NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def send(project: Project, at: datetime, failed: int, fine: int, **more: Any) -> None:
+    """Runs of which a tool call and the outcome failed, or not."""
+    rows = []
+    for n in range(failed + fine):
+        bad = n < failed
+        text = "Error: declined" if bad else "paid"
+        rows.append(
+            row(
+                f"{at:%d-%H-%M}-{n}",
+                started_at=at.isoformat(),
+                outcome={"status": "failure" if bad else "success"},
+                messages=[USER, calling(("a", "pay", "{}")), reply("a", text)],
+                **more,
+            )
+        )
+    ingest(project, *rows)
+
+
+def alert(project: Project, **more: Any) -> Alert:
+    given = {"name": "a", "measure": "failure_rate", "line": 0.2, "at_least": 5} | more
+    return add(project=project, by=admin_of(project), given=NewAlert(**given))
+
+
+def kinds() -> list[str]:
+    return list(AlertChange.objects.order_by("pk").values_list("kind", flat=True))
+
+
+def subjects() -> list[str]:
+    found = Notification.objects.filter(topic__startswith="alert.")
+    return sorted(set(found.values_list("subject", flat=True)))
+
+
+def test_it_fires_and_recovers(project: Project) -> None:
+    by = admin_of(project)
+    create_webhook(project=project, url="https://hooks.example.com/", events=["alert.fired"], by=by)
+    one = alert(project)
+    send(project, NOW - 10 * MINUTE, failed=3, fine=7)
+    assert check_all(NOW) == 1 and check_all(NOW + MINUTE) == 0
+    one.refresh_from_db()
+    assert one.state == "firing" and one.value == pytest.approx(0.3) and one.n == 10
+    change = one.changes.get()
+    assert sorted(change.runs) == [f"20-12-20-{n}" for n in range(3)]
+    assert subjects() == ["Alert “a” fired: Failure rate of runs 30.0%, above 20.0% (n = 10)"]
+    sent = json.loads(Delivery.objects.get(event="alert.fired").body)["data"]
+    assert sent["n"] == 10 and sorted(sent["runs"]) == sorted(change.runs)
+    send(project, NOW + 2 * MINUTE, failed=0, fine=20)
+    assert check_all(NOW + 3 * MINUTE) == 1
+    assert kinds() == ["fired", "recovered"] and "“a” recovered" in subjects()[1]
+    one.refresh_from_db()
+    assert one.state == "ok"
+
+
+def test_too_little_says_nothing(project: Project) -> None:
+    alert(project, at_least=11)
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    assert check_all(NOW) == 0 and not kinds()
+
+
+def test_what_is_off_or_archived_is_not_checked(project: Project) -> None:
+    alert(project, enabled=False)
+    alert(project, name="on")
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    Project.objects.filter(pk=project.pk).update(stage=Stage.ARCHIVED)
+    assert check_all(NOW) == 0
+    Project.objects.filter(pk=project.pk).update(stage=Stage.ACTIVE)
+    assert check_all(NOW) == 1
+
+
+def test_it_fires_only_after_a_time(project: Project) -> None:
+    alert(project, for_minutes=3)
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    assert [check_all(NOW + n * MINUTE) for n in range(5)] == [0, 0, 0, 1, 0]
+
+
+def test_what_fires_in_silence_is_told_after_it(project: Project) -> None:
+    one = alert(project)
+    silence(alert=one, by=admin_of(project), minutes=60)
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    assert check_all(NOW) == 1 and not subjects()
+    silence(alert=one, by=admin_of(project), minutes=0)
+    assert check_all(NOW + MINUTE) == 0 and len(subjects()) == 1
+    silence(alert=one, by=admin_of(project), minutes=60)
+    send(project, NOW + MINUTE, failed=0, fine=90)
+    assert check_all(NOW + 2 * MINUTE) == 1 and len(subjects()) == 1
+
+
+def test_a_tools_errors_and_a_score(project: Project) -> None:
+    alert(project, name="tool", measure="step_error_rate", filters="kind=tool&name=pay")
+    alert(project, name="other", measure="step_error_rate", filters="kind=tool&name=search")
+    alert(project, name="slow", measure="latency_p95", line=500.0, condition="below")
+    alert(
+        project, name="score", measure="score", filters="name=helpful", condition="below", line=0.5
+    )
+    send(project, NOW - 10 * MINUTE, failed=4, fine=4, latency_ms=100.0)
+    receive(
+        project=project,
+        sent=[Sent(run=f"20-12-20-{n}", name="helpful", value=n / 10) for n in range(8)],
+    )
+    project.scores.update(created_at=NOW - MINUTE)
+    assert check_all(NOW) == 3
+    firing = {one.name: one.changes.get() for one in Alert.objects.filter(state="firing")}
+    assert sorted(firing) == ["score", "slow", "tool"]
+    assert sorted(firing["tool"].runs) == [f"20-12-20-{n}" for n in range(4)]
+    assert firing["score"].runs[0] == "20-12-20-0" and firing["score"].value < 0.5
+
+
+def test_its_usual_range(project: Project) -> None:
+    one = alert(project, name="usual", condition="unusual", line=None)
+    for day in range(1, 7):
+        send(project, NOW - timedelta(days=day, minutes=10), failed=1 + day % 2, fine=10)
+    send(project, NOW - 10 * MINUTE, failed=2, fine=10)
+    assert check_all(NOW) == 0
+    one.refresh_from_db()
+    assert 0 <= one.low < 1 / 6 < one.high < 0.6
+    send(project, NOW + 5 * MINUTE, failed=40, fine=0)
+    assert check_all(NOW + 10 * MINUTE) == 1
+    assert "usually" in one.changes.get().said
+
+
+def test_without_enough_days_nothing_is_unusual(project: Project) -> None:
+    alert(project, condition="unusual", line=None)
+    send(project, NOW - timedelta(days=1, minutes=10), failed=0, fine=10)
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    assert check_all(NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "says"),
+    [
+        ({"line": None}, "line", "Give the line"),
+        ({"filters": "tool_name=a"}, "filters", "Did you mean “tool”?"),
+        ({"filters": "since=1h"}, "filters", "Unknown filter “since”"),
+        ({"measure": "score"}, "filters", "Name the score"),
+        ({"measure": "step_p95", "filters": "kind=toll"}, "filters", "must be one of model"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(
+    project: Project, more: dict[str, Any], field: str, says: str
+) -> None:
+    with pytest.raises(AlertError, match=says.replace("?", r"\?")) as error:
+        alert(project, **more)
+    assert error.value.field == field
+
+
+def test_an_edit_begins_anew(project: Project) -> None:
+    one = alert(project)
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    check_all(NOW)
+    edit(alert=one, by=admin_of(project), given=NewAlert(name="a", measure="cost", line=9.0))
+    one.refresh_from_db()
+    assert (one.state, one.told, one.crossing_since) == ("ok", False, None)
+    with pytest.raises(AlertError, match="already exists"):
+        alert(project)
+
+
+def test_by_api_and_page(project: Project, client: Client) -> None:
+    headers = {"Authorization": f"Bearer {make_key(project)}"}
+    body = {"name": "pay fails", "measure": "step_error_rate", "filters": "name=pay", "line": 0.1}
+    made = Client(headers=headers).post(
+        "/api/v1/alerts/", json.dumps(body | {"at_least": 1}), content_type="application/json"
+    )
+    assert made.status_code == 201, made.content
+    send(project, NOW - 10 * MINUTE, failed=3, fine=1)
+    check_all(NOW)
+    (listed,) = Client(headers=headers).get("/api/v1/alerts/").json()["results"]
+    assert listed["state"] == "firing" and listed["value"] == 0.75
+    changes = Client(headers=headers).get(f"/api/v1/alerts/{listed['id']}/changes/").json()
+    assert changes["results"][0]["kind"] == "fired"
+    client.force_login(make_member(project, Role.ENGINEER))
+    assert b"pay fails" in client.get(reverse("trajectories:alerts", args=[project.slug])).content
+    page = client.get(reverse("trajectories:alert", args=[project.slug, listed["id"]]))
+    text = page.content.decode()
+    assert "Error rate of steps 75.0%, above 10.0%" in text and "20-12-20-0" in text
+    rows = reverse("trajectories:steps", args=[project.slug])
+    assert f"{rows}?name=pay&amp;from=2026-11-20T11%3A30%3A00Z" in text
+    saved = client.post(
+        reverse("trajectories:alert_edit", args=[project.slug, listed["id"]]),
+        body | {"condition": "above", "window_minutes": 30, "for_minutes": 0, "at_least": 5},
+    )
+    assert saved.status_code == 302, saved.content
+    assert Alert.objects.get().window_minutes == 30

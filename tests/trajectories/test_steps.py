@@ -1,0 +1,515 @@
+"""Steps of runs: what is read of them, how they are kept, and how they are asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils.html import escape
+
+from apps.core.models import Project
+from apps.trajectories import digest, filters, step_figures, step_filters, steps
+from apps.trajectories.actions import store
+from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.otlp import Event, Scope, Span, assemble
+from tests.factories import make_member, row
+
+NOON = 1_790_000_000 * 10**9
+RUN = {
+    "model": "gpt-5",
+    "latency_ms": 900.0,
+    "input_tokens": 70,
+    "output_tokens": 7,
+    "cost_usd": 0.01,
+}
+USER = {"role": "user", "content": "Where is order 7?"}
+
+
+def calling(*calls: tuple[str, str, str]) -> dict:
+    """An assistant message of calls (id, tool, arguments)."""
+    return {
+        "role": "assistant",
+        "tool_calls": [
+            {"id": name, "type": "function", "function": {"name": tool, "arguments": given}}
+            for name, tool, given in calls
+        ],
+    }
+
+
+def reply(call: str, text: str, **more: Any) -> dict:
+    return {"role": "tool", "tool_call_id": call, "content": text, **more}
+
+
+def read(messages: list[dict], metadata: Any = None) -> list[steps.Step]:
+    reader = steps.Reader(RUN, metadata or {})
+    reader.read(messages[:2])
+    reader.read(messages[2:])
+    return reader.steps()
+
+
+def brief(found: list[steps.Step]) -> list[tuple[str, str, str]]:
+    return [(step.kind, step.name, step.status) for step in found]
+
+
+def test_steps_of_messages_alone() -> None:
+    found = read(
+        [
+            USER,
+            calling(("a", "search", '{"order": 7}'), ("b", "lookup", "{}"), ("c", "pay", "{}")),
+            reply("b", '{"isError": true, "content": [{"type": "text", "text": "no such row"}]}'),
+            reply("a", '{"found": 1}'),
+            {"role": "assistant", "content": "It is on its way.", "usage": {"prompt_tokens": 9}},
+        ]
+    )
+    assert brief(found) == [
+        ("model", "gpt-5", "ok"),
+        ("tool", "search", "ok"),
+        ("tool", "lookup", "error"),
+        ("tool", "pay", "unanswered"),
+        ("model", "gpt-5", "ok"),
+    ]
+    assert [step.key for step in found] == ["1", "1.0", "1.1", "1.2", "4"]
+    assert found[1].arguments == '{"order": 7}' and "no such row" in found[2].error
+    assert found[4].input_tokens == 9 and found[0].duration_ms is None
+
+
+def test_a_run_of_one_model_call_is_that_call() -> None:
+    (step,) = read([USER, {"role": "assistant", "content": "Soon."}])
+    assert (step.duration_ms, step.input_tokens, step.cost_usd) == (900.0, 70, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ('{"success": false, "message": "declined"}', "error"),
+        ('{"jsonrpc": "2.0", "error": {"code": -32602, "message": "bad"}}', "error"),
+        ("Error: timed out", "error"),
+        ('{"status": "failed", "order": 7}', "ok"),  # a record that was read
+        ("", "ok"),
+    ],
+)
+def test_a_failed_call_is_what_it_is_for_the_rules(text: str, status: str) -> None:
+    found = read([USER, calling(("a", "pay", "{}")), reply("a", text)])
+    assert found[1].status == status
+
+
+def span(number: int, at: float, seconds: float, parent: int = 0, **attributes: Any) -> Span:
+    start = NOON + int(at * 1e9)
+    return Span(
+        "1" * 32,
+        f"{number:016x}",
+        f"{parent:016x}" if parent else "",
+        name=attributes.pop("name", f"span {number}"),
+        start_ns=start,
+        end_ns=start + int(seconds * 1e9),
+        attributes={f"gen_ai.{name}".replace("__", "."): v for name, v in attributes.items()},
+    )
+
+
+def agent_spans() -> list[Span]:
+    """An agent that calls two tools, of which the second fails without a reply."""
+    wants = calling(("a", "search", '{"order": 7}'), ("b", "pay", '{"eur": 3}'))
+    told = [USER, wants, reply("a", "found it"), reply("b", "Error: declined")]
+    failed = span(
+        5, 1.5, 3.0, 1, operation__name="execute_tool", tool__name="pay", tool__call__id="b"
+    )
+    failed.status_code, failed.name = 2, "running tool"
+    failed.events = [
+        Event("exception", attributes={"exception.type": "Declined", "exception.message": "no"})
+    ]
+    return [
+        span(1, 0, 6, operation__name="invoke_agent", agent__name="clerk"),
+        span(
+            2,
+            0,
+            1,
+            1,
+            operation__name="chat",
+            request__model="gpt-5",
+            usage__input_tokens=11,
+            input__messages=[USER],
+            output__messages=[wants],
+        ),
+        span(
+            4,
+            1,
+            0.5,
+            1,
+            operation__name="execute_tool",
+            tool__name="search",
+            tool__call__id="a",
+            tool__call__result="found it",
+        ),
+        failed,
+        span(
+            6,
+            5,
+            1,
+            1,
+            operation__name="chat",
+            request__model="gpt-5",
+            input__messages=told,
+            output__messages=[{"role": "assistant", "content": "Not paid."}],
+        ),
+    ]
+
+
+def test_spans_say_when_and_messages_say_with_what() -> None:
+    (run,) = assemble(agent_spans(), [])
+    found = read(run.row["messages"], run.row["metadata"])
+    assert brief(found) == [
+        ("agent", "clerk", "ok"),
+        ("model", "span 2", "ok"),
+        ("tool", "search", "ok"),
+        ("tool", "pay", "error"),
+        ("model", "span 6", "ok"),
+    ]
+    pay = found[3]
+    assert pay.arguments == '{"eur": 3}' and "no" in pay.error
+    assert (pay.start_ms, pay.duration_ms, pay.key) == (1500.0, 3000.0, f"{5:016x}")
+    assert found[1].input_tokens == 11
+
+
+def test_calls_that_no_span_reports_come_after_the_call_that_made_them() -> None:
+    spans = [one for one in agent_spans() if "tool.name" not in str(one.attributes)]
+    (run,) = assemble(spans, [])
+    found = read(run.row["messages"], run.row["metadata"])
+    assert [(step.kind, step.duration_ms is None) for step in found] == [
+        ("agent", False),
+        ("model", False),
+        ("tool", True),
+        ("tool", True),
+        ("model", False),
+    ]
+
+
+def test_a_call_that_two_instrumentations_report_is_one_step() -> None:
+    spans = agent_spans()
+    again = span(7, 0.1, 0.8, 2, operation__name="chat", request__model="gpt-5")
+    again.scope = Scope("another")
+    (run,) = assemble([*spans, again], [])
+    assert len(run.row["metadata"]["steps"]) == 6
+    assert brief(read(run.row["messages"], run.row["metadata"])) == [
+        ("agent", "clerk", "ok"),
+        ("model", "span 2", "ok"),
+        ("tool", "search", "ok"),
+        ("tool", "pay", "error"),
+        ("model", "span 6", "ok"),
+    ]
+
+
+HOSTILE: list[Any] = [
+    None,
+    7,
+    {"steps": {"a": 1}},
+    {"steps": [None, 3, {"kind": "tool"}, {"kind": ["tool"]}, {"kind": "agent", "name": {}}]},
+    {
+        "steps": [
+            {
+                "kind": "tool",
+                "name": 5,
+                "message_index": [1],
+                "start_ms": float("inf"),
+                "duration_ms": 10**400,
+                "error": {"a": [1]},
+                "input": {"b": 1},
+                "span_id": 9,
+                "input_tokens": -4,
+                "cost_usd": "much",
+            }
+        ]
+        * 2
+    },
+]
+
+
+@pytest.mark.parametrize("metadata", HOSTILE)
+def test_any_metadata_is_tolerated(metadata: Any) -> None:
+    found = read([USER, calling(("a", "pay", "{}")), reply("a", "ok")], metadata)
+    assert len({step.key for step in found}) == len(found)
+
+
+# Kept
+
+
+def ingest(project: Project, *rows: dict) -> None:
+    store.ingest(project=project, rows=rows)
+    digest.run()
+
+
+def names(project: Project) -> list[str]:
+    return list(project.steps.order_by("pk").values_list("name", flat=True))
+
+
+@pytest.mark.django_db
+def test_steps_go_with_their_run(project: Project) -> None:
+    messages = [USER, calling(("a", "search", '{"order": 7}')), reply("a", "found")]
+    ingest(project, row("one", messages=messages, model="m"))
+    assert names(project) == ["m", "search"]
+    kept = Step.objects.get(name="search")
+    assert (kept.agent_name, kept.agent_version, kept.message_index) == ("assistant", "1", 1)
+    again = [*messages[:1], calling(("a", "pay", "{}")), reply("a", "Error: no")]
+    ingest(project, row("one", messages=again, model="m"))
+    assert names(project) == ["m", "pay"]
+    store.remove(project, list(Trajectory.objects.all()))
+    assert not Step.objects.exists()
+    digest.run()
+    assert not Step.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("metadata", HOSTILE[2:])
+def test_hostile_steps_are_stored(project: Project, metadata: Any) -> None:
+    metadata = {
+        "steps": [
+            {k: v for k, v in one.items() if k not in ("start_ms", "duration_ms")}
+            if isinstance(one, dict)
+            else one
+            for one in metadata["steps"]
+        ]
+    }
+    ingest(project, row("one", metadata=metadata))
+    assert Step.objects.filter(trajectory_id=Trajectory.objects.get().pk).exists()
+
+
+# Asked for
+
+
+@pytest.fixture
+def engineer(project: Project, client: Client) -> Client:
+    client.force_login(make_member(project))
+    return client
+
+
+@pytest.fixture
+def runs(project: Project) -> Project:
+    """Two versions of an agent, three runs of each: the tool `pay` fails in version 2."""
+    for version in "12":
+        for n in range(3):
+            span = {"kind": "tool", "start_ms": 0, "message_index": 2}
+            call = calling(("a", "search", f'{{"order": "order-{version}{n}"}}'), ("b", "pay", ""))
+            failed = "Error: card declined" if version == "2" else "paid"
+            ingest(
+                project,
+                row(
+                    f"run-{version}-{n}",
+                    agent={"name": "clerk", "version": version},
+                    started_at=f"2026-11-0{1 + n}T12:00:00Z",
+                    messages=[
+                        USER,
+                        call | {"usage": {"input_tokens": 10 + n, "output_tokens": 1}},
+                        reply("a", "found"),
+                        reply("b", failed),
+                    ],
+                    metadata={
+                        "steps": [
+                            span | {"name": "search", "duration_ms": 1000 * (n + int(version))},
+                            span | {"name": "pay", "message_index": 3, "duration_ms": 10 * n},
+                        ]
+                    },
+                ),
+            )
+    return project
+
+
+def asked(agent: Client, query: str = "", expect: int = 200) -> Any:
+    answer = agent.get(f"/api/v1/steps/{query}")
+    assert answer.status_code == expect, answer.content
+    return answer.json()
+
+
+def found(agent: Client, query: str) -> list[str]:
+    return sorted(f"{one['run']} {one['name']}" for one in asked(agent, query)["results"])
+
+
+@pytest.mark.django_db
+def test_the_questions_of_an_issue(runs: Project, agent: Client) -> None:
+    slow = "?kind=tool&name=search&duration_min=2"
+    assert found(agent, slow) == [f"run-{n} search" for n in ("1-1", "1-2", "2-0", "2-1", "2-2")]
+    assert found(agent, f"{slow}&agent_version=2&status=error") == []
+    assert found(agent, "?kind=tool&status=error") == [f"run-2-{n} pay" for n in range(3)]
+    assert found(agent, "?arguments=order-21") == ["run-2-1 search"]
+    assert found(agent, "?error=card+decl&agent=clerk") == [f"run-2-{n} pay" for n in range(3)]
+    assert found(agent, "?run=run-1-0&kind=tool") == ["run-1-0 pay", "run-1-0 search"]
+    assert found(agent, "?from=2026-11-03&kind=tool&name=pay") == ["run-1-2 pay", "run-2-2 pay"]
+    one = asked(agent, "?run=run-1-0&name=search")["results"][0]
+    assert one["arguments"] == '{"order": "order-10"}' and one["duration_ms"] == 1000
+    assert one["started_at"] == "2026-11-01T12:00:00Z" and one["message_index"] == 2
+
+
+@pytest.mark.django_db
+def test_many_matches_are_walked_and_few_are_looked_up(
+    runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = (
+        "?kind=tool&name=search&duration_min=2",
+        "?status=error",
+        "?arguments=order-21",
+        "?error=card",
+    )
+    monkeypatch.setattr(step_filters, "RARE", 0)
+    looked_up = [found(agent, query) for query in queries]
+    monkeypatch.setattr(step_filters, "MOST", 0)
+    monkeypatch.setattr(filters.few_of, "__defaults__", (0,))
+    too_many = [found(agent, query) for query in queries]
+    monkeypatch.setattr(step_filters, "RARE", 10**9)
+    walked = [found(agent, query) for query in queries]
+    assert looked_up == too_many == walked and all(walked)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("sort", "column"),
+    [("started", "run_started_at"), ("duration", "duration_ms"), ("tokens", "input_tokens")],
+)
+def test_every_step_is_on_one_page(runs: Project, agent: Client, sort: str, column: str) -> None:
+    for order in (sort, f"-{sort}"):
+        seen, query = [], f"?limit=5&sort={order}"
+        while query:
+            page = asked(agent, query)
+            seen += page["results"]
+            query = f"?limit=5&sort={order}&cursor={page['next']}" if page["next"] else ""
+        having = {"duration": {"duration_ms__isnull": False}, "tokens": {"total_tokens__gt": 0}}
+        count = Step.objects.filter(**having.get(sort, {})).count()
+        assert len({(one["run"], one["key"]) for one in seen}) == len(seen) == count
+        values = [one[column] for one in seen]
+        assert values == sorted(values, reverse=order.startswith("-"))
+    back = asked(agent, f"?limit=5&sort={order}&cursor={page['previous']}")
+    assert back["results"][-1] == seen[-len(page["results"]) - 1]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("?tool=pay", "Unknown filter “tool”"),
+        ("?agent_name=x", "Did you mean “agent”?"),
+        ("?status=failed", "must be one of ok, error"),
+        ("?duration_min=two", "must be a number"),
+        ("?from=yesterday", "date or time"),
+        ("?cursor=after-7", "is not a cursor"),
+        ("?sort=name", "must be one of"),
+    ],
+)
+def test_what_is_not_a_filter_is_refused(
+    runs: Project, agent: Client, engineer: Client, query: str, says: str
+) -> None:
+    page = engineer.get(reverse("trajectories:steps", args=[runs.slug]) + query)
+    assert says in str(asked(agent, query, expect=400)) and page.status_code == 400
+    assert escape(says) in page.content.decode()
+
+
+@pytest.mark.django_db
+def test_figures_by_tool_and_version(runs: Project, agent: Client, engineer: Client) -> None:
+    answer = agent.get("/api/v1/steps/metrics/?kind=tool&by=name&split=agent_version").json()
+    groups = {(one["value"], one["part"]): one for one in answer["groups"]}
+    assert groups["search", "2"]["p50_ms"] == 3000 and groups["pay", "2"]["error_rate"] == 1
+    assert groups["pay", "1"]["errors"] == 0 and answer["steps"] == 12 and answer["complete"]
+    page = reverse("trajectories:steps_chart", args=[runs.slug])
+    text = engineer.get(f"{page}?kind=tool&measure=p95&split=agent_version").content.decode()
+    assert "agent_version=2" in text and "Duration, p95 by name and version" in text
+    links = re.findall(r'href="(\?[^"]+)"', text)
+    for link in {unescape(link) for link in links}:
+        listed = engineer.get(reverse("trajectories:steps", args=[runs.slug]) + link)
+        assert listed.status_code == 200 and b"data-row" in listed.content
+
+
+@pytest.mark.django_db
+def test_figures_of_a_sample_are_scaled(
+    runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_figures, "NEWEST", 2)
+    newest = agent.get("/api/v1/steps/metrics/?kind=tool").json()
+    assert newest["steps"] == 2 and "newest 2" in newest["note"] and not newest["complete"]
+    monkeypatch.setattr(step_figures, "estimated", lambda rows: 4)
+    monkeypatch.setattr(step_figures, "LARGEST_SAMPLE", 1)
+    monkeypatch.setattr(step_figures, "FROM", 'FROM "trajectories_step" /* all */')
+    sample = agent.get("/api/v1/steps/metrics/?kind=tool").json()  # all of what is half
+    assert sample["steps"] == 12 and "about 24 matching" in sample["note"]
+    assert {one["value"]: one["steps"] for one in sample["groups"]} == {"pay": 12, "search": 12}
+    monkeypatch.undo()
+    monkeypatch.setattr(step_figures, "estimated", lambda rows: 10**9)
+    none_drawn = agent.get("/api/v1/steps/metrics/?kind=tool").json()
+    assert none_drawn["steps"] == 12 and none_drawn["complete"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "query",
+    [
+        "name=nothing",
+        "run=unknown&kind=tool",
+        "arguments=nothing",
+        "error=nothing",
+        "run=unknown&error=nothing",
+        "kind=tool&tokens_max=-1000000000000",
+    ],
+)
+def test_what_nothing_matches(
+    runs: Project, agent: Client, engineer: Client, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.setattr(step_filters, "RARE", 0)
+    assert found(agent, f"?{query}") == []
+    assert agent.get(f"/api/v1/steps/metrics/?{query}").json()["groups"] == []
+    assert b"".join(agent.get(f"/api/v1/steps/export/?{query}").streaming_content) == b""
+    for page in ("steps", "steps_chart"):
+        address = reverse(f"trajectories:{page}", args=[runs.slug])
+        assert engineer.get(f"{address}?{query}").status_code == 200
+
+
+@pytest.mark.django_db
+def test_words_are_of_the_arguments_alone(runs: Project, agent: Client) -> None:
+    assert found(agent, "?kind=tool&arguments=declined") == []
+    assert len(found(agent, "?name=search&arguments=order+-found")) == 6
+
+
+@pytest.mark.django_db
+def test_a_row_leads_to_its_place(runs: Project, engineer: Client) -> None:
+    address = reverse("trajectories:steps", args=[runs.slug])
+    text = engineer.get(f"{address}?run=run-2-0&kind=tool&name=pay").content.decode()
+    run = Trajectory.objects.get(external_id="run-2-0")
+    assert f"{run.get_absolute_url()}#m3" in text and "card declined" in text
+    detail = engineer.get(run.get_absolute_url()).content.decode()
+    assert "?run=run-2-0&amp;sort=started" in detail and 'id="m3"' in detail
+
+
+@pytest.mark.django_db
+def test_files(runs: Project, agent: Client, engineer: Client) -> None:
+    lines = b"".join(agent.get("/api/v1/steps/export/?status=error").streaming_content)
+    assert [json.loads(line)["name"] for line in lines.splitlines()] == ["pay"] * 3
+    Step.objects.filter(name="pay").update(arguments="=cmd()")
+    address = reverse("trajectories:steps_export", args=[runs.slug])
+    text = b"".join(engineer.get(f"{address}?format=csv&name=pay").streaming_content).decode()
+    rows = list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"))))
+    assert len(rows) == 6 and {one["arguments"] for one in rows} == {"'=cmd()"}
+
+
+@pytest.mark.django_db
+def test_views_of_steps_are_not_views_of_runs(runs: Project, engineer: Client) -> None:
+    address = reverse("trajectories:steps", args=[runs.slug])
+    save = reverse("trajectories:save_view", args=[runs.slug])
+    saved = engineer.post(save, {"name": "Slow", "page": "steps", "query": "duration_min=2"})
+    assert saved.url == f"{address}?duration_min=2"
+    assert b"?duration_min=2" in engineer.get(address).content
+    runs_list = engineer.get(reverse("trajectories:list", args=[runs.slug])).content
+    assert b"duration_min=2" not in runs_list
+    refused = engineer.post(save, {"name": "Slow", "query": "duration_min=2"})
+    assert refused.status_code == 400
+
+
+@pytest.mark.django_db
+def test_a_run_that_was_just_deleted_has_no_steps_on_a_page(runs: Project, agent: Client) -> None:
+    """The digest may have been writing them meanwhile."""
+    gone = Trajectory.objects.get(external_id="run-2-0")
+    Trajectory.objects.filter(pk=gone.pk).delete()
+    assert Step.objects.filter(trajectory_id=gone.pk).exists()
+    left = {one["run"] for one in asked(agent, "?limit=500")["results"]}
+    assert left == {f"run-{version}-{n}" for version in "12" for n in range(3)} - {"run-2-0"}
+    assert b"run-2-0" not in b"".join(agent.get("/api/v1/steps/export/").streaming_content)
