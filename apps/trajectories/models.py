@@ -292,9 +292,9 @@ class Score(models.Model):
         CODE = "code"
         JUDGE = "judge"
         OTLP = "otlp", "OpenTelemetry"
-        LANGFUSE = "langfuse"
+        IMPORT = "import"
 
-    WITH_RUNS = (Source.OTLP, Source.LANGFUSE)  # come with their run, and are replaced with it
+    WITH_RUNS = (Source.OTLP, Source.IMPORT)  # come with their run, and are replaced with it
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="scores", db_index=False)
     external_id = models.CharField(max_length=200)

@@ -77,6 +77,9 @@ def _number(given: float | bool | str) -> float:
     return number
 
 
+WITH_SCORES = frozenset({"otlp", "langfuse", "langsmith", "promptfoo", "openai-evals"})
+
+
 class Came(NamedTuple):
     """A score that came with its run; `key` tells those of one name apart."""
 
@@ -89,11 +92,11 @@ class Came(NamedTuple):
 
 
 def of_metadata(metadata: Any) -> list[Came]:
-    """OTLP's `gen_ai.evaluation.result` events, and Langfuse's scores; any shape is tolerated."""
+    """OTLP's `gen_ai.evaluation.result` events and imported scores; any shape is tolerated."""
     if not isinstance(metadata, dict):
         return []
-    found = [*_otlp(metadata.get("evaluations")), *_langfuse(metadata.get("scores"))]
-    if metadata.get("source") not in ("otlp", "langfuse"):
+    found = [*_otlp(metadata.get("evaluations")), *_imported(metadata.get("scores"))]
+    if metadata.get("source") not in WITH_SCORES:
         return []
     return list({(one.step, one.name, one.key): one for one in found[:MOST]}.values())
 
@@ -107,7 +110,7 @@ def _otlp(given: Any) -> Iterator[Came]:
         )
 
 
-def _langfuse(given: Any) -> Iterator[Came]:
+def _imported(given: Any) -> Iterator[Came]:
     for said in _dicts(given):
         text, kind = said.get("string_value"), str(said.get("data_type") or "").upper()
         value = said.get("value")
@@ -116,7 +119,7 @@ def _langfuse(given: Any) -> Iterator[Came]:
         elif isinstance(text, str) and text:
             value = text
         step = str(said.get("observation_id") or "")[:40]
-        yield from _came(said, "langfuse", value, step, said.get("comment"))
+        yield from _came(said, "import", value, step, said.get("comment"))
 
 
 def _came(

@@ -236,6 +236,12 @@ def test_scores_of_langfuse(project: Project) -> None:
     }
 
 
+@pytest.mark.parametrize("source", ["langfuse", "langsmith", "promptfoo", "openai-evals"])
+def test_imported_scores_are_scores(source: str) -> None:
+    (score,) = of_metadata({"source": source, "scores": [{"name": "tone", "value": 0.7}]})
+    assert (score.name, score.value.value, score.source) == ("tone", 0.7, "import")
+
+
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -300,7 +300,7 @@ class Migration(migrations.Migration):
                             ("code", "Code"),
                             ("judge", "Judge"),
                             ("otlp", "OpenTelemetry"),
-                            ("langfuse", "Langfuse"),
+                            ("import", "Import"),
                         ],
                         max_length=8,
                     ),
