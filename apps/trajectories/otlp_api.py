@@ -40,6 +40,11 @@ NO_STEP = (
     " openinference.*, langfuse.*, ai.*, traceloop.*): it gives a run only together with such a"
     " span of the same trace."
 )
+INTERNAL = (
+    "{count} spans are the internal tracing of Codex and are not kept: its runs come from its log"
+    " events (docs/sending.md)."
+)
+NO_METRICS = "Metrics are read off and not kept: runs are made of traces and logs."
 Answer = Callable[[HttpRequest, ApiKey], Any]
 
 
@@ -90,7 +95,7 @@ def receive_traces(request: HttpRequest, key: ApiKey) -> Any:
     found = _receive(request, key.project, SpanBody.Signal.TRACES)
     response = ExportTraceServiceResponse()
     if found.reason:  # also a warning about a request of which nothing was rejected
-        response.partial_success.rejected_spans = found.rejected
+        response.partial_success.rejected_spans = found.rejected + found.internal
         response.partial_success.error_message = found.reason
     return response
 
@@ -130,6 +135,8 @@ def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) ->
 
 def _with_warning(received: Decoded, has_step: bool) -> Decoded:
     """Says of spans that can give no run why not."""
+    if not received.reason and received.internal:
+        received.reason = INTERNAL.format(count=received.internal)
     if not received.reason and not has_step:
         received.reason = NO_STEP
     return received
@@ -137,6 +144,8 @@ def _with_warning(received: Decoded, has_step: bool) -> Decoded:
 
 @_door
 def receive_metrics(request: HttpRequest, key: ApiKey) -> Any:
-    """Exporters send them along; they are read off and not kept."""
+    """Exporters send them along."""
     body_of(request)
-    return ExportMetricsServiceResponse()
+    response = ExportMetricsServiceResponse()
+    response.partial_success.error_message = NO_METRICS
+    return response

@@ -17,7 +17,7 @@ from apps.core.models import Project
 from apps.trajectories import contents, digest, held
 from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
 from apps.trajectories.models import HeldBatch, SpanBatch, SpanBody, Trace
-from apps.trajectories.otlp import LogRecord, Span, decode_logs, decode_traces
+from apps.trajectories.otlp import LogRecord, Span, decode_logs, decode_traces, placed
 from apps.trajectories.redaction import Redactor
 
 QUIET = timedelta(
@@ -76,10 +76,7 @@ def sort_some() -> int:
 @transaction.atomic
 def keep(*, project: Project, spans: Iterable[Span] = (), logs: Iterable[LogRecord] = ()) -> None:
     """Stores what came. Durable when it returns; what belongs to no trace is dropped."""
-    redactor, packed = (
-        quick_redactor_of(project),
-        Packed(list(spans), [log for log in logs if log.trace_id]),
-    )
+    redactor, packed = quick_redactor_of(project), Packed(*placed(spans, logs))
     packed = redacted(redactor, packed) if redactor else packed
     if not looks_for_names(project):
         put(project, packed)

@@ -25,7 +25,7 @@ def sections() -> dict[str, dict[str, list[str]]]:
         heading, _, body = part.partition("\n")
         found[heading] = {"sh": [], "python": []}
         for language, block in BLOCK.findall(body):
-            found[heading][language].append(block)
+            found[heading].setdefault(language, []).append(block)
     return found
 
 

@@ -330,6 +330,12 @@ SAMPLES = {
             {"author_id": 2, "body": "Done", "public": True},
         ],
     },
+    "claude-code": {"type": "user", "uuid": "u1", "sessionId": "s1", "message": USER},
+    "codex": {
+        "timestamp": "2026-11-29T10:00:00Z",
+        "type": "response_item",
+        "payload": {"type": "message"} | USER,
+    },
 }
 PACKINGS = {
     "lines": lambda record: lines(record, record),

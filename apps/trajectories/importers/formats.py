@@ -17,6 +17,7 @@ from jmespath.exceptions import JMESPathError
 from apps.trajectories.importers import (
     atif,
     chat,
+    coding_sessions,
     helpdesks,
     langfuse,
     langsmith,
@@ -210,6 +211,18 @@ TABLE = (
         span_files.rows,
         is_table=True,
         may_be_silent=True,
+    ),
+    Format(
+        "claude-code",
+        "Claude Code: session files (~/.claude/projects/*/*.jsonl)",
+        Proof(coding_sessions.is_claude),
+        coding_sessions.claude_rows,
+    ),
+    Format(
+        "codex",
+        "Codex: session files (~/.codex/sessions/**/rollout-*.jsonl)",
+        Proof(coding_sessions.is_codex),
+        coding_sessions.codex_rows,
     ),
     Format(
         "atif",

@@ -19,6 +19,7 @@ from apps.trajectories.otlp import (
     assemble,
     decode_logs,
     decode_traces,
+    placed,
 )
 
 MAX_SPANS = 500_000
@@ -63,7 +64,7 @@ def rows(records: Iterable[Record], name: str) -> Iterator[Row]:
 
 
 def assembled(spans: list[Span], logs: list[LogRecord]) -> Iterator[Row]:
-    runs = assemble(spans, logs)
+    runs = assemble(*placed(spans, logs))
     if not runs and spans:
         yield 1, RowError("", f"{len(spans):,} spans, but no model call, agent or tool among them")
     for number, run in enumerate(runs, 1):

@@ -12,6 +12,7 @@ from apps.trajectories.otlp.decode import (
     decode_logs,
     decode_traces,
 )
+from apps.trajectories.otlp.events import placed
 from apps.trajectories.otlp.links import Links
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
 
@@ -32,4 +33,5 @@ __all__ = [
     "decode_logs",
     "decode_traces",
     "names_a_step",
+    "placed",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from apps.trajectories.otlp.conventions import Reading, values_of
+from apps.trajectories.otlp.replies import reply
 from apps.trajectories.otlp.runs import Group, Node
 from apps.trajectories.otlp.threads import Call, Thread, print_of
 from apps.trajectories.values import text
@@ -135,7 +136,7 @@ class Conversation:
         for call, node in calls:
             if node is not None and _has_answered(node.reading):
                 self.index[node.span.span_id] = len(built)
-                built.append(_reply(call, node.reading))
+                built.append(reply(call, node.reading))
 
     def _add_calls(self, tools: list[Node], answers: dict[int, str]) -> None:
         """Tool spans where no message names a call (content is not captured, or the agent calls
@@ -300,17 +301,6 @@ def _prints(messages: list[Message]) -> list[bytes]:
     return [print_of(message) for message in messages]
 
 
-def _reply(call: dict, reading: Reading) -> Message:
-    reply: Message = {
-        "role": "tool",
-        "content": _tool_answer(reading),
-        "name": call["function"]["name"],
-    }
-    if "id" in call:
-        reply["tool_call_id"] = call["id"]
-    return reply
-
-
 def _has_answered(reading: Reading) -> bool:
     """Whether a tool came to its end: one that paused or was cancelled has not answered its
     call.
@@ -318,13 +308,6 @@ def _has_answered(reading: Reading) -> bool:
     return (
         reading.tool_result is not None or reading.error is None or not reading.error.interruption
     )
-
-
-def _tool_answer(reading: Reading) -> str | None:
-    """What the tool answered; where it failed without an answer, its error."""
-    if reading.tool_result is None and reading.error is not None:
-        return reading.error.text
-    return reading.tool_result
 
 
 def _call_and_reply(node: Node) -> list[Message]:
@@ -337,4 +320,4 @@ def _call_and_reply(node: Node) -> list[Message]:
     }
     reading.tool_call_id = call["id"]
     called: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    return [called, _reply(call, reading)] if _has_answered(reading) else [called]
+    return [called, reply(call, reading)] if _has_answered(reading) else [called]

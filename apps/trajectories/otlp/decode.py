@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from apps.trajectories.otlp.conventions.coding_agents import is_internal
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
 from apps.trajectories.values import tidy
 
@@ -35,12 +36,13 @@ class DecodeError(Exception):
 
 class Decoded(msgspec.Struct, Generic[Item]):
     """What was read, and for OTLP's partial success how many were left out and why the first of
-    them was.
+    them was; `internal`: how many are an agent's internal tracing, of which nothing is kept.
     """
 
     items: list[Item]
     rejected: int = 0
     reason: str = ""
+    internal: int = 0
 
 
 class _BadItem(Exception):
@@ -50,13 +52,12 @@ class _BadItem(Exception):
 def decode_traces(body: bytes, json: bool) -> Decoded[Span]:
     """The spans of an ExportTraceServiceRequest. Raises DecodeError."""
     if not json:
-        return _collect(
-            _protobuf_items(_protobuf(body, ExportTraceServiceRequest).resource_spans, "spans"),
-            _pb_span,
-        )
+        items = _protobuf_items(_protobuf(body, ExportTraceServiceRequest).resource_spans, "spans")
+        return _count_internal(_collect(items, _pb_span))
     document = _json(body)
     unread: list[str] = []
     decoded = _collect(_json_items(document, "Spans", "spans"), partial(_json_span, unread=unread))
+    _count_internal(decoded)
     _with_unread(decoded, unread)
     if (
         not decoded.reason
@@ -82,6 +83,11 @@ def decode_logs(body: bytes, json: bool) -> Decoded[LogRecord]:
     return _with_unread(_collect(records, partial(_json_log, unread=unread)), unread)
 
 
+def _count_internal(decoded: Decoded[Span]) -> Decoded[Span]:
+    decoded.internal = sum(is_internal(span.scope.name, span.attributes) for span in decoded.items)
+    return decoded
+
+
 def _with_unread(decoded: Decoded[Item], names: list[str]) -> Decoded[Item]:
     if names and not decoded.reason:
         decoded.reason = f"the value of {names[0][:100]} was not read: {VALUE_FORM}"
@@ -98,6 +104,8 @@ def check_traces(body: bytes) -> Decoded[Span]:
             for raw in group.spans:
                 try:
                     _pb_ids(raw)
+                    names = (pair.key for pair in raw.attributes)
+                    checked.internal += is_internal(group.scope.name, names)
                 except _BadItem as error:
                     checked.rejected += 1
                     checked.reason = checked.reason or str(error)

@@ -14,6 +14,7 @@ from msgspec import Struct, json
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
+from apps.trajectories.otlp.told import tell
 from workers.lib.messages import Message
 
 RUN_KINDS = ("model", "agent", "tool")
@@ -80,6 +81,7 @@ def groups_of(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Group]:
 
 def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[Node]]:
     by_span: dict[tuple[str, str], list[LogRecord]] = defaultdict(list)
+    by_trace: dict[str, list[LogRecord]] = defaultdict(list)
     logged: set[tuple] = set()
     seen: dict[bytes, list[Message]] = {}
     for log in sorted(logs, key=lambda log: log.time_ns):
@@ -89,20 +91,22 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
                 log.span_id,
                 log.time_ns,
                 log.event_name,
-                json.encode(log.body, order="sorted"),
+                json.encode((log.body, log.attributes), order="sorted"),
             )
             if same not in logged:
                 logged.add(same)
                 by_span[same[:2]].append(log)
+                by_trace[log.trace_id].append(log)
     traces: dict[str, list[Node]] = defaultdict(list)
     for span in _each_once(spans):
         of_span = by_span.get((span.trace_id, span.span_id), [])
         traces[span.trace_id].append(Node(span, read(span, of_span, seen)))
     _find_previous([node for nodes in traces.values() for node in nodes])
-    for nodes in traces.values():
+    for trace_id, nodes in traces.items():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
         _relate(nodes)
+        tell(nodes, by_trace[trace_id])
     return traces
 
 

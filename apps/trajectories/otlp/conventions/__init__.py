@@ -20,6 +20,7 @@ from apps.trajectories.dialects import (
     tool_definitions,
 )
 from apps.trajectories.otlp.conventions import (
+    coding_agents,
     frameworks,
     genai,
     langfuse,
@@ -37,6 +38,7 @@ from apps.trajectories.otlp.conventions.base import (
     first,
     problem_of,
 )
+from apps.trajectories.otlp.conventions.coding_agents import CLAUDE_CODE
 from apps.trajectories.otlp.conventions.flywheel import FLYWHEEL
 from apps.trajectories.otlp.conventions.genai import GENAI
 from apps.trajectories.otlp.conventions.langfuse import LANGFUSE
@@ -54,6 +56,7 @@ __all__ = [
     "Problem",
     "Reading",
     "are_steps",
+    "complete",
     "is_known",
     "names_a_step",
     "read",
@@ -73,11 +76,12 @@ SPEAKS = (
     ("gen_ai.tool.name", GENAI, lambda _: "tool"),
     (ALL_MESSAGES[0], PYDANTIC_AI, lambda _: "agent"),
     (ALL_MESSAGES[1], PYDANTIC_AI, lambda _: "agent"),
+    ("span.type", CLAUDE_CODE, coding_agents.kind_of),
     ("gen_ai.request.model", GENAI, lambda _: "model"),
 )
 # Spans mix conventions (a Langfuse session on an OpenTelemetry call): these read, in this order,
 # those that they find.
-ADAPTERS = (GENAI, PYDANTIC_AI, OPENINFERENCE, VERCEL, LANGFUSE, TRACELOOP, FLYWHEEL)
+ADAPTERS = (GENAI, PYDANTIC_AI, OPENINFERENCE, VERCEL, LANGFUSE, TRACELOOP, CLAUDE_CODE, FLYWHEEL)
 BY_NAMESPACE: dict[str, tuple[int, ...]] = {
     name: tuple(place for place, adapter in enumerate(ADAPTERS) if name in adapter.namespaces)
     for adapter in ADAPTERS
@@ -154,6 +158,15 @@ def read(
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
+
+
+def complete(reading: Reading, attributes: Attributes) -> None:
+    """Fills what is empty from the attributes that an event stands for."""
+    GENAI.fill(reading, attributes)
+    if reading.kind == "model":
+        _read_usage(reading, attributes)
+    elif not isinstance(reading.tool_arguments, str | dict | None):
+        reading.tool_arguments = text(reading.tool_arguments)
 
 
 def _read_state(reading: Reading, attributes: Attributes) -> None:
