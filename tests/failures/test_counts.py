@@ -26,6 +26,7 @@ from apps.trajectories.actions import deletions
 from apps.trajectories.models import Arrival, HourlyCount, Trajectory
 from apps.trajectories.rollups import Counts
 from tests.factories import make_member, make_trajectory
+from workers.lib.token_usage import TOKENS
 
 NAMES = ("agent_name", "agent_version", "model")
 SEEDS = (1, 2, 3)
@@ -42,7 +43,7 @@ def counted(chance: Random, sign: int = 1) -> Counts:
     for _ in range(chance.randint(1, 4)):
         at = datetime(2026, 11, 1, 20, tzinfo=UTC) + timedelta(hours=chance.randrange(9))
         names = {name: chance.choice(("a", "")) for name in (*NAMES, "workload")}
-        sums = dict.fromkeys(("input_tokens", "output_tokens", "cost_usd", "latency_ms"))
+        sums = dict.fromkeys((*TOKENS, "cost_usd", "cost_basis", "latency_ms"))
         found.add(
             {"started_at": at, "outcome_status": "", "tool_names": [], "tags": [], **names, **sums},
             sign,
