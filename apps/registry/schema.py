@@ -163,8 +163,8 @@ FORMS = (Endpoint, Agent, Base, Adapter, NewPrompt)
 
 def registration(data: Any, project: Project) -> tuple[str, dict[str, Any]]:
     """(kind, arguments of its action). Raises FormError."""
-    if isinstance(data, dict) and data.get("kind") == "prompt":
-        data = data | {"prompt": prompt_of(data.get("prompt"))}
+    if isinstance(data, dict) and data.get("kind") == "prompt" and "prompt" in data:
+        data = data | {"prompt": prompt_of(data["prompt"])}
     fields = plain(convert(data, NewVersion))
     kind = fields.pop("kind")
     if "server" in fields:

@@ -404,7 +404,7 @@ class Step(models.Model):
     message_index = models.PositiveIntegerField(null=True)
     input_tokens = models.PositiveIntegerField(null=True)
     output_tokens = models.PositiveIntegerField(null=True)
-    total_tokens = models.PositiveIntegerField(null=True)
+    total_tokens = models.PositiveBigIntegerField(null=True)
     key = models.CharField(max_length=40, help_text="Names it within the run, for good")
     kind = models.CharField(max_length=10)
     name = models.CharField(max_length=200)

@@ -29,6 +29,7 @@ OWN = {
     "api:trajectories",
     "api:batch",
     "api:feedback",
+    "api:scores",
     "evals_api:tasks",
     "api:imports",  # rows and files: a bad character costs a row
     *(

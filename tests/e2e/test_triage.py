@@ -263,6 +263,7 @@ def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -
         "confirmed": 0,
         "dismissed": 2,
     }
+    page.wait_for_load_state("networkidle")  # until then keys decide nothing
     page.keyboard.press("u")
     expect(page.get_by_text("change to 2 failures was undone")).to_be_visible()
     assert Failure.objects.filter(project=project, state="open").count() == 4

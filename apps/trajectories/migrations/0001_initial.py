@@ -207,7 +207,7 @@ class Migration(migrations.Migration):
                 ("message_index", models.PositiveIntegerField(null=True)),
                 ("input_tokens", models.PositiveIntegerField(null=True)),
                 ("output_tokens", models.PositiveIntegerField(null=True)),
-                ("total_tokens", models.PositiveIntegerField(null=True)),
+                ("total_tokens", models.PositiveBigIntegerField(null=True)),
                 (
                     "key",
                     models.CharField(help_text="Names it within the run, for good", max_length=40),
