@@ -151,12 +151,12 @@ FULL = Recipe(
     },
     grpo=LORA
     | {
-        "steps": 18,  # every training task once
+        "steps": 26,
         "prompts_per_step": 6,
         "generations": 8,
         # Adam's first steps have the size of the rate whatever the gradient: at 6e-4 they undid
         # what SFT had taught.
-        "learning_rate": 3e-4,
+        "learning_rate": 2e-4,
         "warmup_steps": 3,
         "final_lr_share": 0.5,
         "loss_type": "dapo",
@@ -166,10 +166,10 @@ FULL = Recipe(
         "scale_rewards": "group",
         "temperature": 1.0,
         "max_new_tokens": 48,
-        "kl_every": 9,
-        "eval_every": 18,
+        "kl_every": 13,
+        "eval_every": 26,
         "eval_samples": 2,
-        "save_every": 9,
+        "save_every": 13,
     },
 )
 FAST = Recipe(
