@@ -6,8 +6,11 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 LONGEST_CELL = 32_000
 
 
+def as_text(value: str) -> str:
+    """What a spreadsheet would run as a formula gets an apostrophe."""
+    return f"'{value}" if value.startswith(FORMULA) else value
+
+
 def cell(value: object) -> object:
-    """What a spreadsheet would run as a formula gets an apostrophe; long texts are cut."""
-    if not isinstance(value, str):
-        return value
-    return f"'{value}"[:LONGEST_CELL] if value.startswith(FORMULA) else value[:LONGEST_CELL]
+    """No formula, and long texts are cut."""
+    return as_text(value)[:LONGEST_CELL] if isinstance(value, str) else value

@@ -25,10 +25,10 @@ from apps.core.auditing.words import Piece, page_of, pieces, sentence
 from apps.core.models import AuditEvent, Project
 from apps.core.paging import keyset
 from apps.core.routes import HOW_MANY, UNCOUNTED, shows
+from apps.core.spreadsheets import as_text
 
 PAGE = 50
 AT_ONCE = 500
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would run
 
 
 @dataclass(frozen=True)
@@ -134,16 +134,12 @@ def as_csv(events: Iterable[AuditEvent]) -> Iterator[bytes]:
             event.target_id,
             detail,
         )
-        yield writer.writerow([event.at.isoformat(), *map(_safe, cells)])  # type: ignore[misc]
+        yield writer.writerow([event.at.isoformat(), *map(as_text, cells)])  # type: ignore[misc]
 
 
 class _Echo:
     def write(self, text: str) -> bytes:
         return text.encode()
-
-
-def _safe(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
 FILES = {"csv": (as_csv, "text/csv; charset=utf-8"), "jsonl": (as_lines, "application/x-ndjson")}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from apps.core.spreadsheets import FORMULA
 from apps.evals.formats.rows import (
     Bad,
     Line,
@@ -53,7 +54,6 @@ WRITTEN = (
     "tools",
     "metadata",
 )
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 PREFIXES = ("args.", "metadata.")
 HELP = f"Columns are {', '.join(COLUMNS)}, args.NAME and metadata.NAME."
 NAMES = {"messages": "prompt"}

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 
+from apps.core.spreadsheets import as_text
 from apps.evals.costs import cost, price_of
 from apps.evals.models import EvalRun, Sample
 
@@ -36,7 +37,6 @@ COLUMNS = (
     "output",
 )
 LONGEST_CELL = 32_000  # what spreadsheets take
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 AT_ONCE = 200
 
 
@@ -120,4 +120,4 @@ def cell(value: Any) -> Any:
     if not isinstance(value, str):
         return "" if value is None else value
     value = value if len(value) <= LONGEST_CELL else f"{value[:LONGEST_CELL]}…"
-    return f"'{value}" if value.startswith(FORMULA) else value
+    return as_text(value)
