@@ -200,7 +200,7 @@ def _group(row: tuple[Any, ...], share: float) -> Group:
         failed,
         timed,
         tuple(percentiles or (None, None, None)),
-        tokens or 0,
+        int(tokens or 0),  # PostgreSQL sums bigints as numeric
         cost,
         costed,
         share,

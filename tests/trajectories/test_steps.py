@@ -422,6 +422,17 @@ def test_figures_by_tool_and_version(runs: Project, agent: Client, engineer: Cli
 
 
 @pytest.mark.django_db
+def test_tokens_of_models_are_summed_and_drawn(
+    runs: Project, agent: Client, engineer: Client
+) -> None:
+    rows = Step.objects.filter(project=runs, kind="model")
+    groups = agent.get("/api/v1/steps/metrics/?kind=model").json()["groups"]
+    assert sum(one["tokens"] for one in groups) == sum(row.total_tokens or 0 for row in rows) > 0
+    page = reverse("trajectories:steps_chart", args=[runs.slug])
+    assert engineer.get(f"{page}?kind=model&measure=tokens").status_code == 200
+
+
+@pytest.mark.django_db
 def test_figures_of_a_sample_are_scaled(
     runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
