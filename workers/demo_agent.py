@@ -34,7 +34,7 @@ from workers.lib.verifiers import Score
 from workers.ml.policies import episodes_at_once, open_policy
 
 RETRIES = 40  # about a minute for a server that is down: no requests are lost meanwhile
-AT_ONCE = 16  # concurrent requests to the endpoint
+AT_ONCE = 64  # concurrent requests to the endpoint: a server's batch
 AWAY = (429, 500, 502, 503, 504)
 
 

@@ -18,7 +18,7 @@ from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
-from workers.lib.shares import Shares, divided
+from workers.lib.shares import Shares, divided, fields_of
 from workers.lib.specs.engines import AgentEndpoint, InProcess
 from workers.lib.specs.environment import Harness
 from workers.lib.specs.evaluate import Evaluate
@@ -98,7 +98,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
         stop.check()
 
     def pass_on(sample: dict[str, Any]) -> None:
-        events.sample(**{name: sample[name] for name in sample.keys() - {"type", "seq", "at"}})
+        events.sample(**fields_of(sample))
         count(sample["success"], True)
 
     def count(success: bool, has_reply: bool) -> None:

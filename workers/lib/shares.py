@@ -94,13 +94,19 @@ class Shares:
         return [json.loads(line) for line in lines]
 
 
-def divided(program: str, model: Path, tasks: int) -> Shares:
-    """Starts `python -m PROGRAM` with this process's spec for each other share. Everything is one
-    share where there is `room` for one, for a large model, and with one task."""
+def fields_of(event: dict[str, Any]) -> dict[str, Any]:
+    """What another process said in an event, to be said again in one's own."""
+    return {name: event[name] for name in event.keys() - {"type", "seq", "at"}}
+
+
+def divided(program: str, model: Path, tasks: int, each_gib: float = EACH_GIB) -> Shares:
+    """Starts `python -m PROGRAM` with this process's spec for each other share, which takes
+    `each_gib`. Everything is one share where there is `room` for one, for a large model, and with
+    one task."""
     if share := os.environ.get(SHARE):
         number, count = map(int, share.split("/"))
         return Shares(number, count)
-    count = min(room(EACH_GIB), tasks)
+    count = min(room(each_gib), tasks)
     if count < 2 or _bytes(model) > MOST_BYTES:
         return Shares()
     return Shares(0, count, [Other(_start(program, f"{n}/{count}")) for n in range(1, count)])
