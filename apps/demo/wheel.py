@@ -33,6 +33,7 @@ from apps.demo.recipes import (
     MODEL,
     NEXT,
     PRODUCTION,
+    REVIEWED,
     SECOND,
     SYSTEM_PROMPT,
     TRY,
@@ -44,13 +45,14 @@ from apps.environments.actions import save_environment, save_verifier
 from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals import drafts
-from apps.evals.latency import submit_measurement
+from apps.evals.latency import latencies, submit_measurement
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, Split, Task
 from apps.evals.submission import submit_eval
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.promotion import actions as promotion
 from apps.promotion.deployment import actions as deployments
+from apps.promotion.deployment import fingerprints
 from apps.promotion.models import GateReport, Verdict
 from apps.registry import managed
 from apps.registry.actions import register_base
@@ -65,6 +67,7 @@ from apps.training.advice import advice_of
 from apps.training.models import Method, TrainingRun
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.environments.requests import make_requests
+from workers.lib.latency import typical_ratio
 from workers.lib.shares import room
 from workers.lib.specs.demo_agent import AgentName, Api, DemoAgent, Request
 from workers.lib.specs.training import SIDE_BY_SIDE
@@ -75,7 +78,6 @@ JUDGED_BY_SCRIPT = (
     " judge."
 )
 OVERRIDE_REASON = "The demo runs unattended, and the outputs that it judged do not suffice."
-REVIEWED = 100  # samples that the 60 to judge are drawn from
 TRAINING_GIB = 4  # that a process of a training run may take
 PROJECT = ("workplace-assistant", "Workplace assistant")
 SERVER, ARRIVE_S, TRIES, POLL_S = "production", 120.0, 3, 0.2
@@ -131,6 +133,7 @@ class Demo:
         with self.stage(SECOND):
             samples = self.samples_to_review(sft)
             sft_eval = self.evaluation(sft, "6 · SFT evaluated")
+            fingerprints.ask_for(sft, by=self.user)  # beside GRPO; the gate would ask for it later
             server = self.start_server() if self.endpoint else None
             self.review(samples)
             grpo_run = self.training(Method.GRPO, sft, self.recipe.grpo, "7 · GRPO")
@@ -404,6 +407,7 @@ class Demo:
             split=Split.TRAIN,
             environment=self.environment,
             model_version=model,
+            subset=REVIEWED,
             samples_per_task=-(-REVIEWED // len(self.training_tasks())),
             seed=self.seed,
             by=self.user,
@@ -449,15 +453,19 @@ class Demo:
             seed=self.seed,
         )
         self.wait(Station("8 · Latency", job))
-        shown = ", ".join(
-            f"{run.model_version} {job.result['runs'][str(run.pk)]['p50']:.0f} ms" for run in runs
-        )
-        rounds = job.result["rounds"]
-        self.found(
-            "8 · Latency",
-            f"in turns on {len(job.spec['tasks'])} tasks, {rounds} of {self.recipe.timed_rounds}"
-            f" rounds: {shown}",
-        )
+        first, *others = runs
+        times = {run: latencies(job, run) for run in runs}
+        tasks = [task for task in times[first] if all(task in found for found in times.values())]
+        medians = [job.result["runs"][str(run.pk)]["p50"] for run in runs]
+        shown = [f"{first.model_version} {medians[0]:.0f} ms"]
+        for run, median in zip(others, medians[1:], strict=True):
+            sides = ([times[side][task] for task in tasks] for side in (first, run))
+            ratio = typical_ratio(*sides, error=0.025)
+            shown.append(
+                f"{run.model_version} {median:.0f} ms, {ratio.value:.2f} times as long"
+                f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+            )
+        self.found("8 · Latency", f"in turns on {len(tasks)} tasks: {'; '.join(shown)}")
 
     def start_server(self) -> tuple[Server, Job]:
         server = self.project.servers.filter(name=SERVER).first()
