@@ -28,6 +28,7 @@ from apps.promotion.gate.latency import latency
 from workers import measure_latency
 from workers.lib.events import Emitter
 from workers.lib.program import StopFlag
+from workers.lib.shares import SHARE
 from workers.lib.specs.job import checked
 from workers.lib.specs.measure_latency import MeasureLatency
 from workers.lib.specs.training import Lora
@@ -247,5 +248,6 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--seed", type=int, default=11)
     given = parser.parse_args()
+    os.environ[SHARE] = "0/1"  # what this program calls cannot start another like it
     simulation(given.runs, given.seed)
     real(given.tries, given.processes)

@@ -30,7 +30,7 @@ from workers.lib.latency import typical_ratio
 from workers.lib.policies import Policy, seed_of
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, rollout
-from workers.lib.shares import EACH_GIB, Shares, divided, fields_of
+from workers.lib.shares import Shares, divided, fields_of
 from workers.lib.specs.engines import Engine, InProcess
 from workers.lib.specs.measure_latency import MeasureLatency
 from workers.ml.policies import open_side_by_side
@@ -132,7 +132,7 @@ def _shares(spec: MeasureLatency, environments: list[Environment]) -> Shares:
         "workers.measure_latency",
         Path(spec.versions[0].model.base),
         len(spec.tasks),
-        each_gib=EACH_GIB * len(spec.versions),
+        copies=len(spec.versions),
     )
 
 
@@ -147,7 +147,7 @@ async def _measure(spec: MeasureLatency, sides: list[Side], told: Told, stop: St
     rng, shares = random.Random(spec.seed), told.shares
     mine = shares.of(len(spec.tasks))
     try:
-        for number in range(spec.warm_up):
+        for number in range(-(-spec.warm_up // shares.count)):
             for side in sides:
                 place = mine[number % len(mine)]
                 await _answer(side, spec.tasks[place], seed_of(spec.seed, number, spec.rounds))

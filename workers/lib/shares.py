@@ -99,15 +99,16 @@ def fields_of(event: dict[str, Any]) -> dict[str, Any]:
     return {name: event[name] for name in event.keys() - {"type", "seq", "at"}}
 
 
-def divided(program: str, model: Path, tasks: int, each_gib: float = EACH_GIB) -> Shares:
-    """Starts `python -m PROGRAM` with this process's spec for each other share, which takes
-    `each_gib`. Everything is one share where there is `room` for one, for a large model, and with
-    one task."""
+def divided(program: str, model: Path, tasks: int, copies: int = 1) -> Shares:
+    """Starts `python -m PROGRAM` with this process's spec for each other share, which loads so many
+    copies of the model. Everything is one share where there is `room` for one, for a large model,
+    and with one task."""
     if share := os.environ.get(SHARE):
         number, count = map(int, share.split("/"))
         return Shares(number, count)
-    count = min(room(each_gib), tasks)
-    if count < 2 or _bytes(model) > MOST_BYTES:
+    size = _bytes(model)
+    count = min(room(EACH_GIB + (copies - 1) * size / GIB), tasks)
+    if count < 2 or size > MOST_BYTES:
         return Shares()
     return Shares(0, count, [Other(_start(program, f"{n}/{count}")) for n in range(1, count)])
 

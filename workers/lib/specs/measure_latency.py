@@ -29,7 +29,7 @@ class MeasureLatency(Job, kw_only=True, tag="measure_latency"):
     versions: Annotated[list[Timed], Meta(min_length=2)]
     tasks: Tasks
     rounds: AtLeastOne = 4
-    warm_up: Count = 2  # answers per version that do not count
+    warm_up: Count = 2  # answers per version that do not count, in all processes together
     # half the width of each ratio's interval, relative to the ratio, at which measuring ends
     precision: Positive = 0.1
     adapters: Literal["merged", "hot"] = "merged"
