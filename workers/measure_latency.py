@@ -77,6 +77,12 @@ class Told:
     def read(self, wait_s: float = 0.0) -> bool:
         return self.shares.read(lambda event: self.answer(fields_of(event)), wait_s)
 
+    def begin_round(self, number: int) -> None:
+        self.round = number
+        early, self.early = self.early, []
+        for sample in early:
+            self.answer(sample)
+
     def end_round(self, check: Callable[[], None]) -> None:
         """Waits for what the others have of the round. Raises JobError if they have ended."""
         every = len(self.spec.tasks) * len(self.sides) * (self.round + 1)
@@ -85,10 +91,6 @@ class Told:
             check()
             if not going and self.ended < every:
                 raise JobError("A process of the job ended before it had answered everything.")
-        self.round += 1
-        early, self.early = self.early, []
-        for sample in early:
-            self.answer(sample)
 
     def _found(self, sample: dict[str, Any]) -> list[float]:
         side = next(side for side in self.sides if side.id == sample["version"])
@@ -153,6 +155,7 @@ async def _measure(spec: MeasureLatency, sides: list[Side], told: Told, stop: St
                 await _answer(side, spec.tasks[place], seed_of(spec.seed, number, spec.rounds))
                 stop.check()
         for number in range(spec.rounds):
+            told.begin_round(number)
             for place in rng.sample(range(len(spec.tasks)), len(spec.tasks)):
                 order = rng.sample(sides, len(sides))  # also of others' tasks: one draw for all
                 for turn, side in enumerate(order if place in mine else ()):

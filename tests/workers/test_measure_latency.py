@@ -15,10 +15,11 @@ import torch
 from tests.workers.conftest import Recorder, typed
 from workers import measure_latency
 from workers.lib.engines import Output, Prompt, Sampling
-from workers.lib.errors import SpecError
+from workers.lib.errors import JobError, SpecError
 from workers.lib.latency import quantile_ratio, typical_ratio
 from workers.lib.policies import EnginePolicy
 from workers.lib.program import Stop, StopFlag
+from workers.lib.shares import Other, Shares
 from workers.lib.specs.engines import Model
 from workers.lib.specs.training import Lora
 from workers.ml.models import load_base, load_side_by_side, lora
@@ -123,6 +124,48 @@ def test_it_ends_when_the_ratio_is_precise(
     timed(steady(100), steady(200))
     main(spec_of(make_spec, rounds=9), events)
     assert events.rows()[-1]["metrics"] == {"rounds": 1}
+
+
+class Ahead(Shares):
+    """Another process, which has answered its one task in these rounds at once."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__(0, 2, [Other(None)])  # type: ignore[arg-type]
+        self.rounds = rounds
+
+    def read(self, sample: Callable[[dict], None], wait_s: float = 0.0) -> bool:
+        rounds, self.rounds = self.rounds, 0
+        same = {"task_id": "task-2345", "turn": 0, "input_tokens": 1, "output_tokens": 1}
+        for number in range(rounds):
+            for version, ms in (("v0", 100.0), ("v1", 200.0)):
+                sample(same | {"version": version, "round": number, "latency_ms": ms})
+        return False
+
+
+def test_a_process_that_is_ahead_counts_in_its_round(
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    timed: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed(steady(100), steady(200))
+    monkeypatch.setattr(measure_latency, "divided", lambda *_, **__: Ahead(rounds=3))
+    rows = main(spec_of(make_spec, rounds=9), events)
+    assert [row["round"] for row in rows] == [0] * 6, "the ratio is precise after one round"
+    assert {row["task_id"] for row in rows} == {"task-1234", "task-2345", "task-3456"}
+    assert events.rows()[-1]["metrics"] == {"rounds": 1}
+
+
+def test_a_process_that_ends_before_its_answers_ends_the_job(
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    timed: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed(steady(100), steady(200))
+    monkeypatch.setattr(measure_latency, "divided", lambda *_, **__: Ahead(rounds=0))
+    with pytest.raises(JobError, match="ended before"):
+        main(spec_of(make_spec), events)
 
 
 def test_nothing_is_scored_and_any_number_of_versions_is_measured(
