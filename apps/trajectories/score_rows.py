@@ -79,6 +79,19 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Score]
     return in_ranges(rows.filter(**wanted), given, SCORE_RANGE)
 
 
+def names_of(project: Project, most: int) -> list[str]:
+    """The names of its scores, in their order: a jump of the index each, however many there are."""
+    following = "SELECT name FROM trajectories_score WHERE project_id = %s {} ORDER BY name LIMIT 1"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH RECURSIVE one(name) AS (({following.format('')}) UNION ALL SELECT"
+            f" ({following.format('AND name > one.name')}) FROM one WHERE one.name IS NOT NULL)"
+            " SELECT name FROM one WHERE name IS NOT NULL LIMIT %s",
+            [project.pk, project.pk, most],
+        )
+        return [name for (name,) in cursor.fetchall()]
+
+
 def active_filters(given: Mapping[str, str]) -> list[Chip]:
     return active(given, LABELS, SCORE_RANGE)
 
