@@ -62,6 +62,7 @@ BY = {
     "said": ("What was said", "CASE WHEN score.kind <> 'text' THEN score.text END"),
     "day": ("Day", "to_char(score.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"),
 }
+GREY = "#8b919c"  # seen on light and dark
 NEWEST, GROUPS, AT_ONCE = 20_000, 40, 1_000
 
 
@@ -263,6 +264,7 @@ def figure(answer: Answer) -> dict | None:
             "array": [0 if one.high is None else one.high - one.mean for one in groups],
             "arrayminus": [0 if one.low is None else one.mean - one.low for one in groups],
             "thickness": 1.2,
+            "color": GREY,
         }
     drawn["layout"]["xaxis"] |= {"type": "category", "nticks": len(values) + 1}
     drawn["layout"]["xaxis"] |= {
