@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import numpy
 from django.contrib.auth import get_user_model
+from django.db import transaction
 from django.test import override_settings
 from safetensors.numpy import save
 
@@ -38,9 +39,10 @@ from apps.registry.servers import add_server
 from apps.reviews.actions import override_lock
 from apps.training.models import PromptSearch, Rollout, TrainingRun
 from apps.training.prompt_search.actions import submit_search
+from apps.trajectories import media_store
 from apps.trajectories.actions import feedback
 from apps.trajectories.actions.store import find, ingest
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Medium, Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
 from workers.lib.environments.packages.discovery import discover
 from workers.lib.environments.workplace import TOOLS
@@ -94,6 +96,16 @@ def make_key(project: Project, may_see_holdout: bool = False) -> str:
 def key_headers(project: Project, may_see_holdout: bool = False) -> dict[str, str]:
     """Of a request of the test client with a new key of the project."""
     return {"HTTP_AUTHORIZATION": f"Bearer {make_key(project, may_see_holdout)}"}
+
+
+def make_medium(trajectory: Trajectory) -> Medium:
+    """A file of a run, as if it had been embedded in one of its messages."""
+    data = b"%PDF-1.7 of " + str(trajectory.pk).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    with transaction.atomic():
+        (pk,) = media_store.keep(trajectory.project, {digest: data}).values()
+        media_store.use([(trajectory.pk, pk)])
+    return Medium.objects.get(pk=pk)
 
 
 def row(

@@ -71,6 +71,7 @@ from tests.factories import (
     make_failed,
     make_key,
     make_meaning_check,
+    make_medium,
     make_member,
     make_package,
     make_policy_rule,
@@ -281,6 +282,7 @@ def world(data_dir: Path, settings: Any) -> dict[str, Any]:
             ),
             **dict.fromkeys(("trajectories:spans", "trajectories:span_text"), trajectory.pk),
             "trajectories:part": (trajectory.pk, 0),
+            "trajectories:medium": (trajectory.pk, make_medium(trajectory).digest),
             "trajectories:revision": (trajectory.pk, trajectory.revisions.first().pk),
             "trajectories:delete_view": (
                 save_view(project=project, name="v", query="", shared=True, by=by).pk

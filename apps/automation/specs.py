@@ -296,6 +296,15 @@ class Promote(Step, tag="promote"):
         return [(self.report, "report")]
 
 
+class ExportParquet(Step, tag="export_parquet"):
+    """Writes the days of runs, steps and scores that have changed to the artifact store, as
+    Parquet.
+    """
+
+    label: ClassVar[str] = "Export as Parquet"
+    outputs: ClassVar[Outputs] = ("written", "rows")
+
+
 class Ask(Step, tag="ask"):
     """Waits for a person to answer yes or no. A later `if` can use `answer`; without one, no ends
     the flow.
@@ -328,6 +337,7 @@ AnyStep = (
     | Train
     | Gate
     | Promote
+    | ExportParquet
     | Ask
 )
 STEPS: dict[str, type[Step]] = {
@@ -343,6 +353,7 @@ STEPS: dict[str, type[Step]] = {
         Train,
         Gate,
         Promote,
+        ExportParquet,
         Ask,
     )
 }

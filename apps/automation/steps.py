@@ -50,8 +50,9 @@ from apps.training.actions import freeze_dataset, submit_training
 from apps.training.budget.truth import paid_to_teacher
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.sources import usual_examples
+from apps.trajectories import parquet_files
 from apps.trajectories.ids import floor_of
-from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.models import Outcome, ParquetExport, Trajectory
 from workers.lib.errors import SpecError
 
 J = TypeVar("J", bound=Job)
@@ -440,6 +441,15 @@ def promote(turn: Turn, asked: specs.Promote) -> Outputs:
     return {"model": report.candidate.model_version_id, "channel": report.channel.name}
 
 
+def export_parquet(turn: Turn, asked: specs.ExportParquet) -> Outputs:
+    under_way = OTHERS if turn.project.parquetexports.active().exists() else "export"
+    name = next(iter(turn.step.jobs), under_way)
+    job = turn.job(
+        name, ParquetExport, lambda: parquet_files.start(project=turn.project, by=turn.by)
+    )
+    return {name: job.result[name] for name in ("written", "rows")}
+
+
 def ask(turn: Turn, asked: specs.Ask) -> Outputs:
     """`engine.answer` sets its outputs."""
     raise AsksPeople(asked.question)
@@ -456,6 +466,7 @@ WORK: dict[type[specs.Step], Callable[[Turn, Any], Outputs]] = {
     specs.Train: train,
     specs.Gate: gate,
     specs.Promote: promote,
+    specs.ExportParquet: export_parquet,
     specs.Ask: ask,
 }
 

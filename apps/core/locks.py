@@ -37,6 +37,7 @@ class ProjectLock(IntEnum):
     # shared by those who store runs, exclusive for whoever gives feedback on a run that does not
     # exist
     FEEDBACK = 0x666C6662
+    PARQUET = 0x666C7071
 
 
 @unique

@@ -47,8 +47,7 @@ class RunStep:
 
 
 def read_run(row: Trajectory) -> SourceRun:
-    data = as_input(row)
-    run = read(data)
+    run = read(as_input(row) | {"messages": row.messages})
     return SourceRun(row, run, steps_of(row.messages), known_answers(run), groups_of(row))
 
 

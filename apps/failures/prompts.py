@@ -66,7 +66,7 @@ def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[s
     digests = {
         row.pk: conditions.digest_of(system)
         for row in rows
-        if conditions.rules_of(system := system_of(row.messages))
+        if conditions.rules_of(system := system_of(row.content["messages"]))
     }
     states: dict[str, dict[str, str]] = defaultdict(dict)
     written: dict[str, list[conditions.Rule]] = defaultdict(list)

@@ -5,18 +5,34 @@ bucket.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from apps.core.bus import Question, ask
 from apps.registry.artifacts import verified
 from apps.registry.models import Artifact
 
 
+class StoredFile(NamedTuple):
+    name: str
+    size: int
+    sha256: str
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        return {"path": self.name, "size": self.size, "sha256": self.sha256}
+
+
+class OtherFiles(Question[Iterable[StoredFile]]):
+    """What else is in the store: single files, not of an artifact."""
+
+
 @dataclass
 class Moved:
-    """Numbers of artifacts by result; `failed` are sentences."""
+    """Numbers of artifacts and other files by result; `failed` are sentences."""
 
     copied: int = 0
     there: int = 0
@@ -24,16 +40,20 @@ class Moved:
 
 
 def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], None]) -> Moved:
-    """Move every artifact in the database. Artifacts that are intact in `target` are not sent
-    again, so an interrupted move can be continued. Each file is verified when it is read and again
-    in `target`; only then, if `remove` is set, it is removed from `source`.
+    """Move every artifact and file in the database. What is intact in `target` is not sent again,
+    so an interrupted move can be continued. Each file is verified when it is read and again in
+    `target`; only then, if `remove` is set, it is removed from `source`.
     """
     found = Moved()
     artifacts = Artifact.objects.order_by("created_at", "digest")
     count = artifacts.count()
     for number, artifact in enumerate(artifacts.iterator(), start=1):
+        files = [
+            StoredFile(f"{artifact.digest}/{entry['path']}", entry["size"], entry["sha256"])
+            for entry in artifact.files
+        ]
         try:
-            sent = sum(_copy(artifact, entry, source, target) for entry in artifact.files)
+            sent = sum(_copy(file, source, target) for file in files)
             if remove:
                 source.remove_folder(artifact.digest, [entry["path"] for entry in artifact.files])
         except OSError as error:
@@ -43,28 +63,38 @@ def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], No
         found.copied += bool(sent)
         found.there += not sent
         said(f"{number} of {count}: {artifact} {f'copied ({sent} files)' if sent else 'is there'}")
+    for file in chain.from_iterable(ask(OtherFiles())):
+        try:
+            sent = _copy(file, source, target)
+            if remove:
+                source.delete(file.name)
+        except OSError as error:
+            found.failed.append(f"{file.name}: {error.strerror or error}")
+            said(found.failed[-1])
+            continue
+        found.copied += sent
+        found.there += not sent
     return found
 
 
-def _copy(artifact: Artifact, entry: dict, source: Any, target: Any) -> bool:
+def _copy(file: StoredFile, source: Any, target: Any) -> bool:
     """Returns False if it already exists. Raises OSError."""
-    name = f"{artifact.digest}/{entry['path']}"
-    if target.has(name, entry["size"]) and _is_whole(entry, target, name):
+    if target.has(file.name, file.size) and _is_whole(file, target):
         return False
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
-        with path.open("wb") as file:
-            for data in verified(entry, source.chunks(name)):
-                file.write(data)
-        target.put(name, path)
-    for _ in verified(entry, target.chunks(name)):
+        with path.open("wb") as copy:
+            for data in verified(file.entry, source.chunks(file.name)):
+                copy.write(data)
+        target.put(file.name, path)
+    for _ in verified(file.entry, target.chunks(file.name)):
         pass
     return True
 
 
-def _is_whole(entry: dict, target: Any, name: str) -> bool:
+def _is_whole(file: StoredFile, target: Any) -> bool:
     try:
-        for _ in verified(entry, target.chunks(name)):
+        for _ in verified(file.entry, target.chunks(file.name)):
             pass
     except OSError:
         return False

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,8 @@ class DataFolder(FileSystemStorage):
         beside = target.with_name(f"{target.name}.{uuid4().hex}")
         try:
             shutil.copyfile(path, beside)
+            with beside.open("rb") as file:
+                os.fsync(file.fileno())
             beside.rename(target)
         finally:
             beside.unlink(missing_ok=True)

@@ -189,8 +189,13 @@ def in_words(alert: Alert, value: float | None) -> str:
     if alert.condition == Alert.Condition.UNUSUAL:
         limit = f"usually {_said(alert.low, measure)} to {_said(alert.high, measure)}"
     else:
-        limit = f"{alert.condition} {_said(alert.line, measure)}"
+        crossed = value is None or alert.line is None or _crosses(alert, value)
+        limit = f"{'' if crossed else 'not '}{alert.condition} {_said(alert.line, measure)}"
     return f"{alert.get_measure_display()} {_said(value, measure)}, {limit}"
+
+
+def _crosses(alert: Alert, value: float) -> bool:
+    return value > alert.line if alert.condition == Alert.Condition.ABOVE else value < alert.line
 
 
 def _said(value: float | None, measure: Measure) -> str:

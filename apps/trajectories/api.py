@@ -60,6 +60,16 @@ EXAMPLE = OpenApiExample(
 )
 
 
+EMBEDDED = OpenApiParameter(
+    "media",
+    enum=("embedded", "reference"),
+    description=(
+        "`embedded`: messages as they were sent, the default for one run. `reference`, the default"
+        " for a list: `flywheel-media:SHA256#…` in place of base64, see /api/v1/media/"
+    ),
+)
+
+
 class Unavailable(APIException):
     """Nothing may be stored now. Clients try again."""
 
@@ -190,6 +200,7 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
         ),
         OpenApiParameter("limit", whole_number(1, MAX_PAGE, PAGE)),
         OpenApiParameter("cursor", description="`next` or `previous` of another page"),
+        EMBEDDED,
     ],
 )
 @api(GET=READABLE, POST=SENT)
@@ -259,9 +270,10 @@ def list_page(request: Request) -> Response:
             "Query too broad: no answer in time. Choose a time range or add a filter."
         ) from error
     runs_shown(request.auth.project, [row.pk for row in page["rows"]], to=request.auth, where="API")
+    embed = request.query_params.get("media") == "embedded"
     return Response(
         {
-            "results": [as_json(trajectory) for trajectory in with_content(page["rows"])],
+            "results": [as_json(row, embed=embed) for row in with_content(page["rows"])],
             "next": page["next"],
             "previous": page["previous"],
             "complete": not page.get("more", False),
@@ -275,6 +287,7 @@ def list_page(request: Request) -> Response:
     operation_id="v1_trajectories_read",
     responses=described({200: reference("Trajectory")}, 404),
     description="One trajectory with all its data.",
+    parameters=[EMBEDDED],
 )
 @extend_schema(
     methods=["DELETE"],
@@ -291,7 +304,8 @@ def item(request: Request, external_id: str) -> Response:
         deletions.delete(trajectory=trajectory, key=request.auth)
         return Response(status=204)
     runs_shown(request.auth.project, [trajectory.pk], to=request.auth, where="API")
-    return Response(as_json(trajectory))
+    embed = request.query_params.get("media") != "reference"
+    return Response(as_json(trajectory, embed=embed))
 
 
 @shows(RUNS)
@@ -340,8 +354,10 @@ def _find(request: Request, external_id: str) -> Trajectory:
     return found
 
 
-def as_json(row: Trajectory) -> dict[str, Any]:
-    """A trajectory in the form it was sent in."""
+def as_json(row: Trajectory, *, embed: bool = True) -> dict[str, Any]:
+    """A trajectory in the form it was sent in; without `embed`, with references in place of what is
+    embedded in its messages.
+    """
     return {
         "id": row.external_id,
         "agent": {"name": row.agent_name, "version": row.agent_version},
@@ -351,7 +367,7 @@ def as_json(row: Trajectory) -> dict[str, Any]:
         "user_id": row.user_id,
         "started_at": row.started_at,
         "ended_at": row.ended_at,
-        "messages": row.messages,
+        "messages": row.messages if embed else row.content["messages"],
         "tools": row.tools,
         "outcome": {
             "status": row.outcome_status,

@@ -2,7 +2,7 @@ from django.urls import path, register_converter
 from django.urls.converters import StringConverter
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from apps.trajectories import api, imports_api, metrics_api, scores_api, steps_api
+from apps.trajectories import api, imports_api, media_api, metrics_api, scores_api, steps_api
 
 
 class AnyText(StringConverter):
@@ -17,6 +17,8 @@ urlpatterns = [
     path("v1/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
     path("v1/metrics/", metrics_api.metrics, name="metrics"),
+    path("v1/media/", media_api.uploads, name="media"),
+    path("v1/media/<slug:digest>/", media_api.one, name="medium"),
     path("v1/steps/", steps_api.steps, name="steps"),
     path("v1/steps/metrics/", steps_api.metrics, name="steps_metrics"),
     path("v1/steps/export/", steps_api.export, name="steps_export"),

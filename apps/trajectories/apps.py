@@ -18,6 +18,8 @@ class TrajectoriesConfig(AppConfig):
         "actions.store",
         "audit_words",
         "jobs",
+        "media_store",
+        "parquet_files",
         "repricing",
         "uploads",
     )

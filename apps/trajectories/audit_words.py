@@ -52,5 +52,6 @@ declare(
     },
     jobs={
         "upload": "the import",
+        "parquetexport": "",
     },
 )

@@ -20,7 +20,7 @@ from apps.core.bus import Event, publish
 from apps.core.locks import ProjectLock
 from apps.core.postgres import array
 from apps.core.waking import Waker
-from apps.trajectories import contents, step_store
+from apps.trajectories import contents, media, step_store
 from apps.trajectories.actions import scores
 from apps.trajectories.metrics import cell_store
 from apps.trajectories.models import Arrival, Content, Facet, HourlyCount, SearchText, Trajectory
@@ -284,7 +284,7 @@ def words_of(messages: Iterable[dict]) -> Iterator[str]:
 
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        if not value.startswith("data:"):
+        if not value.startswith(("data:", media.SCHEME)):
             yield value.replace("\\n", " ")
     elif isinstance(value, list):
         for item in value:

@@ -7,10 +7,12 @@ begins with the run's start (`ids`). What is listed and filtered is in the narro
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from datetime import date
+from functools import cache, cached_property
 from typing import Any, Self
 
 from django.conf import settings
@@ -20,15 +22,20 @@ from django.contrib.postgres.search import SearchVector, SearchVectorField
 from django.db import models
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast
+from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Job, Project
-from apps.trajectories import contents
+from apps.registry.artifacts import verified
+from apps.registry.stores import store
+from apps.trajectories import contents, media
 from workers.lib.messages import clean
 from workers.lib.prices import Cost
 
 MAX_PROBLEM = 1_000
+
+log = logging.getLogger(__name__)
 
 
 class Outcome(models.TextChoices):
@@ -130,7 +137,7 @@ class Trajectory(models.Model):
     @cached_property
     def content(self) -> dict[str, Any]:
         """All that was said: {messages, tools, interventions, metadata, warnings}. Read once,
-        whole.
+        whole, with references in place of what was embedded (`media`).
         """
         parts = (
             Content.objects.filter(trajectory_id=self.pk)
@@ -149,7 +156,13 @@ class Trajectory(models.Model):
 
     @property
     def messages(self) -> list[dict]:
-        return self.content["messages"]
+        """As they were sent, with what was embedded."""
+        stored = self.content["messages"]
+        if self._as_sent[0] is not stored:
+            self._as_sent = (stored, as_sent(self.project_id, stored))
+        return self._as_sent[1]
+
+    _as_sent: tuple[Any, list[dict]] = (None, [])
 
     @property
     def tools(self) -> list[dict]:
@@ -346,6 +359,87 @@ class Content(models.Model):
 
     def __str__(self) -> str:
         return f"{self.trajectory_id} from {self.first}"
+
+
+class Medium(models.Model):
+    """A picture, sound or file of a project, once by its SHA-256: embedded in a message that
+    arrived, or uploaded for messages that refer to it. Its bytes are in the artifact store
+    (`media_store`); `media_type` is what they are, whatever was said of them.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="media", db_index=False)
+    digest = models.CharField(max_length=64)
+    size = models.PositiveBigIntegerField()
+    media_type = models.CharField(max_length=100)
+    width = models.PositiveIntegerField(null=True)
+    height = models.PositiveIntegerField(null=True)
+    name = models.CharField(max_length=200, blank=True, help_text="Of an uploaded file")
+    seen_at = models.DateTimeField(default=timezone.now, help_text="Arrived last")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "digest"], name="one_medium_per_digest")
+        ]
+
+    def __str__(self) -> str:
+        return self.name or self.digest[:12]
+
+    @property
+    def kind(self) -> str:
+        return media.Sniffed(self.media_type, self.width, self.height).kind
+
+    @property
+    def about(self) -> str:
+        """“image/png, 640 × 480, 34 KB”."""
+        pixels = f"{self.width} × {self.height}" if self.width and self.height else ""
+        return ", ".join(filter(None, (self.media_type, pixels, filesizeformat(self.size))))
+
+    def chunks(self) -> Iterator[bytes]:
+        """Its bytes. Raises OSError, before the last chunk at the latest, if they are not what was
+        stored.
+        """
+        entry = {"path": f"medium {self.digest[:12]}", "size": self.size, "sha256": self.digest}
+        held = b""
+        for data in verified(entry, store().chunks(file_of(self.project_id, self.digest))):
+            if held:
+                yield held
+            held = data
+        yield held
+
+
+def file_of(project: int, digest: str) -> str:
+    """The name of a medium in the artifact store."""
+    return f"media/{project}/{digest}"
+
+
+def as_sent(project: int, messages: list[dict]) -> list[dict]:
+    """The messages with what was embedded in them, in place of references to it."""
+    if not (digests := media.references(messages)):
+        return messages
+    rows = {row.digest: row for row in Medium.objects.filter(project=project, digest__in=digests)}
+
+    @cache
+    def read(digest: str) -> tuple[bytes, str] | None:
+        if (row := rows.get(digest)) is None:
+            return None
+        try:
+            return b"".join(row.chunks()), row.media_type
+        except OSError as error:
+            log.warning("A medium of project %s cannot be read: %s", project, error)
+            return None
+
+    return media.put_back(messages, read)
+
+
+class MediumUse(models.Model):
+    """A run whose messages have a medium, also in an earlier revision of it."""
+
+    pk = models.CompositePrimaryKey("trajectory_id", "medium_id")
+    trajectory_id = models.UUIDField()
+    medium = models.ForeignKey(Medium, models.CASCADE, related_name="uses")
+
+    def __str__(self) -> str:
+        return f"{self.medium_id} in {self.trajectory_id}"
 
 
 class SearchText(models.Model):
@@ -728,6 +822,42 @@ class Upload(Job):
     @property
     def summary(self) -> dict[str, Any]:
         return self.result or self.cursor
+
+
+class ParquetExport(Job):
+    """Writes the Parquet files of the days that have changed (`parquet_files`)."""
+
+
+class ParquetFile(models.Model):
+    """The rows of a day in the artifact store. `fingerprint` is of what it says."""
+
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="parquet_files", db_index=False
+    )
+    table = models.CharField(max_length=10)
+    day = models.DateField()
+    rows = models.PositiveBigIntegerField()
+    size = models.PositiveBigIntegerField()
+    sha256 = models.CharField(max_length=64)
+    fingerprint = models.CharField(max_length=100)
+    written_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "table", "day"], name="one_file_per_day")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.table} of {self.day}"
+
+    @staticmethod
+    def name_of(project: int, table: str, day: date) -> str:
+        return f"parquet/{project}/{table}/day={day}/rows.parquet"
+
+    @property
+    def file(self) -> str:
+        """Its name in the artifact store."""
+        return self.name_of(self.project_id, self.table, self.day)
 
 
 class UploadedTrajectory(models.Model):

@@ -95,7 +95,7 @@ def _price(project: Project, pks: list[Any], prices: PriceBook) -> int:
             Usage(*(getattr(row, name) for name in TOKENS)),
             row.model,
             row.started_at,
-            sum(message.get("role") == "assistant" for message in row.messages),
+            sum(message.get("role") == "assistant" for message in row.content["messages"]),
             prices,
         )
         if cost.usd is None or (cost.usd, cost.basis) == (row.cost_usd, row.cost_basis):

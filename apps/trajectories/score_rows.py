@@ -62,6 +62,7 @@ BY = {
     "said": ("What was said", "CASE WHEN score.kind <> 'text' THEN score.text END"),
     "day": ("Day", "to_char(score.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"),
 }
+GREY = "#8b919c"  # seen on light and dark
 NEWEST, GROUPS, AT_ONCE = 20_000, 40, 1_000
 
 
@@ -77,6 +78,19 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Score]
     if said := (given.get("score_is") or "").strip():
         wanted["text__iexact"] = said
     return in_ranges(rows.filter(**wanted), given, SCORE_RANGE)
+
+
+def names_of(project: Project, most: int) -> list[str]:
+    """The names of its scores, in their order: a jump of the index each, however many there are."""
+    following = "SELECT name FROM trajectories_score WHERE project_id = %s {} ORDER BY name LIMIT 1"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH RECURSIVE one(name) AS (({following.format('')}) UNION ALL SELECT"
+            f" ({following.format('AND name > one.name')}) FROM one WHERE one.name IS NOT NULL)"
+            " SELECT name FROM one WHERE name IS NOT NULL LIMIT %s",
+            [project.pk, project.pk, most],
+        )
+        return [name for (name,) in cursor.fetchall()]
 
 
 def active_filters(given: Mapping[str, str]) -> list[Chip]:
@@ -250,6 +264,7 @@ def figure(answer: Answer) -> dict | None:
             "array": [0 if one.high is None else one.high - one.mean for one in groups],
             "arrayminus": [0 if one.low is None else one.mean - one.low for one in groups],
             "thickness": 1.2,
+            "color": GREY,
         }
     drawn["layout"]["xaxis"] |= {"type": "category", "nticks": len(values) + 1}
     drawn["layout"]["xaxis"] |= {

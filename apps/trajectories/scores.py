@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from apps.trajectories.decoding import RowError
+from apps.trajectories.importers.formats import TABLE
 from apps.trajectories.schema import MAX_NAME, Id
 
 MAX_VALUE = 1e12
@@ -77,7 +78,7 @@ def _number(given: float | bool | str) -> float:
     return number
 
 
-WITH_SCORES = frozenset({"otlp", "langfuse", "langsmith", "promptfoo", "openai-evals"})
+WITH_SCORES = {"otlp"} | {one.name for one in TABLE if one.has_scores}
 
 
 class Came(NamedTuple):

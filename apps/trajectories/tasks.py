@@ -5,7 +5,16 @@ import time
 from celery import shared_task
 
 from apps.core.models import Project
-from apps.trajectories import assembly, held, names, partitions, repricing, retention, traces
+from apps.trajectories import (
+    assembly,
+    held,
+    media_store,
+    names,
+    partitions,
+    repricing,
+    retention,
+    traces,
+)
 from apps.trajectories import digest as digesting
 from apps.trajectories.actions import alerts
 from apps.trajectories.actions.bulk import forget_changes
@@ -70,4 +79,5 @@ def enforce_retention() -> int:
     removed = retention.enforce()
     partitions.drop_empty()
     forget_changes()
+    media_store.forget_unused()
     return removed

@@ -15,6 +15,7 @@ from apps.trajectories.actions import deletions, scores, store
 from apps.trajectories.importers import langfuse
 from apps.trajectories.models import Score, Step, Trajectory
 from apps.trajectories.otlp import Event, assemble
+from apps.trajectories.score_rows import names_of
 from apps.trajectories.scores import of_metadata
 from tests.factories import make_member, row
 from tests.trajectories.test_steps import agent_spans, ingest
@@ -263,3 +264,16 @@ def test_scores_move_with_their_spans(runs: Project, agent: Client) -> None:
     scores.move(runs, {"run-1-0": "run-1-1"})
     left = {(one.external_id, one.name, one.value) for one in Score.objects.all()}
     assert left == {("run-1-1", "a", 2), ("run-1-1", "b", 3)}
+
+
+def test_scores_are_columns_of_the_list(runs: Project, agent: Client, client: Client) -> None:
+    helpful(runs, agent)
+    send(agent, {"run": "run-1-0", "name": "tone", "value": "calm"})
+    send(agent, {"run": "run-1-0", "name": "of a, b", "value": 1})
+    assert names_of(runs, 9) == ["helpful", "of a, b", "tone"] and names_of(runs, 1) == ["helpful"]
+    client.force_login(make_member(runs))
+    address = reverse("trajectories:list", args=[runs.slug])
+    page = client.get(f"{address}?cols=version,score.helpful,score.tone,score.none").context
+    assert [column.title for column in page["columns"]] == ["Version", "helpful", "tone"]
+    cells = {row.external_id: [cell for _, cell in cells] for row, cells in page["table"]}
+    assert cells["run-1-0"] == ["1", "1", "calm"] and cells["run-2-3"] == ["2", "2.3", ""]

@@ -10,6 +10,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils.html import escape
@@ -17,7 +18,7 @@ from django.utils.html import escape
 from apps.core.models import Project
 from apps.trajectories import digest, filters, step_figures, step_filters, steps
 from apps.trajectories.actions import store
-from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
 from tests.factories import make_member, row
 
@@ -524,3 +525,12 @@ def test_a_run_that_was_just_deleted_has_no_steps_on_a_page(runs: Project, agent
     left = {one["run"] for one in asked(agent, "?limit=500")["results"]}
     assert left == {f"run-{version}-{n}" for version in "12" for n in range(3)} - {"run-2-0"}
     assert b"run-2-0" not in b"".join(agent.get("/api/v1/steps/export/").streaming_content)
+
+
+def test_steps_of_runs_that_were_stored_before_there_were_any(runs: Project) -> None:
+    before = list(Step.objects.filter(project=runs).order_by("pk").values())
+    Step.objects.filter(project=runs).delete()
+    call_command("backfill_steps", project=runs.slug)
+    call_command("backfill_steps", project=runs.slug)
+    assert list(Step.objects.filter(project=runs).order_by("pk").values()) == before
+    assert not Arrival.objects.exists()

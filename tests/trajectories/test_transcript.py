@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from apps.trajectories.arguments import Checker
 from apps.trajectories.filters import active, normal
 from apps.trajectories.pages.comparison import align, argument_changes
-from apps.trajectories.pages.transcript import FOLD_ABOVE, SHOWN, turns_of
+from apps.trajectories.pages.transcript import FOLD_ABOVE, SHOWN, Medium, turns_of
 from apps.trajectories.pages.waterfall import waterfall
 
 
@@ -151,7 +151,7 @@ def test_long_texts_are_folded_and_giant_ones_cut() -> None:
     [
         (
             {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}},
-            "image at https://x.test/a.png (not loaded)",
+            Medium("image", address="https://x.test/a.png"),
         ),
         (
             {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}},
@@ -171,9 +171,11 @@ def test_long_texts_are_folded_and_giant_ones_cut() -> None:
         ({"type": "file"}, "file, empty"),
     ],
 )
-def test_images_are_named_and_not_shown(part: dict, note: str) -> None:
+def test_images_are_named_and_not_shown(part: dict, note: str | Medium) -> None:
     (turn,) = turns_of([{"role": "user", "content": [{"type": "text", "text": "see"}, part]}])
-    assert turn.text.head == "see" and turn.media == [note]
+    assert turn.text.head == "see" and turn.media == [
+        note if isinstance(note, Medium) else Medium(note)
+    ]
 
 
 def test_the_waterfall_puts_children_under_their_parent() -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from django.urls import NoReverseMatch, reverse
 
+from apps.core.bidi import isolated
 from apps.core.models import AuditEvent
 from apps.core.nouns import pages
 
@@ -109,7 +110,7 @@ def pieces(event: AuditEvent, slug: str = "", gone: Collection[str] = ()) -> lis
 
 def sentence(event: AuditEvent) -> str:
     """Who did what, as plain text."""
-    return f"{event.actor_label} {''.join(piece.text for piece in pieces(event))}"
+    return f"{isolated(event.actor_label)} {''.join(piece.text for piece in pieces(event))}"
 
 
 def page_of(kind: str, pk: str, slug: str) -> str:
@@ -156,7 +157,7 @@ def _filled(text: str, event: AuditEvent, slug: str, gone: Collection[str]) -> l
         if sign not in ("?", "!"):
             value = _value(event.detail, name)
             shown = name if sign == "=" else _counted(value, *forms) if forms else _shown(value)
-            found.append(Piece(shown, _url(event, where, slug, gone) if linked else ""))
+            found.append(Piece(isolated(shown), _url(event, where, slug, gone) if linked else ""))
         at = field.end()
     return [*found, Piece(text[at:])]
 

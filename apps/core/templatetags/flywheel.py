@@ -13,6 +13,7 @@ from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.bidi import isolated
 from apps.core.charts import shortened
 from apps.core.models import object_name
 from apps.core.sorting import Sorting, header
@@ -74,6 +75,9 @@ def sentence_case(text: str) -> str:
         re.sub(r"^([\s-]+)([A-Z])(?=[a-z])", lambda found: found[1] + found[2].lower(), word)
         for word in others
     )
+
+
+register.filter("isolated", lambda text: isolated(str(text)))
 
 
 @register.filter

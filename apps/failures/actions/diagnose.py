@@ -130,8 +130,9 @@ def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict
 
 
 def as_input(row: Trajectory) -> dict:
+    """Without what is embedded in messages, which no rule and no judge reads."""
     return {
-        "messages": row.messages,
+        "messages": row.content["messages"],
         "tools": row.tools,
         "outcome_status": row.outcome_status,
         "outcome_reason": row.outcome_reason,

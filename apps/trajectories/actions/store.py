@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,7 +26,10 @@ from apps.trajectories import (
     digest,
     eval_claims,
     ids,
+    media,
+    media_store,
     merging,
+    parquet_files,
     partitions,
     schema,
     step_store,
@@ -93,7 +97,8 @@ class Ingested:
 class Prepared:
     """A row ready to be stored: the sent or derived columns of Trajectory, and the content.
 
-    `digest` covers what was sent; `columns["content_digest"]` also covers feedback.
+    `digest` covers what was sent; `columns["content_digest"]` also covers feedback. `lifted` is
+    what was embedded in its messages.
     """
 
     index: int
@@ -102,6 +107,7 @@ class Prepared:
     columns: dict[str, Any]
     content: dict[str, Any]
     eval_sample: EvalSample | None = None
+    lifted: media.Lifted | None = None
 
 
 def ingest(
@@ -183,15 +189,24 @@ def prepare(index: int, parsed: Parsed, price_of: PriceOf = costs.no_price) -> P
         "preview": schema.preview(messages),
     }
     columns["terms"] = terms(columns)
+    lifted = media.lift(messages)
     content = {
-        "messages": messages,
+        "messages": lifted.messages,
         "tools": value.get("tools") or [],
         "interventions": value.get("interventions") or [],
         "metadata": costs.with_costs(parsed.metadata, price_of, row.started_at),
         "warnings": parsed.warnings,
     }
     digest = columns["content_digest"] = schema.content_digest(value)
-    return Prepared(index, row.id, digest, columns, content, parsed.eval_sample)
+    return Prepared(
+        index,
+        row.id,
+        digest,
+        columns,
+        content,
+        parsed.eval_sample,
+        lifted if lifted.references else None,
+    )
 
 
 def terms(columns: dict[str, Any]) -> list[str]:
@@ -239,6 +254,7 @@ def _store(
     for name, said in merging.waiting_for(project, new).items():
         apply_feedback(first[name].columns, first[name].digest, said)
     counts = Counts()
+    kept = _keep_media(project, [*first.values(), *later])
     _insert(project, [(keys[name], first[name]) for name in new], now)
     eval_claims.add(
         project, [(keys[name], item) for name in new if (item := first[name].eval_sample)]
@@ -248,7 +264,32 @@ def _store(
     done.accepted += len(new)
     changed = [item for name, item in first.items() if name not in new] + later
     touched = _update(project, changed, counts, done, cause) if changed else []
+    if kept:
+        _note_uses(project, [*first.values(), *later], kept)
     announce(project, [keys[name] for name in new] + touched, counts)
+
+
+def _keep_media(project: Project, items: list[Prepared]) -> dict[str, int]:
+    found = [item.lifted for item in items if item.lifted]
+    if not found:
+        return {}
+    data = {digest: raw for lifted in found for digest, raw in lifted.data.items()}
+    return media_store.keep(project, data, set().union(*(one.references for one in found)))
+
+
+def _note_uses(project: Project, items: list[Prepared], kept: dict[str, int]) -> None:
+    """Of runs as they are stored, also those whose rows were duplicates."""
+    with_media: defaultdict[str, set[str]] = defaultdict(set)
+    for item in items:
+        if item.lifted:
+            with_media[item.name] |= item.lifted.references
+    keys = TrajectoryKey.objects.filter(project=project, external_id__in=with_media)
+    media_store.use(
+        (pk, kept[digest])
+        for name, pk in keys.values_list("external_id", "trajectory_id")
+        for digest in with_media[name]
+        if digest in kept
+    )
 
 
 def apply_feedback(columns: dict[str, Any], sent: str, said: list[Feedback]) -> None:
@@ -454,9 +495,11 @@ def remove(project: Project, rows: Iterable[Trajectory]) -> list[Trajectory]:
         counts.add({name: getattr(row, name) for name in SENT}, -1)
         removed.append(row)
     gone, names = [row.pk for row in removed], [row.external_id for row in removed]
+    parquet_files.forget_days(project, gone, names)
     Content.objects.filter(trajectory_id__in=gone).delete()
     SearchText.objects.filter(trajectory_id__in=gone).delete()
     step_store.delete(project.pk, gone)
+    media_store.release(project.pk, gone)
     TrajectoryKey.objects.filter(project=project, external_id__in=names).delete()
     for said in (Feedback, Score):
         said.objects.filter(project=project, external_id__in=names).delete()

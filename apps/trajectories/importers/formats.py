@@ -112,6 +112,7 @@ class Format:
     rows: Callable[[Iterable[Record], str], Iterator[Row]]
     is_table: bool = False
     may_be_silent: bool = False
+    has_scores: bool = False  # in `metadata.scores` of its runs
 
     def read(self, records: Iterable[Record], name: str) -> Iterator[Row]:
         return self.rows(self.proof.unwrapped(records), name)
@@ -266,6 +267,7 @@ TABLE = (
             inside=("data",),
         ),
         openai_platform.eval_rows,
+        has_scores=True,
     ),
     Format(
         "openai-preference",
@@ -285,6 +287,7 @@ TABLE = (
             inside=("results.results", "results"),
         ),
         promptfoo.rows,
+        has_scores=True,
     ),
     Format(
         "intercom",
@@ -314,6 +317,7 @@ TABLE = (
         langsmith.rows,
         is_table=True,
         may_be_silent=True,
+        has_scores=True,
     ),
     Format(
         "openai-sft",
@@ -350,6 +354,7 @@ TABLE = (
         langfuse.rows,
         is_table=True,
         may_be_silent=True,
+        has_scores=True,
     ),
 )
 FORMATS = {one.name: one for one in TABLE}

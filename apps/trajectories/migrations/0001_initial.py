@@ -339,6 +339,211 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Medium",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("digest", models.CharField(max_length=64)),
+                ("size", models.PositiveBigIntegerField()),
+                ("media_type", models.CharField(max_length=100)),
+                ("width", models.PositiveIntegerField(null=True)),
+                ("height", models.PositiveIntegerField(null=True)),
+                (
+                    "name",
+                    models.CharField(blank=True, help_text="Of an uploaded file", max_length=200),
+                ),
+                (
+                    "seen_at",
+                    models.DateTimeField(
+                        default=django.utils.timezone.now, help_text="Arrived last"
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="media",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "digest"), name="one_medium_per_digest"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="MediumUse",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "trajectory_id",
+                        "medium_id",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("trajectory_id", models.UUIDField()),
+                (
+                    "medium",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="uses",
+                        to="trajectories.medium",
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="ParquetExport",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="parquetexport_by_state")
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
+                            ),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
+                            _connector="OR",
+                        ),
+                        name="parquetexport_finished_iff_terminal",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ParquetFile",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("table", models.CharField(max_length=10)),
+                ("day", models.DateField()),
+                ("rows", models.PositiveBigIntegerField()),
+                ("size", models.PositiveBigIntegerField()),
+                ("sha256", models.CharField(max_length=64)),
+                ("fingerprint", models.CharField(max_length=100)),
+                ("written_at", models.DateTimeField()),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="parquet_files",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "table", "day"), name="one_file_per_day"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Alert",
             fields=[
                 (

@@ -18,7 +18,7 @@ SHOWN_CHANGES = 50
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    alerts = [(row, in_words(row, row.value)) for row in project.alerts.order_by("-state", "name")]
+    alerts = [(row, in_words(row, row.value)) for row in project.alerts.order_by("state", "name")]
     context = {"alerts": alerts, "may_write": request.membership.may(Role.ENGINEER)}
     return render(request, "trajectories/alerts.html", context)
 

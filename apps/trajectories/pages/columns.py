@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from apps.core.templatetags.flywheel import ago, tone
-from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.models import Score, Step, Trajectory
 from workers.lib.prices import AT_LEAST, Cost
 
 
@@ -132,12 +134,40 @@ COLUMNS = (
     Column("cost", "Cost", _cost, "num"),
     Column("started", "Started", _started, "num muted"),
 )
+SCORE = "score."
 DEFAULT = ("outcome", "failure", "tools", "version", "latency", "tokens", "started")
 
 
-def chosen(given: str) -> list[Column]:
+def of_scores(names: Iterable[str]) -> list[Column]:
+    """A column for each name of scores; the rows need `with_scores`."""
+    return [
+        Column(f"{SCORE}{name}", name, partial(_scores, name), "clip short")
+        for name in names
+        if "," not in name
+    ]
+
+
+def _scores(name: str, row: Trajectory) -> str:
+    said = row.said_of[name]  # type: ignore[attr-defined]
+    return ", ".join(said[:3] + ([f"+{len(said) - 3}"] if len(said) > 3 else []))
+
+
+def with_scores(rows: Iterable[Trajectory], columns: Iterable[Column]) -> None:
+    """Reads what was said of these runs by the scores that columns show."""
+    names = [one.key.removeprefix(SCORE) for one in columns if one.key.startswith(SCORE)]
+    if not names:
+        return
+    by_run = {row.pk: row for row in rows}
+    for row in by_run.values():
+        row.said_of = defaultdict(list)  # type: ignore[attr-defined]
+    found = Score.objects.filter(trajectory_id__in=by_run, step="", name__in=names)
+    for score in found.order_by("created_at", "pk"):
+        by_run[score.trajectory_id].said_of[score.name].append(score.said)
+
+
+def chosen(given: str, columns: Sequence[Column] = COLUMNS) -> list[Column]:
     """The columns of “outcome,cost”, in the order of the table; the usual ones where none is
     known.
     """
-    keys = set(given.split(",")) & {column.key for column in COLUMNS} or set(DEFAULT)
-    return [column for column in COLUMNS if column.key in keys]
+    keys = set(given.split(",")) & {column.key for column in columns} or set(DEFAULT)
+    return [column for column in columns if column.key in keys]

@@ -48,10 +48,19 @@ from apps.trajectories.models import (
 )
 from apps.trajectories.ordering import page_of
 from apps.trajectories.pages import totals
-from apps.trajectories.pages.columns import COLUMNS, DEFAULT, chosen, cost
+from apps.trajectories.pages.columns import (
+    COLUMNS,
+    DEFAULT,
+    chosen,
+    cost,
+    of_scores,
+    with_scores,
+)
+from apps.trajectories.score_rows import names_of
 from apps.trajectories.shown import runs_shown
 
 PAGE, CHOICES = 50, 100
+SCORES = 50  # names that may be columns
 LIST_MS, SUMS_MS = 10_000, 3_000
 UNLISTED = ("outcome_reason", "terms", "content_digest")  # long or of no use in a list
 UNDO = "trajectories_undo"
@@ -71,10 +80,10 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     runs_shown(
         project, [row.pk for row in page["rows"]], to=request.user, where="list", previews=True
     )
-    columns, chips = (
-        chosen(given.get("cols", "")),
-        [_with_file(project, chip, given) for chip in active(given)],
-    )
+    every = (*COLUMNS, *of_scores(names_of(project, SCORES)))
+    columns = chosen(given.get("cols", ""), every)
+    with_scores(page["rows"], columns)
+    chips = [_with_file(project, chip, given) for chip in active(given)]
     return render(
         request,
         "trajectories/list.html",
@@ -87,7 +96,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
                 (row, [(column, column.cell(row)) for column in columns]) for row in page["rows"]
             ],
             "columns": columns,
-            "all_columns": COLUMNS,
+            "all_columns": every,
             "default_columns": ",".join(DEFAULT),
             "chips": [(chip, without(given, chip.name)) for chip in chips],
             "cleared": without(given, *(chip.name for chip in chips)),

@@ -12,7 +12,7 @@ import msgspec
 
 from apps.core.templatetags.flywheel import opening_of
 from apps.trajectories import contents
-from apps.trajectories.models import Content, Trajectory
+from apps.trajectories.models import Content, Medium, Trajectory, as_sent
 from apps.trajectories.pages.transcript import Turn, fit, turns_of
 from workers.lib.messages import RESULT_ROLES
 
@@ -71,7 +71,9 @@ class Reader:
         position = self.position_of(index)
         messages = (self.load(position) or [contents.EMPTY])[0]["messages"]
         offset = index - (self.firsts[position] if self.firsts else 0)
-        return messages[offset] if 0 <= offset < len(messages) else None
+        if not 0 <= offset < len(messages):
+            return None
+        return as_sent(self.row.project_id, [messages[offset]])[0]
 
     def turns(self, position: int, blamed: int | None = None) -> list[Turn]:
         """The turns that begin in a part, with their replies from the next one."""
@@ -85,13 +87,30 @@ class Reader:
             if following
             else []
         )
-        return turns_of(
-            own[skipped:] + tail,
-            self.head["tools"],
-            first=self.firsts[position] + skipped,
-            blamed=blamed,
-            interventions=self.interventions,
+        return self._with_media(
+            turns_of(
+                own[skipped:] + tail,
+                self.head["tools"],
+                first=self.firsts[position] + skipped,
+                blamed=blamed,
+                interventions=self.interventions,
+            )
         )
+
+    def _with_media(self, turns: list[Turn]) -> list[Turn]:
+        """The turns with what is known of the media of the run that they refer to."""
+        every = [*turns, *(call.reply for turn in turns for call in turn.calls if call.reply)]
+        shown = [medium for turn in every for medium in turn.media if medium.digest]
+        if shown:
+            rows = Medium.objects.filter(
+                project=self.row.project_id,
+                uses__trajectory_id=self.row.pk,
+                digest__in={medium.digest for medium in shown},
+            )
+            by_digest = {row.digest: row for row in rows}
+            for medium in shown:
+                medium.stored = by_digest.get(medium.digest)
+        return turns
 
     def placeholders(self) -> list[Placeholder]:
         """All parts."""
@@ -138,6 +157,7 @@ class Reader:
             for position in range(len(self.firsts)):
                 messages = self.load(position)[0]["messages"]
                 self._read = {first: part for first, part in self._read.items() if first == 0}
+                messages = as_sent(self.row.project_id, messages)
                 for offset, message in enumerate(messages):
                     yield (b",\n" if position or offset else b"[\n") + encode(message)
             yield b"\n]"

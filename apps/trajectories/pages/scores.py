@@ -16,7 +16,13 @@ from apps.core.timeouts import TooLong, patience
 from apps.trajectories import score_rows
 from apps.trajectories.filters import SINCE, without
 from apps.trajectories.models import Score
-from apps.trajectories.score_rows import BY, FILTERS, active_filters, apply_filters
+from apps.trajectories.score_rows import (
+    BY,
+    FILTERS,
+    active_filters,
+    apply_filters,
+    names_of,
+)
 from apps.trajectories.scores_api import file_of
 from apps.trajectories.shown import runs_shown
 
@@ -44,9 +50,7 @@ def scores(request: HttpRequest, project: Project) -> HttpResponse:
             "cleared": without(given, *(chip.name for chip in chips)),
             "hidden_filters": sum(chip.name not in EXPOSED for chip in chips),
             "query": without(given),
-            "names": project.scores.order_by("name")
-            .values_list("name", flat=True)
-            .distinct()[:NAMES],
+            "names": names_of(project, NAMES),
             "sources": Score.Source.choices,
             "kinds": Score.Kind.choices,
             "since": SINCE,

@@ -8,8 +8,10 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
+from itertools import islice
 from typing import Any
 
+from apps.trajectories import media
 from apps.trajectories.arguments import Checker
 from workers.lib.messages import (
     RESULT_ROLES,
@@ -36,6 +38,12 @@ ROOM, BRIEF = (
 )
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 MEDIA = ("image", "audio", "video", "file", "document")
+UNTYPED = ("inline_data", "inlineData", "file_data", "fileData", *MEDIA)  # Gemini's and Bedrock's
+SOURCES = (
+    *("url", "image_url", "uri", "file_uri", "fileUri", "data", "file_data", "bytes", "blob"),
+    *("content", "image", "audio", "video", "result", "file_id", "id"),
+)
+SHOWN_MEDIA = 40  # of a message
 
 
 @dataclass(slots=True)
@@ -45,6 +53,19 @@ class Text:
     head: str
     rest: str = ""
     cut: int = 0
+
+
+@dataclass(slots=True)
+class Medium:
+    """A picture, sound or file of a message. What has an `address` is elsewhere and is not loaded;
+    what has a `digest` is here, and `stored` once it was looked up.
+    """
+
+    note: str
+    address: str = ""
+    digest: str = ""
+    transcript: Text | None = None
+    stored: Any = None
 
 
 @dataclass(slots=True)
@@ -71,7 +92,7 @@ class Turn:
     name: str = ""
     text: Text | None = None
     thought: Text | None = None
-    media: list[str] = field(default_factory=list)
+    media: list[Medium] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     reply_to: str = ""
     example: bool = False
@@ -135,7 +156,7 @@ def fit(turns: list[Turn]) -> list[Turn]:
 
 
 def _texts(turn: Turn) -> Iterator[Text]:
-    yield from filter(None, (turn.thought, turn.text))
+    yield from filter(None, (turn.thought, turn.text, *(one.transcript for one in turn.media)))
     for call in turn.calls:
         yield call.arguments
         if call.reply:
@@ -155,7 +176,7 @@ def _attach(turns: list[Turn], interventions: Iterable[dict]) -> None:
 
 def _turn(message: dict, index: int, checker: Checker) -> Turn:
     role, name = _word(message.get("role")) or "message", _word(message.get("name"))
-    words, media = _content(message.get("content"))
+    words, shown = _content(message)
     if isinstance(message.get("refusal"), str):
         words = "\n".join(filter(None, [words, message["refusal"]]))
     thought = reasoning_of(message)
@@ -165,7 +186,7 @@ def _turn(message: dict, index: int, checker: Checker) -> Turn:
         name=name,
         text=fold(pretty(words) if role in RESULT_ROLES else words) if words else None,
         thought=fold(thought) if thought else None,
-        media=media,
+        media=shown,
         calls=[_call(call, checker) for call in native_calls(message)],
         reply_to=_word(message.get("tool_call_id")),
         example=is_example(message),
@@ -205,45 +226,76 @@ def fold(text: str) -> Text:
     return Text(text[:HEAD], text[HEAD:SHOWN], max(0, len(text) - SHOWN))
 
 
-def _content(content: Any) -> tuple[str, list[str]]:
-    """The words, and a note for each image, sound or file."""
-    if content is None or isinstance(content, str):
-        return content or "", []
-    words, media = [], []
+def _content(message: dict) -> tuple[str, list[Medium]]:
+    """The words, and each picture, sound or file."""
+    content = message.get("content")
+    words, found = [], []
     for part in content if isinstance(content, list) else [content]:
-        if isinstance(part, dict) and (note := medium(part)):
-            media.append(note)
-        elif not is_reasoning(part):
+        if isinstance(part, dict) and (one := medium(part)):
+            found.append(one)
+        elif isinstance(part, str):
+            words.append(part)
+        elif part is not None and not is_reasoning(part):
             words.append(part_text(part) or json.dumps(part, ensure_ascii=False, default=str))
-    return "\n".join(words), media
+    pictures = message.get("images")
+    beside = [message.get("audio"), *(pictures if isinstance(pictures, list) else ())]
+    found += filter(None, (medium(one, "audio") for one in beside if isinstance(one, dict)))
+    text = "\n".join(words)
+    if media.SCHEME in text:  # in the JSON of a tool's reply
+        matches = islice(media.REFERENCE.finditer(text), SHOWN_MEDIA)
+        found += map(_described, dict.fromkeys(match[0] for match in matches))
+    if len(found) > SHOWN_MEDIA:
+        found[SHOWN_MEDIA:] = [Medium(f"{len(found) - SHOWN_MEDIA:,} more, in the raw JSON")]
+    return text, found
 
 
-def medium(part: dict) -> str:
-    """“image/png, 34 KB” or where it is stored, for a part that is not text; empty for others.
-    Nothing of it is loaded.
-    """
-    kind = next((name for name in MEDIA if name in _word(part.get("type"))), "")
+def medium(part: dict, kind: str = "") -> Medium | None:
+    """None for a part that is text."""
+    kind = _kind_of(part) or kind
     if not kind:
+        return None
+    found: dict[str, str] = {}
+    _collect(part, found)
+    declared = next((found[name] for name in media.DECLARES if name in found), "")
+    source = next((found[name] for name in SOURCES if name in found), "")
+    one = _described(source, kind, declared) if source else Medium(f"{kind}, empty")
+    one.transcript = fold(found["transcript"]) if "transcript" in found else None
+    return one
+
+
+def _kind_of(part: dict) -> str:
+    kind = _word(part.get("type"))
+    if named := next((name for name in MEDIA if name in kind), ""):
+        return named
+    if kind in ("blob", "uri"):
+        return _word(part.get("modality")) or "file"
+    if kind:
         return ""
-    holders = [part, *(value for value in part.values() if isinstance(value, dict))]
-    for holder in holders:
-        for key in ("url", "image_url", "data", "file_data", "image", "file_id"):
-            if isinstance(value := holder.get(key), str) and value:
-                return _described(
-                    kind, value, _word(holder.get("media_type") or holder.get("format"))
-                )
-    return f"{kind}, empty"
+    return next((name for name in UNTYPED if isinstance(part.get(name), dict)), "").partition("_")[
+        0
+    ]
 
 
-def _described(kind: str, value: str, media_type: str) -> str:
-    if value.startswith(("http://", "https://", "file-")):
-        return f"{kind} at {value[:200]} (not loaded)"
-    if value.startswith("data:"):
-        media_type, _, value = value[5:].partition(",")
-        media_type = media_type.partition(";")[0]
-    size = len(value) * 3 // 4
-    return (
-        f"{media_type[:60] or kind}, {size / 1000:,.0f} KB"
-        if size >= 1000
-        else f"{media_type[:60] or kind}, {size} bytes"
-    )
+def _collect(value: dict, found: dict[str, str], depth: int = 0) -> None:
+    """The texts of a part by their keys, the outer ones first."""
+    for name, item in value.items():
+        if isinstance(item, str) and item:
+            found.setdefault(name, item)
+    for item in value.values():
+        if isinstance(item, dict) and depth < 3:
+            _collect(item, found, depth + 1)
+
+
+def _described(source: str, kind: str = "file", declared: str = "") -> Medium:
+    if match := media.REFERENCE.search(source):
+        return Medium(f"{declared or kind}, no longer stored", digest=match[1])
+    if source.startswith(("http://", "https://")):
+        return Medium(kind, address=source)
+    if source.startswith("data:"):
+        declared, _, source = source[5:].partition(",")
+        declared = declared.partition(";")[0]
+    elif len(source) < media.SHORTEST and not declared:
+        return Medium(f"{kind} {source}")  # the id of a file of the provider
+    size = len(source) * 3 // 4
+    about = f"{size / 1000:,.0f} KB" if size >= 1000 else f"{size} bytes"
+    return Medium(f"{declared[:60] or kind}, {about}")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from apps.trajectories import media
 from apps.trajectories.redaction.kinds import PHONE_WORD, SSN_WORD
 from apps.trajectories.redaction.names import looks, named
 from apps.trajectories.redaction.rules import Leaf
@@ -228,7 +229,7 @@ def walk_string(text: str, see: See, context: str = "") -> str:
     """A string; JSON in it (the arguments of a call, the reply of a tool) stays JSON, also where it
     is cut.
     """
-    if text.startswith("data:") and _WHOLE_DATA_URL.match(text):
+    if (text.startswith("data:") and _WHOLE_DATA_URL.match(text)) or media.is_embedded(text):
         return text
     if not is_json(text):
         return see(Leaf(context, text))
