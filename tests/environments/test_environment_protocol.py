@@ -5,6 +5,7 @@ send and expect.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,13 +22,19 @@ from apps.environments.protocol.aggregate import aggregate
 from apps.environments.tasks import forget_sessions
 from tests.environments.gym import RIGHT, WRONG, Gym, called, make_gym, row
 from tests.factories import admin_of, make_key, make_project
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, lambda _: make_gym())
+
+
 @pytest.fixture
-def gym() -> Gym:
-    return make_gym()
+def gym(kept: Any, db: None, settings: Any) -> Gym:
+    return copied(kept, settings)
 
 
 def replayed() -> Gym:

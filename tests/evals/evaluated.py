@@ -11,14 +11,22 @@ from apps.evals.drafts import freeze
 from apps.evals.jobs import rows_of
 from apps.evals.models import EvalRun, EvalSet, Sample, Split
 from apps.evals.stats import summarise
-from tests.factories import admin_of, make_base, make_environment, make_eval_set, make_project
+from tests.factories import (
+    admin_of,
+    make_base,
+    make_environment,
+    make_eval_set,
+    make_project,
+    unsearched,
+)
 
 
 def frozen_set(train: int = 5, **columns: Any) -> EvalSet:
     """A set of its own project, frozen; its training tasks have these columns."""
     draft = make_eval_set(make_project(), train=train, frozen=False)
     draft.tasks.filter(split=Split.TRAIN).update(**columns)
-    return freeze(eval_set=draft, by=admin_of(draft.project))
+    with unsearched():
+        return freeze(eval_set=draft, by=admin_of(draft.project))
 
 
 def evaluated(

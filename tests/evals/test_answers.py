@@ -5,26 +5,26 @@ mean no good.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import jobs, runner
 from apps.core.models import JobState
-from apps.evals.answers import MOST_BYTES, receive
+from apps.evals.answers import MOST_BYTES
 from apps.evals.models import Answer, EvalRun, HoldoutView, Sample
 from apps.promotion.actions import PromotionError, make_gate_report, set_initial
 from apps.promotion.policies import channel_of
-from tests.concurrent import Other
 from tests.evals.test_runs_api import Api
 from tests.factories import admin_of, make_environment, make_eval_set, make_project
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 LINES = "application/x-ndjson"
@@ -88,10 +88,21 @@ def work(run: EvalRun) -> EvalRun:
     return run
 
 
-@pytest.fixture
-def agent(data_dir: Path) -> Agent:
+def made_agent(_: Path) -> Agent:
     project = make_project()
     return Agent(project, make_eval_set(project), make_environment(project))
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_agent)
+
+
+@pytest.fixture
+def agent(kept: Any, data_dir: Path, settings: Any) -> Agent:
+    agent = copied(kept, settings)
+    settings.FLYWHEEL_DATA_DIR = data_dir
+    return agent
 
 
 def right(agent: Agent, task: str) -> dict:
@@ -99,7 +110,8 @@ def right(agent: Agent, task: str) -> dict:
 
 
 def test_tasks_come_without_what_is_right_and_are_looks(agent: Agent) -> None:
-    assert agent.started.status_code == 201 and agent.started.json()["answers"]["expected"] == 6
+    started = json.loads(agent.started.content)
+    assert agent.started.status_code == 201 and started["answers"]["expected"] == 6
     kinds = list(HoldoutView.objects.values_list("kind", flat=True))
     assert kinds == ["evaluation"]
     page = agent.get("evals_api:run_tasks", agent.run.pk, limit=2).json()
@@ -529,38 +541,3 @@ def test_the_page_says_who_answers_and_until_when(agent: Agent) -> None:
         reverse("evals:run", args=[agent.run.project.slug, agent.run.pk])
     ).content.decode()
     assert "3f2a9c1" in page and "Waiting for answers until" in page
-
-
-@pytest.mark.django_db(transaction=True)
-def test_two_clients_at_the_same_moment_share_one_run_lose_nothing_and_ask_one_worker(
-    data_dir: Path,
-) -> None:
-    project = make_project()
-    api, eval_set, environment = Api(project), make_eval_set(project), make_environment(project)
-    asked = {
-        "eval_set": str(eval_set),
-        "environment": str(environment),
-        "samples_per_task": 2,
-        "agent": {"name": "support-agent", "version": "1"},
-    }
-    with transaction.atomic():
-        first = api.post("evals_api:runs", body=asked)
-        other = Other(lambda: api.post("evals_api:runs", body=asked))
-        other.wait_until_it_waits()
-    assert (first.status_code, other.wait().status_code) == (201, 200)
-    one = Agent(project, eval_set, environment, version="1")
-    rows = one.rows()
-    with transaction.atomic():
-        kept = receive(
-            run=one.run,
-            agent_version="1",
-            rows=[memoryview(json.dumps(row).encode()) for row in rows[:4]],
-        )
-        other = Other(lambda: one.send(rows).json())
-        other.wait_until_it_waits()
-    told = other.wait()
-    assert (
-        kept.accepted == 4 == told["duplicates"] and told["accepted"] == 2 and not told["rejected"]
-    )
-    assert EvalRun.objects.get().sends == 1 and Answer.objects.count() == 6
-    assert work(one.run).state == JobState.SUCCEEDED

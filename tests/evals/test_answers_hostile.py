@@ -16,6 +16,7 @@ from django.db import connections
 from apps.core.models import JobState
 from apps.evals.latency import LatencyError, submit_measurement
 from apps.evals.models import Answer
+from tests.amounts import amount
 from tests.evals.test_answers import Agent, work
 from tests.factories import make_environment, make_eval_set, make_project
 
@@ -111,7 +112,8 @@ def row(dice: random.Random, tasks: list[str]) -> Any:
     return made
 
 
-@pytest.mark.parametrize("seed", [1, 20261122])
+@pytest.mark.more
+@pytest.mark.parametrize("seed", amount([1], [1, 20261122]))
 def test_every_row_is_accounted_for_and_what_was_kept_is_scored(data_dir: Path, seed: int) -> None:
     dice, project = random.Random(seed), make_project()
     agent = Agent(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.evals.test_runs_api import Api
 from tests.factories import admin_of, make_environment, make_eval_set, make_project, make_server
 from tests.forms import as_read
 from tests.registry.model_server import ModelServer, serving
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 PATH = ("POST", "/v1/chat/completions")
@@ -89,9 +91,16 @@ class World:
         return EvalRun.objects.get(pk=made.json()["id"])
 
 
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, lambda _: World())
+
+
 @pytest.fixture
-def world(data_dir: Path) -> World:
-    return World()
+def world(kept: Any, data_dir: Path, settings: Any) -> World:
+    world = copied(kept, settings)
+    settings.FLYWHEEL_DATA_DIR = data_dir
+    return world
 
 
 def test_an_agent_is_registered_called_scored_and_compared(world: World) -> None:

@@ -27,6 +27,7 @@ from apps.evals.comparison.tasks import Filters, TaskTable, changes_of, drops_of
 from apps.evals.models import EvalRun, HoldoutView
 from apps.evals.pages import compare
 from apps.evals.paired import corrected, difference, mean_of, pass_at, pass_hat
+from tests.amounts import amount
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.evals.test_sample_pages import evaluate, login, make_run
 from tests.factories import (
@@ -64,11 +65,12 @@ def test_a_task_changed_by_its_share_of_passes(
     assert changes_of(table).tolist() == [change] and drops_of(table).tolist() == [drop]
 
 
+@pytest.mark.more
 def test_no_effect_is_claimed_in_at_most_one_made_table_of_twenty() -> None:
     """All intervals of a table together: 30 measures of two equal models on 60 tasks of 15 groups,
     and of half the tasks.
     """
-    rng, claimed, tables = np.random.default_rng(14), 0, 400
+    rng, claimed, tables = np.random.default_rng(14), 0, amount(100, 400)
     groups, level = np.repeat(np.arange(15), 4), corrected(30)
     for _ in range(tables):
         chances = np.clip(np.repeat(rng.beta(1, 1, 15), 4) + rng.normal(0, 0.2, 60), 0, 1)
@@ -83,7 +85,7 @@ def test_no_effect_is_claimed_in_at_most_one_made_table_of_twenty() -> None:
             difference(one, two, groups, level=level, span=1.0).sign
             for one, two in zip(*sides, strict=True)
         )
-    assert claimed / tables < 0.05 + 2.6 * 0.011  # three standard errors above 5%
+    assert claimed / tables < 0.05 + 3 * (0.05 * 0.95 / tables) ** 0.5
 
 
 def test_a_planted_improvement_is_found_among_thirty_measures() -> None:

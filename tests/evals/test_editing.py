@@ -5,6 +5,7 @@ a hold-out.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,15 +25,23 @@ from tests.factories import (
     make_member,
     make_project,
 )
+from tests.shared import copied, once
 from tests.test_access import logged_in
 
 pytestmark = pytest.mark.django_db
 ANSWER = {"answer": "Done."}
 
 
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(
+        request, lambda _: make_eval_set(make_project(), train=4, holdout=2, frozen=False)
+    )
+
+
 @pytest.fixture
-def draft() -> EvalSet:
-    return make_eval_set(make_project(), train=4, holdout=2, frozen=False)
+def draft(kept: Any, db: None, settings: Any) -> EvalSet:
+    return copied(kept, settings)
 
 
 def first(eval_set: EvalSet, split: Split = Split.TRAIN) -> Task:

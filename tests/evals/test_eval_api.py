@@ -5,6 +5,7 @@ that is counted.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -33,18 +34,34 @@ from tests.factories import (
     make_eval_set,
     make_project,
 )
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def draft() -> EvalSet:
-    return make_eval_set(make_project(), frozen=False)
+def made_draft(_: Path) -> tuple[EvalSet, dict[str, str]]:
+    draft = make_eval_set(make_project(), frozen=False)
+    return draft, key_headers(draft.project)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_draft)
 
 
 @pytest.fixture
-def key(draft: EvalSet) -> dict[str, str]:
-    return key_headers(draft.project)
+def world(kept: Any, db: None, settings: Any) -> tuple[EvalSet, dict[str, str]]:
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def draft(world: tuple[EvalSet, dict[str, str]]) -> EvalSet:
+    return world[0]
+
+
+@pytest.fixture
+def key(world: tuple[EvalSet, dict[str, str]]) -> dict[str, str]:
+    return world[1]
 
 
 def get(name: str, key: dict, /, *args: Any, **query: Any) -> Any:

@@ -5,6 +5,7 @@ differences, learnability.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from apps.evals import actions, drafts
 from apps.evals.models import EvalRun, EvalSet, HoldoutView, Split
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, key_headers, make_eval_set, make_project
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
@@ -30,9 +32,14 @@ def text_of(response: Any) -> bytes:
     return b"".join(response.streaming_content)
 
 
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, lambda _: make_eval_set(make_project(), train=2, holdout=2))
+
+
 @pytest.fixture
-def held() -> EvalSet:
-    return make_eval_set(make_project(), train=2, holdout=2)
+def held(kept: Any, db: None, settings: Any) -> EvalSet:
+    return copied(kept, settings)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ leak blocks it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,7 @@ from tests.factories import (
     row,
     tool_message,
 )
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
@@ -174,14 +177,24 @@ def test_demonstrations_and_groups() -> None:
 # The page
 
 
-@pytest.fixture
-def world(client: Client) -> dict[str, Any]:
+def made_world(_: Path) -> dict[str, Any]:
     project = make_project()
-    client.force_login(admin_of(project))
     failure = failure_of(make_failed(project, call={"tool": "tickets.find", "args": {"id": 1234}}))
     draft = actions.create_eval_set(project=project, slug="new", by=None)
     url = reverse("evals:task_from_failure", args=[project.slug, failure.pk])
-    return {"client": client, "project": project, "failure": failure, "draft": draft, "url": url}
+    return {"project": project, "failure": failure, "draft": draft, "url": url}
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_world)
+
+
+@pytest.fixture
+def world(kept: Any, client: Client, db: None, settings: Any) -> dict[str, Any]:
+    world = copied(kept, settings)
+    client.force_login(admin_of(world["project"]))
+    return world | {"client": client}
 
 
 def given(draft: EvalSet, **changes: Any) -> dict[str, Any]:

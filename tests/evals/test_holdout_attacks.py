@@ -25,6 +25,7 @@ from bench.holdout_attacks.__main__ import held, through
 from bench.holdout_attacks.rows import AROUND, CALLS, PLACES, row, user
 from bench.holdout_attacks.tasks import Invented, invent
 from bench.holdout_attacks.texts import KEPT
+from tests.amounts import amount
 from tests.factories import admin_of, key_headers, make_environment, make_project, make_trajectory
 
 SEED = 4711
@@ -33,7 +34,7 @@ AS_CALLS = ["calendar", "operations", "order"]
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Invented]:
-    return invent(SEED, 2)
+    return invent(SEED, amount(1, 2))
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +42,14 @@ def index(tasks: list[Invented]) -> HeldOut:
     return HeldOut([held(task) for task in tasks])
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", KEPT)
 def test_no_dress_hides_a_request(name: str, tasks: list[Invented], index: HeldOut) -> None:
     pairs = [(task, row(task, user(AROUND.format(KEPT[name](task.request))))) for task in tasks]
     assert [task.request for task in through(index, pairs)] == []
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "tool names"])
 def test_no_place_hides_a_request(name: str, tasks: list[Invented], index: HeldOut) -> None:
     missed = through(index, [(task, PLACES[name](task)) for task in tasks])
@@ -55,6 +58,7 @@ def test_no_place_hides_a_request(name: str, tasks: list[Invented], index: HeldO
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", CALLS)
 def test_no_form_hides_a_call(name: str, tasks: list[Invented], index: HeldOut) -> None:
     assert (
@@ -100,7 +104,7 @@ def kept(project: Project, tasks: list[Invented]) -> EvalSet:
     groups = {"mail": "customer:Mara", "sql": "S-77", "maths": "user:Ádám", "form": "Mara"}
     rows = [
         task.row(split="holdout", group=groups.get(task.family, f"g-{task.key}"))
-        for task in tasks[::2]
+        for task in {task.family: task for task in tasks}.values()
     ]
     stored = store(eval_set, rows)
     assert stored.made == len(rows)

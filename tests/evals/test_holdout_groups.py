@@ -26,6 +26,7 @@ from apps.training.models import Method, TrainingRun
 from apps.training.refusals import refuse_leaks
 from apps.trajectories.exports import HELD_OUT, SftExport
 from apps.trajectories.models import Trajectory
+from tests.amounts import amount
 from tests.factories import (
     admin_of,
     freeze_set,
@@ -35,7 +36,7 @@ from tests.factories import (
     make_trajectory,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.more]
 LATER = "Order a new headset for the front desk by Monday."
 CALL = {"tool": "shop.order", "args": {"item": "headset"}}
 # By what the hold-out was grouped: (fields of its run, the name of the group, fields of a later run
@@ -80,7 +81,7 @@ def hold_out(project: Project, group: str, slug: str = "kept") -> EvalSet:
     return drafts.freeze(eval_set=held, by=by)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=amount(["user", "template"], list(KINDS)))
 def world(request: pytest.FixtureRequest) -> dict[str, Any]:
     """A hold-out grouped by something, and a later run that shares nothing else with it."""
     project = make_project()
@@ -91,6 +92,7 @@ def world(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"project": project, "draft": draft, "run": run_of(project, **fields), "group": group}
 
 
+@pytest.mark.parametrize("world", KINDS, indirect=True)
 def test_a_later_run_is_recognised(world: dict[str, Any]) -> None:
     stranger = run_of(
         world["project"], request="Water the plants.", started_at="2026-05-05T05:05:05Z"

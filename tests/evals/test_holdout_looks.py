@@ -5,7 +5,9 @@ so many a day.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,13 +49,29 @@ from tests.factories import (
     make_project,
     make_trajectory,
 )
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
 
+def made_set(_: Path) -> tuple[EvalSet, Environment]:
+    held = make_eval_set(make_project(), train=2, holdout=3)
+    return held, make_environment(held.project)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_set)
+
+
 @pytest.fixture
-def held() -> EvalSet:
-    return make_eval_set(make_project(), train=2, holdout=3)
+def made(kept: Any, db: None, settings: Any) -> tuple[EvalSet, Environment]:
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def held(made: tuple[EvalSet, Environment]) -> EvalSet:
+    return made[0]
 
 
 def headers(held: EvalSet, may: bool = True) -> dict[str, str]:
@@ -303,8 +321,8 @@ def test_the_page_of_a_set_says_how_often_and_by_whom(held: EvalSet) -> None:
 
 
 @pytest.fixture
-def environment(held: EvalSet) -> Environment:
-    return make_environment(held.project)
+def environment(made: tuple[EvalSet, Environment]) -> Environment:
+    return made[1]
 
 
 def rows(task: Task) -> dict[str, dict]:

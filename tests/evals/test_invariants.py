@@ -117,11 +117,11 @@ def test_the_split_goes_by_group_and_keeps_earlier_hold_outs() -> None:
         make_failed(
             project, request=f"Close ticket {number}.", metadata={"group": f"g{number // 2}"}
         )
-        for number in range(2000, 2040)
+        for number in range(2000, 2020)
     ]
     actions.tasks_from_trajectories(eval_set=first, trajectories=runs, by=by)
-    sizes = drafts.split_by_group(eval_set=first, holdout_size=10, validation_size=4, seed=3, by=by)
-    assert sizes == {"holdout": 10, "validation": 4, "train": 26}
+    sizes = drafts.split_by_group(eval_set=first, holdout_size=6, validation_size=4, seed=3, by=by)
+    assert sizes == {"holdout": 6, "validation": 4, "train": 10}
     groups = {
         split: set(first.tasks.filter(split=split).values_list("group", flat=True))
         for split in Split
@@ -129,7 +129,7 @@ def test_the_split_goes_by_group_and_keeps_earlier_hold_outs() -> None:
     assert not groups[Split.HOLDOUT] & (groups[Split.TRAIN] | groups[Split.VALIDATION])
     drafts.freeze(eval_set=first, by=by)
     second = drafts.new_version(eval_set=first, by=by)
-    drafts.split_by_group(eval_set=second, holdout_size=10, seed=99, by=by)
+    drafts.split_by_group(eval_set=second, holdout_size=6, seed=99, by=by)
     assert set(second.tasks.holdout().values_list("key", flat=True)) == set(
         first.tasks.holdout().values_list("key", flat=True)
     )
@@ -189,27 +189,27 @@ def test_what_production_asks_again_stays_out_of_training() -> None:
         ]
 
     def split(eval_set: EvalSet) -> None:
-        drafts.split_by_group(eval_set=eval_set, holdout_size=8, validation_size=2, seed=1, by=by)
+        drafts.split_by_group(eval_set=eval_set, holdout_size=4, validation_size=1, seed=1, by=by)
 
     first, second = (
         actions.create_eval_set(project=project, slug=slug, by=by) for slug in ("a", "b")
     )
-    actions.tasks_from_trajectories(eval_set=first, trajectories=asked(2000, 2020), by=by)
+    actions.tasks_from_trajectories(eval_set=first, trajectories=asked(2000, 2010), by=by)
     split(first)
     held = set(first.tasks.holdout().values_list("canonical_hash", flat=True))
-    made = actions.tasks_from_trajectories(eval_set=second, trajectories=asked(2000, 2040), by=by)
-    assert (made.made, len(made.conflicts)) == (32, 8)
+    made = actions.tasks_from_trajectories(eval_set=second, trajectories=asked(2000, 2020), by=by)
+    assert (made.made, len(made.conflicts)) == (16, 4)
     split(second)
     assert not held & set(second.tasks.values_list("canonical_hash", flat=True))
     trained = first.tasks.exclude(split=Split.HOLDOUT).values_list("canonical_hash", flat=True)
     assert not set(trained) & set(second.tasks.holdout().values_list("canonical_hash", flat=True))
     again = actions.tasks_from_trajectories(
         eval_set=actions.create_eval_set(project=project, slug="c", by=by),
-        trajectories=asked(2000, 2020),
+        trajectories=asked(2000, 2010),
         split=Split.HOLDOUT,
         by=by,
     )
-    assert (again.made, len(again.conflicts)) == (8, 12)
+    assert (again.made, len(again.conflicts)) == (4, 6)
 
 
 def test_a_set_without_tasks_cannot_be_frozen(data_dir: Path) -> None:

@@ -21,7 +21,7 @@ from bench.leak_tasks import FAMILIES, Invented, World
 from tests.amounts import amount
 
 pytestmark = pytest.mark.more
-SEED, HELD = 77, amount(24, 56)
+SEED, HELD = 77, amount(14, 56)
 LONG = ("meeting", "email", "transfer", "flight", "product", "salad", "boilerplate")
 
 

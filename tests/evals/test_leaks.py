@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from apps.training.models import Dataset, Method, TrainingRun
 from apps.training.refusals import refuse_leaks
 from apps.training.sft_rows import sft_row, whole_conversation
 from apps.trajectories.exports import SftExport
+from tests.amounts import amount
 from tests.factories import (
     PACKAGE,
     admin_of,
@@ -41,6 +42,7 @@ from tests.factories import (
     make_project,
     make_trajectory,
 )
+from tests.shared import copied, once
 from workers.lib.environments import load
 from workers.lib.environments.packages.files import digest_of
 
@@ -83,14 +85,23 @@ def paraphrases() -> st.SearchStrategy[str]:
     )
 
 
-@pytest.fixture
-def project() -> Project:
+def made_project(_: Path) -> Project:
     project = make_project()
     by = admin_of(project)
     eval_set = actions.create_eval_set(project=project, slug="kept", by=by)
     add(eval_set, HELD, CALL, Split.HOLDOUT)
     drafts.freeze(eval_set=eval_set, by=by)
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
 
 
 def add(eval_set: EvalSet, request: str, call: dict, split: Split = Split.TRAIN) -> Task:
@@ -243,8 +254,11 @@ def near(row: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.more
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=amount(10, 60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(way=st.sampled_from(WAYS), request=paraphrases())
 def test_no_way_leads_from_a_hold_out_into_training(

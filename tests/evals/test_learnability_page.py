@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -16,13 +18,19 @@ from apps.evals.pages.learnability import Options, interval, whole
 from apps.evals.stats import mean_interval
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_eval_set, make_member, make_project, make_user
+from tests.shared import copied, once
 
 PASSED = (2, 0, 4, 1, 4)  # of 4 samples: two tasks are mixed
 
 
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, lambda folder: evaluated(frozen_set(), PASSED, folder))
+
+
 @pytest.fixture
-def run(db: None, data_dir: Path) -> EvalRun:
-    return evaluated(frozen_set(), PASSED, data_dir)
+def run(kept: Any, db: None, settings: Any) -> EvalRun:
+    return copied(kept, settings)
 
 
 def page(client: Client, run: EvalRun, **query: object) -> str:

@@ -40,6 +40,7 @@ from tests.factories import (
     make_project,
 )
 from tests.forms import as_read
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 HELD = (
@@ -65,9 +66,7 @@ def server(settings: Any, data_dir: Path) -> Iterator[EmbeddingServer]:
         yield found
 
 
-@pytest.fixture
-def draft(settings: Any, data_dir: Path) -> EvalSet:
-    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+def made_draft(_: Path) -> EvalSet:
     project = make_project()
     eval_set = actions.create_eval_set(project=project, slug="set", by=None)
     for number, request in enumerate(HELD):
@@ -75,6 +74,18 @@ def draft(settings: Any, data_dir: Path) -> EvalSet:
     for number, request in enumerate((SAME, *OTHERS)):
         add(eval_set, f"other-{number}", request, Split.VALIDATION if number == 4 else Split.TRAIN)
     return eval_set
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_draft)
+
+
+@pytest.fixture
+def draft(kept: Any, data_dir: Path, settings: Any) -> EvalSet:
+    draft = copied(kept, settings)
+    settings.FLYWHEEL_DATA_DIR, settings.FLYWHEEL_ALLOW_PRIVATE_URLS = data_dir, True
+    return draft
 
 
 def add(eval_set: EvalSet, key: str, request: str, split: Split) -> Task:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import reverse
 from django.utils import timezone
 
@@ -28,6 +29,7 @@ from tests.factories import (
     make_project,
     make_server,
 )
+from tests.shared import copied, once
 from workers.lib.chat_client import HOPELESS_SERVER
 from workers.lib.rollouts import HUNG
 from workers.lib.serving import NO_TEST_ANSWER
@@ -126,10 +128,21 @@ class Scene:
         return client.get(url, query).content.decode()
 
 
-@pytest.fixture
-def scene(data_dir: Path, settings: Any) -> Scene:
-    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
+@override_settings(FLYWHEEL_ALLOW_PRIVATE_URLS=True)
+def made_scene(_: Path) -> Scene:
     return Scene(make_project())
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_scene)
+
+
+@pytest.fixture
+def scene(kept: Any, data_dir: Path, settings: Any) -> Scene:
+    scene = copied(kept, settings)
+    settings.FLYWHEEL_DATA_DIR, settings.FLYWHEEL_ALLOW_PRIVATE_URLS = data_dir, True
+    return scene
 
 
 def with_limit(environment: Environment, seconds: float) -> Environment:

@@ -5,6 +5,7 @@ decides the project.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.factories import (
     make_eval_set,
     make_project,
 )
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
@@ -48,11 +50,10 @@ class Api:
         )
 
 
-@pytest.fixture
-def scene(data_dir: Path) -> dict[str, Any]:
+def made_scene(folder: Path) -> dict[str, Any]:
     project = make_project()
     base, environment, eval_set = (
-        make_base(project, data_dir),
+        make_base(project, folder),
         make_environment(project),
         make_eval_set(project),
     )
@@ -61,9 +62,19 @@ def scene(data_dir: Path) -> dict[str, Any]:
         "set": eval_set,
         "environment": environment,
         "base": base,
-        "candidate": make_adapter(project, base, data_dir),
+        "candidate": make_adapter(project, base, folder),
         "api": Api(project),
     }
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_scene)
+
+
+@pytest.fixture
+def scene(kept: Any, db: None, settings: Any) -> dict[str, Any]:
+    return copied(kept, settings)
 
 
 def asked(scene: dict[str, Any], **changes: Any) -> dict[str, Any]:

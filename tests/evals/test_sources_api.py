@@ -5,6 +5,7 @@ as the pages.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,36 @@ from tests.factories import (
     make_project,
     make_trajectory,
 )
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 WAYS = ("from_production", "from_failure", "from_evaluation", "general")
 RIGHT = {"tool": "tickets.close", "args": {"id": 9001}}
 
 
-@pytest.fixture
-def draft() -> EvalSet:
-    return make_eval_set(make_project(), train=0, holdout=0, frozen=False)
+def made_draft(_: Path) -> tuple[EvalSet, dict[str, str]]:
+    draft = make_eval_set(make_project(), train=0, holdout=0, frozen=False)
+    return draft, key_headers(draft.project)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_draft)
 
 
 @pytest.fixture
-def key(draft: EvalSet) -> dict[str, str]:
-    return key_headers(draft.project)
+def world(kept: Any, db: None, settings: Any) -> tuple[EvalSet, dict[str, str]]:
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def draft(world: tuple[EvalSet, dict[str, str]]) -> EvalSet:
+    return world[0]
+
+
+@pytest.fixture
+def key(world: tuple[EvalSet, dict[str, str]]) -> dict[str, str]:
+    return world[1]
 
 
 def post(name: str, key: dict, draft: EvalSet, data: Any = None) -> Any:
@@ -231,9 +248,14 @@ def test_a_look_at_a_run_that_is_held_out_is_counted(
 # From an evaluation
 
 
+@pytest.fixture(scope="module")
+def kept_run(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, lambda folder: evaluated(frozen_set(train=3), [0, 2, 4], folder))
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> EvalRun:
-    return evaluated(frozen_set(train=3), [0, 2, 4], tmp_path)
+def run(kept_run: Any, db: None, settings: Any) -> EvalRun:
+    return copied(kept_run, settings)
 
 
 def test_failures_of_an_evaluation_become_tasks(run: EvalRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,28 @@ from apps.evals.pages import compared_task
 from apps.promotion import actions as promotion
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import make_adapter, make_member
+from tests.shared import copied, once
 from tests.test_access import logged_in
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def runs(data_dir: Path) -> tuple[EvalRun, EvalRun]:
+def made_runs(folder: Path) -> tuple[EvalRun, EvalRun]:
     """Of three training tasks the first regressed, the second improved and the third is the
     same.
     """
     found = frozen_set(train=3)
-    return evaluated(found, [4, 1, 2], data_dir), evaluated(found, [1, 4, 2], data_dir)
+    return evaluated(found, [4, 1, 2], folder), evaluated(found, [1, 4, 2], folder)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_runs)
+
+
+@pytest.fixture
+def runs(kept: Any, db: None, settings: Any) -> tuple[EvalRun, EvalRun]:
+    return copied(kept, settings)
 
 
 def client_of(run: EvalRun, role: Role = Role.VIEWER) -> Client:

@@ -5,6 +5,7 @@ trajectories that say why not.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from tests.factories import (
     make_project,
     tool_message,
 )
+from tests.shared import copied, once
 from tests.trajectories.test_traces import START, attributes, span
 
 pytestmark = pytest.mark.django_db
@@ -43,11 +45,22 @@ def at_once(settings: Any) -> None:
     settings.FLYWHEEL_TRACES_SETTLE_S = 0
 
 
-@pytest.fixture
-def agent(data_dir: Path) -> Agent:
+def made_agent(_: Path) -> Agent:
     project = make_project()
     asked = {"agent": AGENT | {"reached_by": "traces"}, "samples_per_task": 1}
     return Agent(project, make_eval_set(project), make_environment(project), **asked)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_agent)
+
+
+@pytest.fixture
+def agent(kept: Any, data_dir: Path, settings: Any) -> Agent:
+    agent = copied(kept, settings)
+    settings.FLYWHEEL_DATA_DIR = data_dir
+    return agent
 
 
 def traced(by: Agent, task: dict, name: str = "", **changes: Any) -> dict:
@@ -116,33 +129,51 @@ def test_what_names_no_sample_is_noted_nowhere(agent: Agent) -> None:
     assert traces.settle() == 0 and not EvalClaim.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        (
-            {"eval": {"run": "nightly", "task": "TASK"}},
-            "No evaluation of this project has the id “nightly”",
-        ),
-        ({"eval": {"run": str(uuid4()), "task": "TASK"}}, "No evaluation of this project"),
-        ({"eval": {"run": "RUN", "task": "nope"}}, "“nope” is not the id or key of a task"),
-        ({"eval": {"run": "RUN", "task": str(uuid4())}}, "is not the id or key of a task"),
-        ({"eval": {"run": "RUN", "task": "TASK", "sample": 1}}, "must be below"),
-        ({"agent": {"name": "support-agent", "version": "other"}}, "this run is from “other”"),
-        (
-            {"agent": {"name": "sales-agent", "version": "3f2a9c1"}},
-            "this run is from “sales-agent”",
-        ),
-        ({"messages": [{"role": "user", "content": "hi"}]}, "no agent message"),
-    ],
-)
-def test_what_does_not_fit_stays_a_trajectory_that_says_why(
-    agent: Agent, changes: dict, says: str
-) -> None:
+UNFIT: list[tuple[dict, str]] = [
+    (
+        {"eval": {"run": "nightly", "task": "TASK"}},
+        "No evaluation of this project has the id “nightly”",
+    ),
+    ({"eval": {"run": str(uuid4()), "task": "TASK"}}, "No evaluation of this project"),
+    ({"eval": {"run": "RUN", "task": "nope"}}, "“nope” is not the id or key of a task"),
+    ({"eval": {"run": "RUN", "task": str(uuid4())}}, "is not the id or key of a task"),
+    ({"eval": {"run": "RUN", "task": "TASK", "sample": 1}}, "must be below"),
+    ({"agent": {"name": "support-agent", "version": "other"}}, "this run is from “other”"),
+    (
+        {"agent": {"name": "sales-agent", "version": "3f2a9c1"}},
+        "this run is from “sales-agent”",
+    ),
+    ({"messages": [{"role": "user", "content": "hi"}]}, "no agent message"),
+]
+
+
+def refused(agent: Agent, changes: dict, says: str) -> EvalClaim:
     task = agent.tasks()[0]
     text = json.dumps(changes).replace("RUN", str(agent.run.pk)).replace("TASK", task["id"])
     (claim,) = sent(agent, traced(agent, task, **json.loads(text)))
     assert claim.state == "refused" and says in claim.note
     assert Trajectory.objects.count() == 1 and not Answer.objects.exists()
+    return claim
+
+
+@pytest.mark.parametrize(("changes", "says"), UNFIT)
+def test_what_does_not_fit_stays_a_trajectory_that_says_why(
+    agent: Agent, changes: dict, says: str
+) -> None:
+    claim = refused(agent, changes, says)
+    names_it = claim.run == str(agent.run.pk)
+    by_api = agent.state()["unused_traces"]
+    assert (
+        by_api["count"] == names_it
+        and [row["reason"] for row in by_api["newest"]] == [claim.note] * names_it
+    )
+
+
+@pytest.mark.parametrize(("changes", "says"), [UNFIT[0], UNFIT[2]])
+def test_the_pages_say_what_does_not_fit_and_of_a_hold_out_only_to_who_opens_it(
+    agent: Agent, changes: dict, says: str
+) -> None:
+    claim = refused(agent, changes, says)
     client = Client()
     client.force_login(admin_of(agent.run.project))
     page = client.get(
@@ -158,11 +189,6 @@ def test_what_does_not_fit_stays_a_trajectory_that_says_why(
     client.post(reverse("evals:open_holdout", args=run))
     shown = client.get(reverse("evals:run", args=run)).content.decode()
     assert ("unused-traces" in shown and says in shown) == names_it
-    by_api = agent.state()["unused_traces"]
-    assert (
-        by_api["count"] == names_it
-        and [row["reason"] for row in by_api["newest"]] == [claim.note] * names_it
-    )
     agent.headers = key_headers(agent.run.project, may_see_holdout=False)
     assert agent.state()["unused_traces"] == {
         "count": int(names_it),

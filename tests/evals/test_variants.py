@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from apps.evals.variants.templates import KINDS
 from apps.training.actions import freeze_dataset
 from tests.evals.test_importing import key_of
 from tests.factories import admin_of, freeze_set, make_eval_set, make_project
+from tests.shared import copied, once
 
 TOOL = {
     "type": "function",
@@ -215,8 +218,7 @@ def test_no_seed_breaks_it(text: str, args: dict, number: int) -> None:
 # Batches
 
 
-@pytest.fixture
-def draft(db: None) -> EvalSet:
+def made_draft(_: Path) -> EvalSet:
     project = make_project()
     eval_set = actions.create_eval_set(project=project, slug="seeds", by=None)
     for number, (verb, tool) in enumerate(
@@ -235,6 +237,16 @@ def draft(db: None) -> EvalSet:
         )
     Task.objects.filter(eval_set=eval_set).update(confirmed_by=admin_of(project))
     return eval_set
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_draft)
+
+
+@pytest.fixture
+def draft(kept: Any, db: None, settings: Any) -> EvalSet:
+    return copied(kept, settings)
 
 
 def batch(draft: EvalSet, **changes: Any) -> batches.Made:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +31,7 @@ from apps.evals.variants.seeds import ARGUMENTS, EDGE, PARAPHRASE
 from apps.failures.judge import rubrics
 from tests.evals.test_importing import key_of
 from tests.factories import admin_of, freeze_set, make_member, make_project
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 # What the child writes: rows, events, standard error; and how it ends.
@@ -54,8 +55,7 @@ sys.exit(play.get("status", 0))
 """
 
 
-@pytest.fixture
-def draft(data_dir: Path) -> EvalSet:
+def made_draft(_: Path) -> EvalSet:
     project = make_project()
     eval_set = actions.create_eval_set(project=project, slug="seeds", by=None)
     for number in range(4):
@@ -69,6 +69,18 @@ def draft(data_dir: Path) -> EvalSet:
         )
     Task.objects.filter(eval_set=eval_set).update(confirmed_by=admin_of(project))
     return eval_set
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_draft)
+
+
+@pytest.fixture
+def draft(kept: Any, data_dir: Path, settings: Any) -> EvalSet:
+    draft = copied(kept, settings)
+    settings.FLYWHEEL_DATA_DIR = data_dir
+    return draft
 
 
 @pytest.fixture

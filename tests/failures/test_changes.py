@@ -4,8 +4,11 @@ and its interval.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.template.loader import render_to_string
@@ -20,6 +23,7 @@ from apps.failures.changes import Change, changes, marked
 from apps.failures.rates import Rate
 from apps.trajectories import digest
 from tests.factories import make_failed, make_member, make_project, make_trajectory
+from tests.shared import copied, once
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -89,8 +93,7 @@ def ran(
     )
 
 
-@pytest.fixture
-def project(db: None) -> Project:
+def made_project(_: Path) -> Project:
     project = make_project()
     for failed in (True, True, False):
         ran(project, 9, "1", failed=failed)
@@ -101,6 +104,16 @@ def project(db: None) -> Project:
     classify_project(project=project)
     digest.run()
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
 
 
 def test_each_new_version_and_model_is_set_against_the_one_before(project: Project) -> None:

@@ -4,7 +4,9 @@ pages.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +33,7 @@ from apps.failures.tasks import recluster_due
 from apps.trajectories import digest
 from apps.trajectories.models import Trajectory
 from tests.factories import make_member, make_project, make_trajectory
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -111,8 +114,30 @@ def of(project: Project, kind: tuple[str, str, str]) -> FailureCluster:
     return FailureCluster.objects.get(failures__trajectory=row)
 
 
+def made_project(_: Path) -> Project:
+    project = make_project()
+    fill(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    """With four failures of each kind, grouped."""
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def empty(db: None) -> Project:
+    return make_project()
+
+
 def test_similar_failures_are_one_cluster(project: Project) -> None:
-    payments, refunds = fill(project)
+    payments, refunds = of(project, PAYMENT), of(project, REFUND)
     assert payments != refunds and (payments.size, refunds.size) == (4, 4)
     assert (
         payments.mode == ensure_modes(project)["wrong_arguments"] and "book_flight" in payments.name
@@ -123,29 +148,29 @@ def test_similar_failures_are_one_cluster(project: Project) -> None:
     assert ClusterSpace.objects.get(project=project).failures == 8
 
 
-def test_estimated_failures_are_named_after_their_strongest_reason(project: Project) -> None:
+def test_estimated_failures_are_named_after_their_strongest_reason(empty: Project) -> None:
     reason = "The agent refuses, although the system prompt says “Users can change their flight.”."
     texts = ("Estimated probability of failure: 81%.", reason)
     for number in range(8):
-        failure = fail(project, PAYMENT if number % 2 else REFUND)
+        failure = fail(empty, PAYMENT if number % 2 else REFUND)
         failure.evidence = [
             {"rule": "estimate", "message_index": 1, "text": text, "quote": ""} for text in texts
         ]
         failure.save()
         OutcomeEstimate.objects.create(
             trajectory=failure.trajectory,
-            project=project,
+            project=empty,
             probability=0.81,
             reasons=[{"rule": "refuses_what_is_allowed", "text": reason}],
         )
-    store.recluster(project)
-    assert {cluster.name.split(" · ")[1] for cluster in FailureCluster.objects.all()} == {
-        "refused what is allowed"
-    }
+    store.recluster(empty)
+    assert {
+        cluster.name.split(" · ")[1] for cluster in FailureCluster.objects.filter(project=empty)
+    } == {"refused what is allowed"}
 
 
 def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None:
-    payments, refunds = fill(project)
+    payments, refunds = of(project, PAYMENT), of(project, REFUND)
     by = make_member(project)
     clusters.rename(cluster=payments, name="Card  not on file", by=by)
     clusters.move(cluster=payments, to="triaged", by=by)
@@ -159,9 +184,9 @@ def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None
 
 
 def test_purity_is_the_share_of_confirmed_failures_with_the_most_common_mode(
-    project: Project, client: Client
+    empty: Project, client: Client
 ) -> None:
-    payments, refunds = fill(project, 5)
+    payments, refunds = fill(empty, 5)
     rows = list(Failure.objects.filter(cluster=payments).order_by("pk"))[:4]
     rows += Failure.objects.filter(cluster=refunds).order_by("pk")[
         :1
@@ -169,33 +194,31 @@ def test_purity_is_the_share_of_confirmed_failures_with_the_most_common_mode(
     Failure.objects.filter(pk__in=[row.pk for row in rows]).update(
         source=Source.PERSON, state="confirmed"
     )
-    Failure.objects.filter(pk=rows[0].pk).update(mode=ensure_modes(project)["bad_planning"])
-    found = purity.of_clusters(project)
+    Failure.objects.filter(pk=rows[0].pk).update(mode=ensure_modes(empty)["bad_planning"])
+    found = purity.of_clusters(empty)
     assert found.keys() == {payments.pk} and (
         found[payments.pk].share.hits,
         found[payments.pk].share.n,
     ) == (3, 4)
-    assert (purity.of_all(project).hits, purity.of_all(project).n) == (3, 4)
-    client.force_login(make_member(project))
-    page = client.get(
-        reverse("failures:cluster", args=[project.slug, payments.pk])
-    ).content.decode()
+    assert (purity.of_all(empty).hits, purity.of_all(empty).n) == (3, 4)
+    client.force_login(make_member(empty))
+    page = client.get(reverse("failures:cluster", args=[empty.slug, payments.pk])).content.decode()
     assert f"of 4 confirmed are {found[payments.pk].mode}" in page
     assert (
         "of 4 confirmed ["
-        in client.get(reverse("failures:clusters", args=[project.slug])).content.decode()
+        in client.get(reverse("failures:clusters", args=[empty.slug])).content.decode()
     )
 
 
 def test_an_empty_name_gives_it_back_to_its_words(project: Project) -> None:
-    payments, _ = fill(project)
+    payments = of(project, PAYMENT)
     by = make_member(project)
     clusters.rename(cluster=payments, name="Mine", by=by)
     assert clusters.rename(cluster=payments, name=" ", by=by).name == payments.name
 
 
 def test_a_group_that_is_gone_is_known_again_when_it_comes_back(project: Project) -> None:
-    payments, _ = fill(project)
+    payments = of(project, PAYMENT)
     clusters.rename(cluster=payments, name="Mine", by=make_member(project))
     Trajectory.objects.filter(failure__cluster=payments).delete()
     store.recluster(project)
@@ -209,7 +232,6 @@ def test_a_group_that_is_gone_is_known_again_when_it_comes_back(project: Project
 
 
 def test_nothing_standing_leaves_no_cluster(project: Project) -> None:
-    fill(project)
     Failure.objects.filter(project=project).update(state=FailureState.DISMISSED)
     assert store.due() == [project.pk]
     store.recluster(project)
@@ -218,32 +240,31 @@ def test_nothing_standing_leaves_no_cluster(project: Project) -> None:
 
 
 def test_an_older_run_does_not_overwrite_a_newer_one(project: Project) -> None:
-    fill(project)
     ClusterSpace.objects.filter(project=project).update(made_at=timezone.now() + HOUR)
     assert store.recluster(project) is None
 
 
 def test_only_projects_with_news_are_grouped_again(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    empty: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(
         outbox.current_app, "send_task", lambda name, args, **_: sent.append((name, args))
     )
-    fail(project, PAYMENT)
+    fail(empty, PAYMENT)
     assert store.due() == []  # one failure is no group
     fill(make_project())
-    fail(project, PAYMENT)
-    fail(project, PAYMENT)
-    assert recluster_due() == 1 and sent == [(store.TASK, [project.pk])]
-    store.recluster(project)
+    fail(empty, PAYMENT)
+    fail(empty, PAYMENT)
+    assert recluster_due() == 1 and sent == [(store.TASK, [empty.pk])]
+    store.recluster(empty)
     assert store.due() == []
-    Failure.objects.filter(project=project).first().delete()
-    assert store.due() == [project.pk]
+    Failure.objects.filter(project=empty).first().delete()
+    assert store.due() == [empty.pk]
 
 
 def test_a_new_failure_joins_the_cluster_it_is_like(project: Project) -> None:
-    payments, _ = fill(project)
+    payments = of(project, PAYMENT)
     new = fail(project, PAYMENT, version="2")
     odd = fail(
         project,
@@ -259,7 +280,7 @@ def test_a_new_failure_joins_the_cluster_it_is_like(project: Project) -> None:
 
 
 def fixed(project: Project, version: str = "a 2") -> FailureCluster:
-    payments, _ = fill(project)
+    payments = of(project, PAYMENT)
     clusters.move(cluster=payments, to="fixed", version=version, by=make_member(project))
     past = timezone.now() - HOUR / 2
     FailureCluster.objects.filter(pk=payments.pk).update(fixed_at=past)
@@ -313,7 +334,7 @@ def test_an_old_version_that_is_still_in_service_does_not_reopen(project: Projec
 
 
 def test_a_fix_needs_its_version_and_a_life_has_its_order(project: Project) -> None:
-    payments, _ = fill(project)
+    payments = of(project, PAYMENT)
     by = make_member(project)
     with pytest.raises(Refused, match="agent version that fixed it"):
         clusters.move(cluster=payments, to="fixed", by=by)
@@ -326,7 +347,7 @@ def test_a_fix_needs_its_version_and_a_life_has_its_order(project: Project) -> N
 
 
 def test_all_open_failures_are_decided_at_once_and_undone_at_once(project: Project) -> None:
-    payments, refunds = fill(project)
+    payments, refunds = of(project, PAYMENT), of(project, REFUND)
     by = make_member(project)
     change = clusters.decide_all(cluster=payments, by=by, state=FailureState.DISMISSED)
     payments.refresh_from_db()
@@ -337,7 +358,7 @@ def test_all_open_failures_are_decided_at_once_and_undone_at_once(project: Proje
 
 
 def test_what_somebody_else_was_given_is_left_to_them(project: Project) -> None:
-    payments, _ = fill(project)
+    payments = of(project, PAYMENT)
     me, other = make_member(project), make_member(project)
     assert clusters.assign_all(cluster=payments, to=other, by=me).n == 4
     with pytest.raises(Refused, match="no open failures available"):
@@ -358,12 +379,12 @@ def browser(project: Project, role: Role = Role.ENGINEER) -> Client:
     return client
 
 
-def test_the_list_filters_and_puts_what_came_back_first(project: Project) -> None:
-    client, url = browser(project), reverse("failures:clusters", args=[project.slug])
+def test_the_list_filters_and_puts_what_came_back_first(empty: Project) -> None:
+    client, url = browser(empty), reverse("failures:clusters", args=[empty.slug])
     assert b"Nothing to cluster" in client.get(url).content
-    fail(project, PAYMENT)
+    fail(empty, PAYMENT)
     assert b"Not clustered yet" in client.get(url).content
-    payments, refunds = fill(project, 5)
+    payments, refunds = fill(empty, 5)
     FailureCluster.objects.filter(pk=refunds.pk).update(state="reopened")
     assert list(client.get(url).context["page"]) == [refunds, payments]
     assert list(client.get(url, {"state": "new"}).context["page"]) == [payments]
@@ -377,7 +398,7 @@ def test_the_list_filters_and_puts_what_came_back_first(project: Project) -> Non
 
 
 def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> None:
-    payments, _ = fill(project)
+    payments = of(project, PAYMENT)
     client, args = browser(project), [project.slug, payments.pk]
     page = client.get(reverse("failures:cluster", args=args))
     assert page.context["figure"] and len(page.context["page"]) == 4
@@ -406,7 +427,6 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
 def test_asking_for_a_clustering_waits_for_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(project)
     sent: list[Any] = []
     monkeypatch.setattr(outbox.current_app, "send_task", lambda name, args, **_: sent.append(args))
     client = browser(project)
@@ -431,7 +451,7 @@ def test_another_projects_cluster_is_not_there(project: Project) -> None:
 
 
 def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_yet(
-    project: Project,
+    empty: Project,
 ) -> None:
     """Within an hour too, where the roll-ups cannot tell; an old version's later runs do not make
     it new.
@@ -443,11 +463,11 @@ def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_y
         "0": hour - 3 * HOUR,
     }
     for version, at in began.items():
-        fail(project, PAYMENT, version, at)
-    fail(project, PAYMENT, "0", hour + timedelta(minutes=1))
+        fail(empty, PAYMENT, version, at)
+    fail(empty, PAYMENT, "0", hour + timedelta(minutes=1))
     digest.run()
-    fail(project, PAYMENT, "3", hour + HOUR)
-    found = store.first_seen(project)
+    fail(empty, PAYMENT, "3", hour + HOUR)
+    found = store.first_seen(empty)
     assert list(found) == ["a 0", "a 1", "a 2", "a 3"]
     assert (found["a 1"], found["a 2"], found["a 3"]) == (began["1"], began["2"], hour + HOUR)
     assert found["a 0"] == hour - 3 * HOUR

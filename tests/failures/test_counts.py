@@ -25,11 +25,12 @@ from apps.trajectories import digest
 from apps.trajectories.actions import deletions
 from apps.trajectories.models import Arrival, HourlyCount, Trajectory
 from apps.trajectories.rollups import Counts
+from tests.amounts import amount
 from tests.factories import make_member, make_trajectory
 from workers.lib.token_usage import TOKENS
 
 NAMES = ("agent_name", "agent_version", "model")
-SEEDS = (1, 2, 3)
+SEEDS = amount((1,), (1, 2, 3))
 
 
 def hours_added_up(project: Project) -> set[tuple]:
@@ -55,6 +56,7 @@ def arrive(project: Project, counts: Counts) -> None:
     Arrival.objects.create(project=project, counts=counts.as_json())
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_days_are_the_hours_added_up(project: Project, seed: int) -> None:
     """However hours are written: new, more of them, fewer, below 1 and back, in one digest or in
@@ -145,6 +147,7 @@ def key_of(run: Trajectory) -> tuple:
     return run.agent_name, run.agent_version, run.model
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rates_are_those_of_the_plain_rows(project: Project, seed: int) -> None:
     populate(project, Random(seed))
@@ -222,6 +225,7 @@ def test_a_failure_has_the_version_of_its_run_whatever_is_written_to_it(project:
     assert failure.agent_version == "9"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clusters_are_counted_as_their_members(project: Project, seed: int) -> None:
     chance, now = Random(seed), timezone.now()

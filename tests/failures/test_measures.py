@@ -5,6 +5,9 @@ page.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -20,6 +23,7 @@ from apps.failures.models import Failure, FailureState, JudgeVerdict, Rubric
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory
 from tests.factories import make_failed, make_member, make_project, make_trajectory
+from tests.shared import copied, once
 
 A, B, NONE = frozenset("a"), frozenset("b"), frozenset[str]()
 WORDS = Counter(
@@ -60,13 +64,22 @@ def test_agreement_and_confusion() -> None:
     }
 
 
-@pytest.fixture
-def project(db: None) -> Project:
+def made_project(_: Path) -> Project:
     project = make_project()
     for _ in range(4):
         make_failed(project)
     classify_project(project=project)
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
 
 
 def test_words_are_those_of_people_against_the_rules(project: Project) -> None:

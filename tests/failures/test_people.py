@@ -14,6 +14,7 @@ from apps.failures.actions.decisions import Refused, mark_failure
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.actions.modes import delete_mode, ensure_modes, save_mode
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
+from tests.amounts import amount
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 
 pytestmark = pytest.mark.django_db
@@ -36,10 +37,11 @@ def as_it_is(project: object) -> dict:
     }
 
 
+@pytest.mark.more
 class UndoGivesBackEverything(TestCase):
     """Whatever one person does, as many undos set everything back."""
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=amount(8, 25), deadline=None)
     @given(
         st.lists(
             st.tuples(

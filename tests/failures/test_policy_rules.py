@@ -5,6 +5,8 @@ what that does to the diagnoses.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from apps.trajectories import digest
 from apps.trajectories.actions.store import ingest
 from tests.factories import key_headers, make_member, make_project, row
 from tests.failures.outcomes.test_signals import agent, call, user
+from tests.shared import copied, once
 
 PENDING = "An order can only be cancelled if the status is pending."
 RETURNED = "Gold orders can always be returned."
@@ -244,14 +247,23 @@ def test_a_confirmed_rule_counts_beside_a_proposed_one_that_the_same_change_brea
 # In a project
 
 
-@pytest.fixture
-def project(db: None) -> Project:
+def made_project(_: Path) -> Project:
     project = make_project()
     send(
         project, broken("b0"), broken("b1"), sent("plain", messages=[user("Hi."), agent("Hello.")])
     )
     classified(project)
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
 
 
 def sent(name: str, **changes: Any) -> dict:

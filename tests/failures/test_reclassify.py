@@ -4,7 +4,9 @@ stay.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from apps.failures.models import (
 )
 from apps.trajectories.models import Trajectory
 from tests.factories import make_failed, make_member, make_project, make_trajectory
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
@@ -45,8 +48,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reclassify, "CHUNK", 2)
 
 
-@pytest.fixture
-def project() -> Project:
+def made_project(_: Path) -> Project:
     """Five failed runs, diagnosed by rules of another day: two modes and a step are other, one is
     missing, one too many.
     """
@@ -66,6 +68,16 @@ def project() -> Project:
         project=project, trajectory=healthy, mode=modes["unsafe_action"], rule_mode="unsafe_action"
     )
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
 
 
 def started(project: Project) -> Reclassification:

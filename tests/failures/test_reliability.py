@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -17,6 +20,7 @@ from apps.failures.measures import Share
 from apps.failures.models import Failure, FailureState
 from apps.failures.reliability import Right, by_confidence, by_rule, is_overconfident
 from tests.factories import make_failed, make_member, make_project, make_trajectory
+from tests.shared import copied, once
 
 COUNTS = Counter(
     {(("a", "certain"), True): 7, (("a", "certain"), False): 1, (("b", "hint"), False): 2}
@@ -39,13 +43,22 @@ def test_certain_is_overconfident_where_its_interval_lies_below_the_goal() -> No
     assert not is_overconfident(Right("", "certain", Share(0, 0)))
 
 
-@pytest.fixture
-def project(db: None) -> Project:
+def made_project(_: Path) -> Project:
     project = make_project()
     for _ in range(5):
         make_failed(project)
     classify_project(project=project)
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
 
 
 def test_right_is_what_people_confirm_with_that_mode(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -19,18 +20,36 @@ from apps.failures.outcomes.estimates import Estimator
 from apps.failures.triage_queue import QueuePosition, TriageQueue
 from apps.trajectories.pages.parts import Reader
 from tests.factories import make_cluster, make_failed, make_member, make_project
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
+FailuresOf = Callable[[int], tuple[Project, list[Failure]]]
 
 
-def failures_of(count: int, project: Project | None = None) -> tuple[Project, list[Failure]]:
+def in_order(project: Project) -> list[Failure]:
+    return list(Failure.objects.filter(project=project).order_by("-trajectory_id"))
+
+
+def make_failures(count: int, project: Project | None = None) -> tuple[Project, list[Failure]]:
     """Open failures, the newest first: the order of the queue."""
     project = project or make_project()
     start = timezone.now() - timedelta(hours=1)
     for number in range(count):
         make_failed(project, started_at=(start + timedelta(seconds=number)).isoformat())
     classify_project(project=project)
-    return project, list(Failure.objects.filter(project=project).order_by("-trajectory_id"))
+    return project, in_order(project)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, lambda _: {count: make_failures(count)[0] for count in (1, 2, 3)})
+
+
+@pytest.fixture
+def failures_of(kept: Any, db: None, settings: Any) -> FailuresOf:
+    """As `make_failures` of 1, 2 or 3 makes them."""
+    projects = copied(kept, settings)
+    return lambda count: (projects[count], in_order(projects[count]))
 
 
 def browser(project: Project, role: Role = Role.ENGINEER) -> tuple[Client, Any]:
@@ -49,7 +68,7 @@ def set_mode(failure: Failure, slug: str) -> None:
     Failure.objects.filter(pk=failure.pk).update(mode=mode)
 
 
-def test_the_order_is_safety_then_severity_then_the_newest() -> None:
+def test_the_order_is_safety_then_severity_then_the_newest(failures_of: FailuresOf) -> None:
     project, (newest, middle, oldest) = failures_of(3)
     set_mode(newest, "incomplete_execution")
     set_mode(oldest, "unsafe_action")
@@ -63,7 +82,7 @@ def test_the_order_is_safety_then_severity_then_the_newest() -> None:
     assert queue.previous(place) == middle.pk and queue.previous(QueuePosition.of(seen[0])) is None
 
 
-def test_modes_of_one_rank_are_mixed_by_time() -> None:
+def test_modes_of_one_rank_are_mixed_by_time(failures_of: FailuresOf) -> None:
     project, (newest, middle, _) = failures_of(3)
     set_mode(middle, "bad_planning")
     queue = TriageQueue(project, make_member(project), {})
@@ -76,7 +95,7 @@ def test_the_most_informative_come_first_where_asked_for() -> None:
     """Nearest to the threshold, then clusters with few decisions, then what is in no cluster; the
     newest first among equals.
     """
-    project, (far, near, decided, new, newer, alone, done) = failures_of(7)
+    project, (far, near, decided, new, newer, alone, done) = make_failures(7)
     threshold = Estimator.of(project).weights.threshold
     for failure, chance in ((far, threshold + 0.3), (near, threshold - 0.01)):
         OutcomeEstimate.objects.create(
@@ -117,7 +136,7 @@ def test_the_most_informative_come_first_where_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", ["mode", "cluster", "version", "safety", "mine", "confidence"])
-def test_each_filter_leaves_its_own(name: str) -> None:
+def test_each_filter_leaves_its_own(name: str, failures_of: FailuresOf) -> None:
     project, (wanted, *others) = failures_of(3)
     user = make_member(project)
     set_mode(wanted, "unsafe_action")
@@ -149,13 +168,15 @@ def test_each_filter_leaves_its_own(name: str) -> None:
 @pytest.mark.parametrize(
     "given", [{"mode": "none"}, {"cluster": "x"}, {"version": "a\x00"}, {"confidence": "'"}]
 )
-def test_a_filter_that_means_nothing_finds_nothing(given: dict[str, str]) -> None:
+def test_a_filter_that_means_nothing_finds_nothing(
+    given: dict[str, str], failures_of: FailuresOf
+) -> None:
     project, _ = failures_of(1)
     queue = TriageQueue(project, make_member(project), given)
     assert queue.next() is None and queue.count() == "0"
 
 
-def test_filters_are_kept_from_case_to_case() -> None:
+def test_filters_are_kept_from_case_to_case(failures_of: FailuresOf) -> None:
     project, cases = failures_of(3)
     client, _ = browser(project)
     start = client.get(
@@ -170,7 +191,7 @@ def test_filters_are_kept_from_case_to_case() -> None:
     assert answer["HX-Replace-Url"] == url("case", cases[1], "?mode=format_error")
 
 
-def test_a_decision_answers_with_the_next_case_and_the_counts() -> None:
+def test_a_decision_answers_with_the_next_case_and_the_counts(failures_of: FailuresOf) -> None:
     project, cases = failures_of(3)
     client, user = browser(project)
     client.get(url("case", cases[0]))
@@ -186,7 +207,9 @@ def test_a_decision_answers_with_the_next_case_and_the_counts() -> None:
     )
 
 
-def test_the_next_case_is_held_ready_and_confirmed_by_the_counts_alone() -> None:
+def test_the_next_case_is_held_ready_and_confirmed_by_the_counts_alone(
+    failures_of: FailuresOf,
+) -> None:
     project, cases = failures_of(3)
     client, user = browser(project)
     client.get(url("case", cases[0]))
@@ -205,7 +228,7 @@ def test_the_next_case_is_held_ready_and_confirmed_by_the_counts_alone() -> None
     assert "HX-Reswap" not in other and b"data-case" in other.content
 
 
-def test_two_people_get_two_cases() -> None:
+def test_two_people_get_two_cases(failures_of: FailuresOf) -> None:
     project, cases = failures_of(2)
     (one, _), (other, _) = browser(project), browser(project)
     start = reverse("failures:triage", args=[project.slug])
@@ -216,7 +239,7 @@ def test_two_people_get_two_cases() -> None:
     assert b"assigned to others" in nothing.content and b"Nothing left" not in nothing.content
 
 
-def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
+def test_a_case_on_somebodys_screen_says_so_and_is_theirs(failures_of: FailuresOf) -> None:
     project, (case, *_) = failures_of(2)
     (one, holder), (other, _) = browser(project), browser(project)
     one.get(url("case", case))
@@ -232,7 +255,7 @@ def test_a_case_on_somebodys_screen_says_so_and_is_theirs() -> None:
     )
 
 
-def test_a_reservation_ends_by_itself_and_by_moving_on() -> None:
+def test_a_reservation_ends_by_itself_and_by_moving_on(failures_of: FailuresOf) -> None:
     project, cases = failures_of(3)
     (one, holder), (other, second) = browser(project), browser(project)
     one.get(url("case", cases[0]))
@@ -246,7 +269,7 @@ def test_a_reservation_ends_by_itself_and_by_moving_on() -> None:
     assert list(Failure.objects.filter(reserved_by=holder)) == [cases[2]]
 
 
-def test_only_one_of_two_gets_the_reservation() -> None:
+def test_only_one_of_two_gets_the_reservation(failures_of: FailuresOf) -> None:
     project, (case,) = failures_of(1)
     one, other = make_member(project), make_member(project)
     assert (
@@ -256,14 +279,14 @@ def test_only_one_of_two_gets_the_reservation() -> None:
     )
 
 
-def test_reading_reserves_nothing_for_a_viewer() -> None:
+def test_reading_reserves_nothing_for_a_viewer(failures_of: FailuresOf) -> None:
     project, (case,) = failures_of(1)
     client, _ = browser(project, Role.VIEWER)
     page = client.get(url("case", case))
-    assert b"Confirm" not in page.content and Failure.objects.get().reserved_by is None
+    assert b"Confirm" not in page.content and Failure.objects.get(pk=case.pk).reserved_by is None
 
 
-def test_a_stale_page_does_not_overwrite_a_decision() -> None:
+def test_a_stale_page_does_not_overwrite_a_decision(failures_of: FailuresOf) -> None:
     project, (case,) = failures_of(1)
     client, _ = browser(project)
     seen, first = version_of(case), make_member(project)
@@ -276,7 +299,7 @@ def test_a_stale_page_does_not_overwrite_a_decision() -> None:
     assert case.state == FailureState.DISMISSED and case.decisions.count() == 1
 
 
-def test_a_case_that_the_rules_took_away_is_not_found() -> None:
+def test_a_case_that_the_rules_took_away_is_not_found(failures_of: FailuresOf) -> None:
     project, cases = failures_of(2)
     client, _ = browser(project)
     client.get(url("case", cases[0]))
@@ -285,9 +308,9 @@ def test_a_case_that_the_rules_took_away_is_not_found() -> None:
     assert client.post(address, {"confirm": "1"}, HTTP_HX_REQUEST="true").status_code == 404
 
 
-def test_a_mode_of_another_project_is_not_found() -> None:
+def test_a_mode_of_another_project_is_not_found(failures_of: FailuresOf) -> None:
     project, (case,) = failures_of(1)
-    other, _ = failures_of(1)
+    other, _ = failures_of(2)
     FailureMode.objects.create(project=other, slug="theirs", name="Theirs")
     client, _ = browser(project)
     assert client.post(url("decide", case), {"mode": "theirs"}).status_code == 404
@@ -295,7 +318,7 @@ def test_a_mode_of_another_project_is_not_found() -> None:
     assert Failure.objects.get(pk=case.pk).state == FailureState.OPEN
 
 
-def test_split_and_assign_stay_on_the_case() -> None:
+def test_split_and_assign_stay_on_the_case(failures_of: FailuresOf) -> None:
     project, (case, _) = failures_of(2)
     client, user = browser(project)
     answer = client.post(url("split", case), {"mode": "bad_planning"}, HTTP_HX_REQUEST="true")
@@ -306,7 +329,7 @@ def test_split_and_assign_stay_on_the_case() -> None:
     assert b"is already its mode" in same.content
 
 
-def test_a_person_corrects_the_blamed_step() -> None:
+def test_a_person_corrects_the_blamed_step(failures_of: FailuresOf) -> None:
     project, (case, _) = failures_of(2)
     client, _ = browser(project)
     watcher, _ = browser(project, Role.VIEWER)
@@ -339,7 +362,9 @@ def test_a_person_corrects_the_blamed_step() -> None:
     assert b"Blamed step #0" in undone.content and undone["X-Case"] == str(case.pk)
 
 
-def test_a_case_given_away_leaves_the_screen_and_comes_to_its_person() -> None:
+def test_a_case_given_away_leaves_the_screen_and_comes_to_its_person(
+    failures_of: FailuresOf,
+) -> None:
     project, cases = failures_of(2)
     client, _ = browser(project)
     theirs, person = browser(project)
@@ -350,7 +375,7 @@ def test_a_case_given_away_leaves_the_screen_and_comes_to_its_person() -> None:
     assert client.post(url("assign", cases[1]), {"to": "nobody-here"}).status_code == 404
 
 
-def test_undo_goes_back_several_steps_and_shows_each_case() -> None:
+def test_undo_goes_back_several_steps_and_shows_each_case(failures_of: FailuresOf) -> None:
     project, cases = failures_of(3)
     client, _ = browser(project)
     client.post(url("decide", cases[0]), {"mode": "bad_planning"})
@@ -361,12 +386,12 @@ def test_undo_goes_back_several_steps_and_shows_each_case() -> None:
         answer["X-Case"] == str(cases[1].pk) and b"Your last decision was undone." in answer.content
     )
     assert client.post(back, HTTP_HX_REQUEST="true")["X-Case"] == str(cases[0].pk)
-    assert Failure.objects.filter(state=FailureState.OPEN, mode=cases[0].mode).count() == 3
+    assert project.failures.filter(state=FailureState.OPEN, mode=cases[0].mode).count() == 3
     answer = client.post(f"{back}?at={cases[2].pk}", HTTP_HX_REQUEST="true")
     assert b"Nothing to undo." in answer.content and answer["X-Case"] == str(cases[2].pk)
 
 
-def test_the_last_decision_ends_the_queue() -> None:
+def test_the_last_decision_ends_the_queue(failures_of: FailuresOf) -> None:
     project, (case,) = failures_of(1)
     client, _ = browser(project)
     answer = client.post(url("decide", case), {"confirm": "1"}, HTTP_HX_REQUEST="true")
@@ -394,7 +419,7 @@ def give(failure: Failure, tools: list[str], text: str) -> None:
 
 
 def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> None:
-    project, (case, unlike, near, other, *_) = failures_of(8)
+    project, (case, unlike, near, other, *_) = make_failures(8)
     client, _ = browser(project)
     give(case, ["refund"], "payment_id is missing")
     give(other, ["refund"], "payment_id is missing")
@@ -411,7 +436,7 @@ def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> N
 
 
 def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None:
-    project, (case, second, third, decided, rest) = failures_of(5)
+    project, (case, second, third, decided, rest) = make_failures(5)
     set_mode(third, "bad_planning")
     client, user = browser(project)
     decide(failure=decided, by=make_member(project), state=FailureState.DISMISSED)
@@ -439,7 +464,7 @@ def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None
     assert Failure.objects.filter(project=project, state="open").count() == 4
 
 
-def test_one_that_somebody_has_is_not_chosen_and_is_left() -> None:
+def test_one_that_somebody_has_is_not_chosen_and_is_left(failures_of: FailuresOf) -> None:
     project, (case, held, given) = failures_of(3)
     client, _ = browser(project)
     other = make_member(project)
@@ -457,7 +482,7 @@ def test_one_that_somebody_has_is_not_chosen_and_is_left() -> None:
     assert Failure.objects.get(pk=held.pk).state == FailureState.OPEN
 
 
-def test_what_is_alike_is_text_and_a_viewer_chooses_nothing() -> None:
+def test_what_is_alike_is_text_and_a_viewer_chooses_nothing(failures_of: FailuresOf) -> None:
     project, (case, other) = failures_of(2)
     for failure in (case, other):
         give(failure, ["<script>alert(1)</script>"], "<b>bold</b> words")
@@ -468,7 +493,7 @@ def test_what_is_alike_is_text_and_a_viewer_chooses_nothing() -> None:
     )
 
 
-def test_evidence_and_quotes_are_text() -> None:
+def test_evidence_and_quotes_are_text(failures_of: FailuresOf) -> None:
     project, (case,) = failures_of(1)
     hostile = '"><script>alert(1)</script>'
     evidence = [
@@ -493,7 +518,7 @@ def test_a_long_run_opens_at_its_blamed_part() -> None:
     classify_project(project=project)
     Failure.objects.filter(trajectory=row).update(blamed_message=501)
     client, _ = browser(project)
-    page = client.get(url("case", Failure.objects.get()))
+    page = client.get(url("case", Failure.objects.get(project=project)))
     content = page.content.decode()
     assert (
         'id="m501"' in content and 'id="m1"' not in content and content.count("part waiting") >= 2

@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from apps.trajectories import assembly, schema, traces
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.otlp import Event, LogRecord, Scope, Span, assemble, placed
+from tests.amounts import amount
 from tests.trajectories.test_traces import LOGS, TRACES, attributes
 
 NOON, MS = 1_790_000_000_000_000_000, 1_000_000
@@ -369,20 +370,29 @@ def test_a_codex_request_that_fails_is_a_failure() -> None:
     assert recovered["metadata"]["recovered_errors"] == 1
 
 
-@pytest.mark.parametrize("odd", [None, "", -1, 1e30, True, [], {}, [None], {"a": [{}]}, "x" * 9])
-def test_odd_values_give_runs_that_can_be_stored(odd: Any) -> None:
-    sources = [
-        (claude_spans, claude_logs),
-        (list, lambda: claude_logs(traced=False)),
-        (list, codex_logs),
-    ]
-    for spans_of, logs_of in sources:
-        for place, item in enumerate((*spans_of(), *logs_of())):
-            for name in item.attributes:
-                spans, logs = spans_of(), logs_of()
-                (*spans, *logs)[place].attributes[name] = odd
-                for run in assemble(*placed(spans, logs)):
-                    schema.parse(run.row)
+SOURCES: list[tuple[Any, Any]] = [
+    (claude_spans, claude_logs),
+    (list, lambda: claude_logs(traced=False)),
+    (list, codex_logs),
+]
+ATTRIBUTES = [
+    (spans_of, logs_of, place, name)
+    for spans_of, logs_of in SOURCES
+    for place, item in enumerate((*spans_of(), *logs_of()))
+    for name in item.attributes
+]
+ODD = [None, "", -1, 1e30, True, [], {}, [None], {"a": [{}]}, "x" * 9]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("number", range(len(ODD)))
+def test_odd_values_give_runs_that_can_be_stored(number: int) -> None:
+    step = amount(5, 1)
+    for spans_of, logs_of, place, name in ATTRIBUTES[number % step :: step]:
+        spans, logs = spans_of(), logs_of()
+        (*spans, *logs)[place].attributes[name] = ODD[number]
+        for run in assemble(*placed(spans, logs)):
+            schema.parse(run.row)
 
 
 # Through the doors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from apps.trajectories.models import (
     TrajectoryKey,
 )
 from apps.trajectories.retention import enforce, set_retention
+from tests.amounts import amount
 from tests.factories import admin_of, make_failed, make_member, make_project, make_trajectory, row
 from tests.trajectories.test_late_spans import forget, whole_run
 from tests.trajectories.test_traces import (
@@ -87,9 +89,12 @@ def kept_of(project: Project, words: str) -> list[str]:
     return places
 
 
-@WAYS
-@pytest.mark.parametrize("age", ["fresh", "forgotten"])
-@pytest.mark.parametrize("late", ["one span again", "a new span", "the whole trace", "a log"])
+LATE = ["one span again", "a new span", "the whole trace", "a log"]
+CASES = list(product([single, in_bulk, by_retention], ["fresh", "forgotten"], LATE))
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("delete", "age", "late"), CASES[:: amount(5, 1)])
 def test_a_deleted_trace_stays_deleted(
     agent: Client, project: Project, delete: Callable, age: str, late: str
 ) -> None:

@@ -28,6 +28,7 @@ from apps.trajectories.importers import (
 )
 from apps.trajectories.importers.sources import open_source
 from apps.trajectories.schema import Row, parse, plain
+from tests.amounts import amount
 from workers.lib.messages import text_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -439,17 +440,19 @@ def test_what_comes_out_of_a_gzip_is_limited() -> None:
     assert 0 < len(list(reading.rows)) < 20_000 and reading.source.stopped
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("array", [False, True])
 def test_a_long_file_is_not_held_in_memory(array: bool) -> None:
+    number = amount(6_000, 15_000)
     rows = [
-        {"id": f"r{number}", "messages": [{"role": "user", "content": "x" * 2000}]}
-        for number in range(15_000)
+        {"id": f"r{at}", "messages": [{"role": "user", "content": "x" * 2000}]}
+        for at in range(number)
     ]
     data = json.dumps(rows).encode() if array else lines(*rows)
     del rows
     tracemalloc.start()
     try:
-        assert sum(1 for _ in read(io.BytesIO(data), "long").rows) == 15_000
+        assert sum(1 for _ in read(io.BytesIO(data), "long").rows) == number
         assert tracemalloc.get_traced_memory()[1] < len(data) / 2
     finally:
         tracemalloc.stop()
@@ -937,8 +940,9 @@ def take_all(data: bytes, format: str, name: str = "any.jsonl") -> None:
         pass
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=amount(8, 60), deadline=None)
 @given(data=st.data())
 def test_any_json_gives_rows_or_row_errors(format: str, data: st.DataObject) -> None:
     found = data.draw(st.lists(mutations(SAMPLES[format]), min_size=1, max_size=3))

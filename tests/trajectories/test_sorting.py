@@ -4,6 +4,8 @@ what matches.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,19 +17,13 @@ from apps.core.models import Project, Role
 from apps.trajectories import digest, ordering
 from apps.trajectories.pages import listing
 from tests.factories import key_headers, make_member, make_project, make_trajectory
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def viewer(project: Project) -> Client:
-    client = Client()
-    client.force_login(make_member(project, Role.VIEWER))
-    return client
-
-
-@pytest.fixture
-def runs(project: Project) -> Project:
+def made_runs(_: Path) -> Project:
+    project = make_project()
     for name, minute, latency, cost in (
         ("a", 1, 300, 0.5),
         ("b", 2, None, 0.1),
@@ -47,6 +43,23 @@ def runs(project: Project) -> Project:
     make_trajectory(make_project(), name="stranger")
     digest.run()
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_runs)
+
+
+@pytest.fixture
+def runs(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def viewer(runs: Project) -> Client:
+    client = Client()
+    client.force_login(make_member(runs, Role.VIEWER))
+    return client
 
 
 def names(client: Client, project: Project, **given: Any) -> str:

@@ -19,6 +19,7 @@ from apps.failures.models import Failure
 from apps.trajectories import digest
 from apps.trajectories.actions.store import find
 from apps.trajectories.schema import Feedback, OutcomeChange
+from tests.amounts import amount
 from tests.factories import admin_of, make_eval_set, make_member, tell
 from tests.test_access import logged_in
 from tests.trajectories.test_traces import agent_span, assembled, send, span, trace_id
@@ -50,7 +51,10 @@ def test_what_is_read_can_be_stored_and_shown(read: Any, text: str, value: Any) 
     json.dumps(read(text), ensure_ascii=False).encode()
 
 
-def messages(where: str) -> list[dict]:
+PLACES = ("arguments", "result", "request", "answer", "metadata", "tools", "correction")
+
+
+def messages(where: tuple[str, ...]) -> list[dict]:
     call = {
         "id": "c1",
         "type": "function",
@@ -58,16 +62,16 @@ def messages(where: str) -> list[dict]:
     }
     asked, reply = "Close ticket 12.", "open"
     answer: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-    if where != "arguments":
+    if "arguments" not in where:
         call["function"]["arguments"] = '{"id": 12}'
-    if where == "result":
+    if "result" in where:
         reply = INSIDE
-    if where == "text":
+    if "text" in where:
         answer = {"role": "assistant", "content": INSIDE}
         return [{"role": "user", "content": asked}, answer, {"role": "user", "content": INSIDE}]
-    if where == "request":
+    if "request" in where:
         asked = INSIDE
-    last = {"role": "assistant", "content": INSIDE if where == "answer" else "Closed."}
+    last = {"role": "assistant", "content": INSIDE if "answer" in where else "Closed."}
     return [
         {"role": "user", "content": asked},
         answer,
@@ -76,25 +80,26 @@ def messages(where: str) -> list[dict]:
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
-    "where", ["arguments", "result", "text", "request", "answer", "metadata", "tools", "correction"]
+    "where", [("text",), *amount([PLACES], [PLACES, *((place,) for place in PLACES)])], ids="+".join
 )
 def test_every_page_and_file_of_the_run_opens_and_a_task_is_made_of_it(
-    agent: Client, project: Project, where: str
+    agent: Client, project: Project, where: tuple[str, ...]
 ) -> None:
     tool = {
         "type": "function",
         "function": {"name": "tickets.find", "parameters": {"type": "object"}},
     }
     sent = {"id": "r", "messages": messages(where), "tools": [tool], "metadata": {"note": INSIDE}}
-    if where == "tools":
+    if "tools" in where:
         tool["function"]["parameters"] = INSIDE
     answer = agent.post("/api/v1/trajectories/", json.dumps(sent), content_type="application/json")
     assert answer.status_code == 201, answer.json()
     run = find(project, "r")
     assert run
     corrected = {"tool": "tickets.close", "args": {"id": 12}}
-    if where == "correction":
+    if "correction" in where:
         corrected = {
             "role": "assistant",
             "tool_calls": [{"function": {"name": "tickets.close", "arguments": ARGUMENTS}}],

@@ -4,7 +4,9 @@ answers say of the traffic.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import md5
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +22,12 @@ from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory
 from tests.factories import key_headers, make_failed, make_member, make_project
 from tests.failures.outcomes.test_estimates import send, unknown
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def project() -> Project:
+def made_project(_: Path) -> Project:
     """Three runs that nothing flags, all drawn, and one that the estimate flags."""
     project = make_project()
     Classifier.objects.create(project=project, check_share=1.0)
@@ -33,6 +35,16 @@ def project() -> Project:
     digest()
     classify_project(project=project)
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_project)
+
+
+@pytest.fixture
+def project(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
 
 
 def run_of(project: Project, name: str) -> Trajectory:

@@ -17,7 +17,7 @@ from tests.amounts import amount
 pytestmark = pytest.mark.more
 
 NONE, RULES = False, True  # flagged by the rules
-WORLDS = amount(100, 400)
+WORLDS = amount(40, 400)
 JUDGED = {True: 0.6, False: 0.05}  # how often a judge flags failed and good runs
 Kind = tuple[
     bool, int, float, float

@@ -23,6 +23,7 @@ from apps.failures.outcomes.training import (
     platt,
     train,
 )
+from tests.amounts import amount
 
 
 def example(
@@ -61,7 +62,8 @@ def test_it_learns_what_failure_is_here() -> None:
     assert trained.weights.hashed[7] > 0.3 > trained.weights.hashed[9]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.more
+@pytest.mark.parametrize("seed", range(amount(3, 8)))
 def test_what_is_no_better_than_chance_replaces_nothing(seed: int) -> None:
     """The shipped weights rank these runs well. Fitted ones, pulled towards a hundred decisions'
     noise, do not rank them better.
