@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.amounts import amount
+from tests.amounts import amount, few
 from tests.workers.test_engine import CLOSE, SYSTEM
 from tests.workers.test_grpo_episodes import FORGETS
 from workers.lib.engines import Output, Prompt, Sampling, SoFar
@@ -90,7 +90,7 @@ ORDERS = {  # which conversations have a turn together
 }
 
 
-@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("name", few([*ORDERS], 2))
 @pytest.mark.more
 @pytest.mark.parametrize("part", amount([5], [5, 256]))
 def test_answers_are_those_of_prompts_computed_anew(
