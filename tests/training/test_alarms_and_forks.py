@@ -20,6 +20,7 @@ from apps.training import actions, forking, run_alarms
 from apps.training.charts import curves
 from apps.training.child_spec import training_spec
 from apps.training.models import TrainingRun
+from tests.amounts import few
 from tests.core.conftest import ended
 from tests.factories import admin_of, key_headers, make_member
 
@@ -210,14 +211,18 @@ def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_t
         forking.fork(run=run, step=1, config=config_of(run, **changes), by=by)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("name", "primary", "default"),
-    [
-        ("kl", "Fork …", 0),
-        ("hacking", "Fork …", 0),
-        ("stall", "Resume from step 3", 3),
-        ("masked", "Resume from step 3", 3),
-    ],
+    few(
+        [
+            ("kl", "Fork …", 0),
+            ("hacking", "Fork …", 0),
+            ("stall", "Resume from step 3", 3),
+            ("masked", "Resume from step 3", 3),
+        ],
+        2,
+    ),
 )
 def test_the_primary_button_of_a_paused_run_does_not_go_on_with_spoiled_weights(
     submit: Submit, name: str, primary: str, default: int
@@ -231,15 +236,19 @@ def test_the_primary_button_of_a_paused_run_does_not_go_on_with_spoiled_weights(
     assert shown == primary and ("An alarm paused this run at step 3" in html) is (default == 0)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("step", "changes", "said"),
-    [
-        (5, {}, "no checkpoint at step 5"),
-        (6, {"steps": 6}, "already. Set more steps"),
-        (6, {"lora_rank": 3}, "lora_rank cannot change"),
-        (6, {"stepz": 3}, "did you mean “steps”"),
-        (6, {"alarms": {"kll": {}}}, "did you mean “kl”"),
-    ],
+    few(
+        [
+            (5, {}, "no checkpoint at step 5"),
+            (6, {"steps": 6}, "already. Set more steps"),
+            (6, {"lora_rank": 3}, "lora_rank cannot change"),
+            (6, {"stepz": 3}, "did you mean “steps”"),
+            (6, {"alarms": {"kll": {}}}, "did you mean “kl”"),
+        ],
+        2,
+    ),
 )
 def test_what_cannot_be_forked(warned: TrainingRun, step: int, changes: dict, said: str) -> None:
     with pytest.raises(actions.TrainingError, match=said):

@@ -122,6 +122,11 @@ def made_run(folder: Path) -> EvalRun:
     return made
 
 
+@pytest.fixture(autouse=True)
+def counts_apart() -> None:
+    """Not in this process, unlike elsewhere in this folder."""
+
+
 @pytest.fixture(scope="module")
 def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
     yield from once(request, made_run)

@@ -5,6 +5,7 @@ same by API.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tests.factories import (
     make_rollouts,
     override,
 )
+from tests.shared import copied, once
 from tests.test_access import logged_in
 
 pytestmark = pytest.mark.django_db
@@ -60,12 +62,11 @@ def test_settings_side_by_side() -> None:
     ]
 
 
-@pytest.fixture
-def runs(data_dir: Path) -> list[TrainingRun]:
+def made_runs(folder: Path) -> list[TrainingRun]:
     project = make_project()
     environment, eval_set, by = make_environment(project), make_eval_set(project), admin_of(project)
     override(environment)
-    base, dataset = make_base(project, data_dir), freeze_dataset(eval_set=eval_set, by=by)
+    base, dataset = make_base(project, folder), freeze_dataset(eval_set=eval_set, by=by)
     return [
         submit_training(
             project=project,
@@ -79,6 +80,16 @@ def runs(data_dir: Path) -> list[TrainingRun]:
         )
         for rate in (1e-3, 2e-3)
     ]
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[list[TrainingRun], Path]]:
+    yield from once(request, made_runs)
+
+
+@pytest.fixture
+def runs(kept: tuple[list[TrainingRun], Path], db: None, settings: Any) -> list[TrainingRun]:
+    return copied(kept, settings)
 
 
 def measure(run: TrainingRun, values: list[float], name: str = "train/reward_mean") -> None:

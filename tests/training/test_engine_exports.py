@@ -36,6 +36,7 @@ from apps.training.engines.plan import Adapter, ExportError, Plan, Row
 from apps.training.engines.settings import TRAVELS, USED, left_behind
 from apps.training.engines.text import as_toml, as_yaml, command
 from apps.training.models import Method, TrainingRun
+from tests.amounts import amount, few
 from tests.factories import (
     admin_of,
     make_environment,
@@ -178,8 +179,11 @@ def is_shell(text: bytes) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize(("engine", "method"), COMBINATIONS)
+@pytest.mark.more
+@pytest.mark.parametrize(
+    ("engine", "method", "text"),
+    [(*pair, text) for pair in COMBINATIONS for text in HOSTILE][:: amount(7, 1)],
+)
 def test_hostile_names_and_texts_stay_text(engine: str, method: str, text: str) -> None:
     hostile = plan(method, text, {"target_modules": [text or "x"]})
     made, tame = (
@@ -640,8 +644,11 @@ def contents(made: bytes) -> dict[str, bytes]:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
 
 
+@pytest.mark.more
 @pytest.mark.django_db
-@pytest.mark.parametrize("engine", [slug for slug, method in COMBINATIONS if method == "grpo"])
+@pytest.mark.parametrize(
+    "engine", few([slug for slug, method in COMBINATIONS if method == "grpo"], 2)
+)
 def test_a_run_leaves_with_its_training_tasks_and_never_a_held_out_one(
     run: TrainingRun, engine: str
 ) -> None:

@@ -46,6 +46,7 @@ from apps.trajectories.actions.feedback import give
 from apps.trajectories.exports import HELD_OUT
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
+from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -556,16 +557,20 @@ def test_the_form_starts_a_dpo_run(engineer: Client, run: EvalRun) -> None:
     assert "right 0" in listed and "wrong 2" in listed
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("change", "field"),
-    [
-        ({"sources": []}, "sources"),
-        ({"sources": ["feedbackk"]}, "sources"),
-        ({"sources": ["evaluation"], "samples_of": ""}, "samples_of"),
-        ({"method": "rejection", "sources": [], "samples_of": ""}, "samples_of"),
-        ({"preference_beta": 0}, "preference_beta"),
-        ({"dpo_loss": "sigmoud"}, "dpo_loss"),
-    ],
+    few(
+        [
+            ({"sources": []}, "sources"),
+            ({"sources": ["feedbackk"]}, "sources"),
+            ({"sources": ["evaluation"], "samples_of": ""}, "samples_of"),
+            ({"method": "rejection", "sources": [], "samples_of": ""}, "samples_of"),
+            ({"preference_beta": 0}, "preference_beta"),
+            ({"dpo_loss": "sigmoud"}, "dpo_loss"),
+        ],
+        3,
+    ),
 )
 def test_what_cannot_train_is_said_at_its_field(
     engineer: Client, run: EvalRun, change: dict, field: str

@@ -4,6 +4,7 @@ learned from them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +32,7 @@ from tests.factories import (
     make_project,
     override,
 )
+from tests.shared import copied, once
 from tests.test_access import logged_in
 
 pytestmark = pytest.mark.django_db
@@ -63,8 +65,7 @@ def trained(
     return run
 
 
-@pytest.fixture
-def world(data_dir: Path) -> Any:
+def made_world(folder: Path) -> Any:
     """Two generations: the second was trained from the first's output, on other trajectories; a
     third was never trained on.
     """
@@ -73,14 +74,24 @@ def world(data_dir: Path) -> Any:
         project=project,
         by=admin_of(project),
         environment=make_environment(project),
-        folder=data_dir,
+        folder=folder,
     )
     override(found.environment)
     found.rows = [make_failed(project, request=f"Close ticket {9000 + n}.") for n in range(4)]
-    base = make_base(project, data_dir)
-    found.first = trained(found, found.rows[:2], base, "first", data_dir)
-    found.second = trained(found, found.rows[2:3], found.first.model_version, "second", data_dir)
+    base = make_base(project, folder)
+    found.first = trained(found, found.rows[:2], base, "first", folder)
+    found.second = trained(found, found.rows[2:3], found.first.model_version, "second", folder)
     return found
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Path]]:
+    yield from once(request, made_world)
+
+
+@pytest.fixture
+def world(kept: tuple[Any, Path], db: None, settings: Any) -> Any:
+    return copied(kept, settings)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.forms import TrainingForm
 from apps.training.models import Method, TrainingRun
 from apps.training.starts import asked_from, fields_from, start_from
+from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -145,15 +146,19 @@ def test_a_run_that_continues_an_adapter_has_its_settings(
     assert recorded() == SETTINGS
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
-    [
-        ("lora_rank", 16, "8"),
-        ("lora_alpha", 16, "24"),
-        ("target_modules", ["q_proj"], "q_proj, v_proj"),
-        ("use_rslora", False, "true"),
-        ("use_dora", True, "false"),
-    ],
+    few(
+        [
+            ("lora_rank", 16, "8"),
+            ("lora_alpha", 16, "24"),
+            ("target_modules", ["q_proj"], "q_proj, v_proj"),
+            ("use_rslora", False, "true"),
+            ("use_dora", True, "false"),
+        ],
+        2,
+    ),
 )
 def test_other_settings_than_the_adapters_are_refused(
     client: Client, run: EvalRun, adapter: ModelVersion, name: str, value: Any, shown: str
@@ -193,9 +198,10 @@ def test_the_form_hides_the_settings_of_a_new_adapter(
     assert all(f"#id_{name}" in rule for name in SETTINGS) and "lora_dropout" not in rule
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")],
+    few([("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")], 2),
 )
 def test_bounds_of_lora_are_said_at_the_field(
     client: Client, run: EvalRun, field: str, value: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -28,18 +30,18 @@ from tests.factories import (
     make_project,
     override,
 )
+from tests.shared import copied, once
 from tests.test_access import logged_in
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def run(data_dir: Path) -> TrainingRun:
+def made_run(folder: Path) -> TrainingRun:
     """A run that has made an adapter."""
     project = make_project()
     environment, eval_set, by = make_environment(project), make_eval_set(project), admin_of(project)
     override(environment)
-    base = make_base(project, data_dir)
+    base = make_base(project, folder)
     made = submit_training(
         project=project,
         method=Method.GRPO,
@@ -49,11 +51,19 @@ def run(data_dir: Path) -> TrainingRun:
         dataset=freeze_dataset(eval_set=eval_set, by=by),
         config={"steps": 3, "learning_rate": 1e-3},
     )
-    TrainingRun.objects.filter(pk=made.pk).update(
-        model_version=make_adapter(project, base, data_dir)
-    )
+    TrainingRun.objects.filter(pk=made.pk).update(model_version=make_adapter(project, base, folder))
     made.refresh_from_db()
     return made
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[TrainingRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[TrainingRun, Path], db: None, settings: Any) -> TrainingRun:
+    return copied(kept, settings)
 
 
 def text(run: TrainingRun, role: Role = Role.ENGINEER) -> str:

@@ -148,6 +148,13 @@ def limited(db: Any, project: Any, data_dir: Path, monkeypatch: pytest.MonkeyPat
     return make
 
 
+RAN_OUT = {
+    "type": "error",
+    "seq": 1,
+    "message": "The memory ran out: the process used up to 2.1 GB of memory and asked for 90 MB"
+    " more.",
+    "cause": "memory",
+}
 TELLS = """
 import json, os, sys
 config = json.load(open(sys.argv[1]))["config"]
@@ -158,13 +165,23 @@ exit(1)
 """
 
 
+def ending_with(event: dict[str, Any]) -> list[str]:
+    """The command of a program that says this, and ends."""
+    line = f"{json.dumps(event)}\n".encode()
+    program = f"import os; os.write(int(os.environ['FLYWHEEL_EVENTS_FD']), {line!r}); exit(1)"
+    return [sys.executable, "-c", program]
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.proof)])
-def test_the_memory_of_a_real_process_ends_and_the_run_goes_on_with_less(
+def test_the_memory_of_a_process_ends_and_the_run_goes_on_with_less(
     limited: Submit, real: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the proof, the second attempt is real, too: 40 CPU s."""
+    """In the proof the memory of both attempts is limited, which takes 40 CPU s. That a program
+    says so of an error of torch is in tests/workers/test_program.py."""
     run = limited(MORE)
+    if not real:
+        monkeypatch.setattr(runner, "command", lambda *_: ending_with(RAN_OUT))
     runner.run(run)
     run = ended(run)
     assert (run.state, run.attempt) == (JobState.QUEUED, 1), run.error
@@ -189,10 +206,8 @@ def test_without_the_option_its_error_says_what_to_reduce(
     limited: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = limited(MORE, retry_smaller=False)
-    ran_out = {"type": "error", "seq": 1, "message": "The memory ran out.", "cause": "memory"}
-    line = f"{json.dumps(ran_out)}\n".encode()
-    program = f"import os; os.write(int(os.environ['FLYWHEEL_EVENTS_FD']), {line!r}); exit(1)"
-    monkeypatch.setattr(runner, "command", lambda *_: [sys.executable, "-c", program])
+    ran_out = RAN_OUT | {"message": "The memory ran out."}
+    monkeypatch.setattr(runner, "command", lambda *_: ending_with(ran_out))
     runner.run(run)
     run = ended(run)
     assert (run.state, run.attempt, run.reduced) == (JobState.FAILED, 1, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,28 @@ from apps.training.models import Dataset, TrainingRun
 from apps.training.picks import offers
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, make_eval_set, make_member, make_project, override
+from tests.shared import copied, once
 
 PASSED = (2, 0, 4, 1, 4)
 
 
-@pytest.fixture
-def run(db: None, data_dir: Path) -> EvalRun:
-    return unlocked(evaluated(frozen_set(demonstration="x"), PASSED, data_dir))
+def made_run(folder: Path) -> EvalRun:
+    return unlocked(evaluated(frozen_set(demonstration="x"), PASSED, folder))
 
 
 def unlocked(run: EvalRun) -> EvalRun:
     override(run.environment)
     return run
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any) -> EvalRun:
+    return copied(kept, settings)
 
 
 def sent(run: EvalRun, **changes: Any) -> dict[str, Any]:

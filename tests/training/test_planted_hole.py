@@ -123,6 +123,7 @@ def test_a_policy_that_finds_the_hole_is_stopped_with_a_checkpoint(
     assert len(rows) == 16 and counts["better"] > 0
 
 
+@pytest.mark.proof
 def test_the_same_training_with_a_verifier_that_asks_for_the_same_goes_to_its_end(
     data_dir: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from apps.training.models import PromptSearch
 from apps.training.prompt_search import actions
 from apps.training.prompt_search.cost import Size, expected
 from apps.training.prompt_search.job import search_spec
+from tests.amounts import few
 from tests.factories import (
     admin_of,
     candidate_event,
@@ -161,14 +162,18 @@ def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], setting
     assert spec.server.base_url == "http://127.0.0.1:9999/v1" and spec.server.allow_private
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("prices", "usd", "says"),
-    [
-        ({"*": [1.0, 2.0]}, 0.5, "$0.5000"),
-        ({"*": [0.0, 0.0]}, 0.5, "$0.5000"),
-        ({"other": [1.0, 2.0]}, None, "no price is known for writer on"),
-        ({}, None, "no price is known for writer on"),
-    ],
+    few(
+        [
+            ({"*": [1.0, 2.0]}, 0.5, "$0.5000"),
+            ({"*": [0.0, 0.0]}, 0.5, "$0.5000"),
+            ({"other": [1.0, 2.0]}, None, "no price is known for writer on"),
+            ({}, None, "no price is known for writer on"),
+        ],
+        2,
+    ),
 )
 def test_a_failed_search_says_what_it_used(
     world: dict[str, Any], prices: dict, usd: float | None, says: str
@@ -642,18 +647,22 @@ def test_a_candidate_is_saved_by_api_unless_it_says_what_is_held_out(world: dict
     )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
-    [
-        ({"most_calls": 0}, 400, "most_calls"),
-        ({"most_calls": None}, 400, "most_calls"),
-        ({"surplus": 1}, 400, "surplus"),
-        ({"server": "nowhere"}, 404, "no server"),
-        ({"version": "none-v9"}, 404, "model_version"),
-        ({"most_calls": 8}, 409, "Raise the limit to at least that"),
-        ({"engine": "nowhere"}, 409, "nothing else can generate"),
-        ({"model": " "}, 409, "Enter the model on"),
-    ],
+    few(
+        [
+            ({"most_calls": 0}, 400, "most_calls"),
+            ({"most_calls": None}, 400, "most_calls"),
+            ({"surplus": 1}, 400, "surplus"),
+            ({"server": "nowhere"}, 404, "no server"),
+            ({"version": "none-v9"}, 404, "model_version"),
+            ({"most_calls": 8}, 409, "Raise the limit to at least that"),
+            ({"engine": "nowhere"}, 409, "nothing else can generate"),
+            ({"model": " "}, 409, "Enter the model on"),
+        ],
+        3,
+    ),
 )
 def test_a_bad_request_is_told_what_is_wrong(
     world: dict[str, Any], changes: dict, status: int, says: str

@@ -23,6 +23,7 @@ from apps.registry.servers import ServerError
 from apps.training.actions import TrainingError
 from apps.training.engines import ray
 from apps.training.models import TrainingRun
+from tests.amounts import few
 from tests.factories import admin_of, make_key, make_member, make_project
 from tests.forms import as_read
 from tests.training.test_engine_results import GOOD, lora, made_run
@@ -164,19 +165,23 @@ def test_an_adapter_that_changes_nothing_is_no_version(run: TrainingRun, secrets
     assert run.model_version is None
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("files", "says"),
-    [
-        ({"config": b"{"}, "is not JSON"),
-        ({"weights": lora()[:-4]}, "not a whole safetensors file"),
-        ({"weights": lora(inner=9)}, "trained on another base"),
-        ({"weights": lora("model.layers.9.self_attn.q_proj")}, "are not in base-v1"),
-        ({"config": json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0"),
-        (
-            {"config": json.dumps(GOOD | {"r": 4}).encode(), "weights": lora(rank=4)},
-            "the exported plan rank 2",
-        ),
-    ],
+    few(
+        [
+            ({"config": b"{"}, "is not JSON"),
+            ({"weights": lora()[:-4]}, "not a whole safetensors file"),
+            ({"weights": lora(inner=9)}, "trained on another base"),
+            ({"weights": lora("model.layers.9.self_attn.q_proj")}, "are not in base-v1"),
+            ({"config": json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0"),
+            (
+                {"config": json.dumps(GOOD | {"r": 4}).encode(), "weights": lora(rank=4)},
+                "the exported plan rank 2",
+            ),
+        ],
+        2,
+    ),
 )
 def test_an_adapter_that_does_not_fit_is_refused_and_another_may_come(
     run: TrainingRun, secrets: dict, files: dict, says: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from apps.training.models import SOURCES, Method, Shape, Source, TrainingRun
 from apps.training.reward_lock import uses_reward
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import admin_of, override
+from tests.shared import copied, once
 from tests.training.test_picks import PASSED, sent
 
 
@@ -53,10 +55,19 @@ def test_the_table_has_every_method() -> None:
     }
 
 
-@pytest.fixture
-def run(db: None, data_dir: Path) -> EvalRun:
+def made_run(folder: Path) -> EvalRun:
     """An evaluation in a project in which nobody has reviewed anything."""
-    return evaluated(frozen_set(demonstration="x"), PASSED, data_dir)
+    return evaluated(frozen_set(demonstration="x"), PASSED, folder)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any) -> EvalRun:
+    return copied(kept, settings)
 
 
 def start(run: EvalRun, method: Method, **dataset: Any) -> TrainingRun:

@@ -5,6 +5,7 @@ the verifiers that use it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from apps.training.jobs import complete
 from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
 from apps.training.models import Checkpoint, Method, Shape, Source, TrainingRun
+from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     adapter_weights,
@@ -48,6 +50,7 @@ from tests.factories import (
     override,
 )
 from tests.forms import as_read
+from tests.shared import copied, once
 from workers.lib.errors import SpecError
 
 CONFIG = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
@@ -67,15 +70,24 @@ MEASURED = {
 }
 
 
-@pytest.fixture
-def run(db: None, data_dir: Path) -> EvalRun:
+def made_run(folder: Path) -> EvalRun:
     """An evaluation of six training tasks, each with passing and failing samples."""
-    made = evaluated(frozen_set(6), (2, 1, 3, 1, 2, 3), data_dir)
+    made = evaluated(frozen_set(6), (2, 1, 3, 1, 2, 3), folder)
     for sample in made.samples.all():
         sample.output = f"{'right' if sample.success else 'wrong'} {sample.index}"
         sample.save(update_fields=["output"])
     override(made.environment)
     return made
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any) -> EvalRun:
+    return copied(kept, settings)
 
 
 def submitted(run: EvalRun, **config: Any) -> TrainingRun:
@@ -366,15 +378,19 @@ def test_a_verifier_freezes_the_weights_the_scale_and_the_threshold(
     assert models_in(verifier) == [model] and verifiers_with(model) == [verifier]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [
-        ({"version": "base-rewrd-v1"}, "did you mean “base-reward-v1”"),
-        ({"version": 7}, "verifier.version"),
-        ({"digest": "0" * 64}, "verifier.digest"),
-        ({"scale": "squared"}, "verifier.scale"),
-        ({"weights": 1}, "verifier.weights"),
-    ],
+    few(
+        [
+            ({"version": "base-rewrd-v1"}, "did you mean “base-reward-v1”"),
+            ({"version": 7}, "verifier.version"),
+            ({"digest": "0" * 64}, "verifier.digest"),
+            ({"scale": "squared"}, "verifier.scale"),
+            ({"weights": 1}, "verifier.weights"),
+        ],
+        2,
+    ),
 )
 def test_wrong_specs_are_refused_by_name(
     change: dict, sentence: str, run: EvalRun, data_dir: Path

@@ -5,6 +5,7 @@ neighbours.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from apps.core.models import Role
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, Rollout, TrainingRun
 from apps.training.rollouts import Filters, group_of, neighbours, standing
+from tests.amounts import few
 from tests.factories import (
     admin_of,
     make_base,
@@ -27,25 +29,35 @@ from tests.factories import (
     make_rollouts,
     override,
 )
+from tests.shared import copied, once
 from tests.test_access import logged_in
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def run(data_dir: Path) -> TrainingRun:
+def made_run(folder: Path) -> TrainingRun:
     project = make_project()
     environment, eval_set, by = make_environment(project), make_eval_set(project), admin_of(project)
     override(environment)
     return submit_training(
         project=project,
         method=Method.GRPO,
-        parent=make_base(project, data_dir),
+        parent=make_base(project, folder),
         environment=environment,
         by=by,
         dataset=freeze_dataset(eval_set=eval_set, by=by),
         config={"steps": 3, "learning_rate": 1e-3},
     )
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[TrainingRun, Path]]:
+    yield from once(request, made_run)
+
+
+@pytest.fixture
+def run(kept: tuple[TrainingRun, Path], db: None, settings: Any) -> TrainingRun:
+    return copied(kept, settings)
 
 
 @pytest.fixture
@@ -100,17 +112,21 @@ def test_htmx_gets_only_the_rollout(run: TrainingRun, client: Client) -> None:
     assert "<html" not in page(client, make_rollouts(run, [1.0, 0.0])[0], HTTP_HX_REQUEST="true")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("rewards", "config", "phase", "state", "index", "expected"),
-    [
-        ([1.0, 0.0], {}, "train", "running", 0, "trained"),
-        ([1.0, None, 0.0], {}, "train", "running", 1, "masked"),
-        ([1.0, 1.0], {}, "train", "running", 0, "left out"),
-        ([1.0, None], {}, "train", "running", 0, "left out"),
-        ([1.0, 1.0], {"beta": 0.1}, "train", "running", 0, "no signal"),
-        ([1.0, 0.0], {}, "validation", "running", 0, "validation"),
-        ([1.0, 0.0], {"mask_truncated": True}, "train", "running", 1, "masked"),
-    ],
+    few(
+        [
+            ([1.0, 0.0], {}, "train", "running", 0, "trained"),
+            ([1.0, None, 0.0], {}, "train", "running", 1, "masked"),
+            ([1.0, 1.0], {}, "train", "running", 0, "left out"),
+            ([1.0, None], {}, "train", "running", 0, "left out"),
+            ([1.0, 1.0], {"beta": 0.1}, "train", "running", 0, "no signal"),
+            ([1.0, 0.0], {}, "validation", "running", 0, "validation"),
+            ([1.0, 0.0], {"mask_truncated": True}, "train", "running", 1, "masked"),
+        ],
+        3,
+    ),
 )
 def test_what_a_rollout_counted_for(
     run: TrainingRun, rewards: list, config: dict, phase: str, state: str, index: int, expected: str

@@ -27,6 +27,7 @@ from apps.training.results import lineage
 from apps.training.rollouts import standing, with_advantages
 from apps.training.starts import asked_from, fields_from, start_from
 from apps.training.teachers import best_teacher
+from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -447,17 +448,21 @@ def test_a_fork_reuses_what_the_teacher_was_paid_for(
     )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("changes", "seed", "said"),
-    [
-        ({"temperature": 0.5}, 0, "these differ: temperature."),
-        ({"samples": 3, "keep": "all"}, 0, "these differ: samples, keep."),
-        ({"max_new_tokens": 65, "top_p": 0.9}, 0, "these differ: top_p, max_new_tokens."),
-        ({"teacher_answers_as": "m-2"}, 0, "these differ: teacher_answers_as."),
-        ({}, 1, "these differ: seed."),
-        ({}, 0, "these differ: the teacher’s server."),
-        ({}, 0, "has no samples to reuse, so all 3 tasks are sampled."),
-    ],
+    few(
+        [
+            ({"temperature": 0.5}, 0, "these differ: temperature."),
+            ({"samples": 3, "keep": "all"}, 0, "these differ: samples, keep."),
+            ({"max_new_tokens": 65, "top_p": 0.9}, 0, "these differ: top_p, max_new_tokens."),
+            ({"teacher_answers_as": "m-2"}, 0, "these differ: teacher_answers_as."),
+            ({}, 1, "these differ: seed."),
+            ({}, 0, "these differ: the teacher’s server."),
+            ({}, 0, "has no samples to reuse, so all 3 tasks are sampled."),
+        ],
+        2,
+    ),
 )
 def test_a_fork_that_samples_otherwise_says_that_the_teacher_is_paid_again(
     run: EvalRun, served: ModelVersion, changes: dict, seed: int, said: str

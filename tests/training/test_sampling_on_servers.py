@@ -4,6 +4,7 @@ given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,23 @@ from apps.training.actions import TrainingError
 from apps.training.child_spec import training_spec
 from apps.training.forking import fork
 from apps.training.models import Checkpoint, TrainingRun
-from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, make_managed, make_project, make_server, override
+from tests.amounts import few
+from tests.factories import admin_of, make_managed, make_project, make_server
 from tests.forms import as_read
-from tests.training.test_picks import PASSED, sent
+from tests.shared import copied, once
+from tests.training.test_picks import made_run, sent
 from workers.lib.adapter_serving import adapter_name
 
 
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
 @pytest.fixture
-def run(db: None, data_dir: Path, client: Client, settings: Any) -> EvalRun:
+def run(kept: tuple[EvalRun, Path], db: None, client: Client, settings: Any) -> EvalRun:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    made = evaluated(frozen_set(demonstration="x"), PASSED, data_dir)
-    override(made.environment)
+    made = copied(kept, settings)
     client.force_login(admin_of(made.project))
     return made
 
@@ -87,18 +93,22 @@ def test_without_a_server_the_run_samples_itself(
     assert training_spec(TrainingRun.objects.get()).rollouts is None
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("changes", "serving", "said"),
-    [
-        ({"lora_rank": 32}, {}, "rank is 32; local supports ranks up to 16"),
-        (
-            {"one_step_ahead": "on"},
-            {"lora_slots": 1},
-            "has 1 LoRA slot; sampling one step ahead needs 2",
-        ),
-        ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
-        ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),
-    ],
+    few(
+        [
+            ({"lora_rank": 32}, {}, "rank is 32; local supports ranks up to 16"),
+            (
+                {"one_step_ahead": "on"},
+                {"lora_slots": 1},
+                "has 1 LoRA slot; sampling one step ahead needs 2",
+            ),
+            ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
+            ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),
+        ],
+        2,
+    ),
 )
 def test_what_cannot_be_sampled_on_is_said_on_the_form(
     changes: dict, serving: dict, said: str, client: Client, run: EvalRun, server: Server

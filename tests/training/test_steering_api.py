@@ -14,6 +14,7 @@ from apps.core.actions import create_api_key
 from apps.core.models import AuditEvent, JobState, Role
 from apps.reviews.actions import TrainingLocked
 from apps.training.models import TrainingRun
+from tests.amounts import few
 from tests.core.conftest import ended
 from tests.factories import make_member, make_project
 
@@ -107,18 +108,22 @@ def test_a_fork_starts_before_the_alarm_unless_a_step_is_named(
     assert (other["forked_from"]["step"], other["seed"]) == (6, 7)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("body", "status", "said"),
-    [
-        ({"step": 5, "changes": {"steps": 9}}, 409, "no checkpoint at step 5"),
-        ({"changes": {"steps": 9, "lora_rank": 3}}, 409, "lora_rank cannot change"),
-        ({"changes": {"steps": 9, "stepz": 1}}, 409, "did you mean “steps”"),
-        ({"changes": {"steps": "many"}}, 409, "steps"),
-        ({"changes": {"steps": None}}, 409, "steps"),
-        ({"changes": []}, 400, "changes"),
-        ({"step": -1}, 400, "step"),
-        ({"stepp": 4}, 400, "stepp"),
-    ],
+    few(
+        [
+            ({"step": 5, "changes": {"steps": 9}}, 409, "no checkpoint at step 5"),
+            ({"changes": {"steps": 9, "lora_rank": 3}}, 409, "lora_rank cannot change"),
+            ({"changes": {"steps": 9, "stepz": 1}}, 409, "did you mean “steps”"),
+            ({"changes": {"steps": "many"}}, 409, "steps"),
+            ({"changes": {"steps": None}}, 409, "steps"),
+            ({"changes": []}, 400, "changes"),
+            ({"step": -1}, 400, "step"),
+            ({"stepp": 4}, 400, "stepp"),
+        ],
+        3,
+    ),
 )
 def test_what_a_fork_refuses(
     failed: TrainingRun, ask: Ask, body: dict, status: int, said: str
@@ -128,7 +133,8 @@ def test_what_a_fork_refuses(
     assert TrainingRun.objects.count() == 1
 
 
-@pytest.mark.parametrize("name", ["run_cancel", "run_resume", "run_fork"])
+@pytest.mark.more
+@pytest.mark.parametrize("name", few(["run_cancel", "run_resume", "run_fork"], 1))
 def test_nobody_else_steers_it(failed: TrainingRun, ask: Ask, name: str) -> None:
     assert ask(name, failed, project=make_project()).status_code == 404
     assert ask(name, failed, role=Role.REVIEWER).status_code == 403

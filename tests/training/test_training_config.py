@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from apps.training.alarms_field import as_inputs
 from apps.training.child_spec import training_spec
 from apps.training.config_yaml import ConfigError, Head, RunConfig, checked, read, write
 from apps.training.models import TrainingRun
-from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, make_key, override
-from tests.training.test_picks import PASSED, sent
+from tests.amounts import few
+from tests.factories import admin_of, make_key
+from tests.shared import copied, once
+from tests.training.test_picks import PASSED, made_run, sent
 from workers.lib.alarms import TABLE
 from workers.lib.presets import PRESETS, preset_of
 from workers.lib.specs.grpo import BOUNDS_OF_CORRECTION, GrpoConfig
@@ -176,10 +178,14 @@ def test_every_preset_can_be_trained_and_is_recognised() -> None:
     assert BOUNDS_OF_CORRECTION["icepop"] == (0.5, 5.0)
 
 
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[tuple[EvalRun, Path]]:
+    yield from once(request, made_run)
+
+
 @pytest.fixture
-def run(db: None, data_dir: Path, client: Client) -> EvalRun:
-    made = evaluated(frozen_set(demonstration="x"), PASSED, data_dir)
-    override(made.environment)
+def run(kept: tuple[EvalRun, Path], db: None, settings: Any, client: Client) -> EvalRun:
+    made = copied(kept, settings)
     client.force_login(admin_of(made.project))
     return made
 
@@ -196,28 +202,32 @@ def exported(client: Client, made: TrainingRun) -> str:
     ).content.decode()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"preset": "gspo"},
-        {
-            "preset": "rloo",
-            "beta": 0.1,
-            "curriculum": "on",
-            "replay_share": 0.25,
-            "top_p": 0.9,
-            "use_dora": "on",
-        },
-        {
-            "preset": "dapo",
-            "overlong_buffer": 4,
-            "alarms-hacking-action": "warn",
-            "alarms-kl-act": "3",
-            "target_modules": "q_proj, v_proj",
-        },
-        {"more": "warmup_steps: 1\nkl_every: 3\ncorrection_max: 3.5"},
-        {"method": "sft", "lora_dropout": "0.1", "use_rslora": "on", "more": "save_every: 2"},
-    ],
+    few(
+        [
+            {"preset": "gspo"},
+            {
+                "preset": "rloo",
+                "beta": 0.1,
+                "curriculum": "on",
+                "replay_share": 0.25,
+                "top_p": 0.9,
+                "use_dora": "on",
+            },
+            {
+                "preset": "dapo",
+                "overlong_buffer": 4,
+                "alarms-hacking-action": "warn",
+                "alarms-kl-act": "3",
+                "target_modules": "q_proj, v_proj",
+            },
+            {"more": "warmup_steps: 1\nkl_every: 3\ncorrection_max: 3.5"},
+            {"method": "sft", "lora_dropout": "0.1", "use_rslora": "on", "more": "save_every: 2"},
+        ],
+        2,
+    ),
 )
 def test_the_form_and_the_yaml_are_one_thing(
     client: Client, run: EvalRun, changes: dict, monkeypatch: pytest.MonkeyPatch
@@ -241,16 +251,20 @@ def test_the_form_and_the_yaml_are_one_thing(
     assert again.spec["seed"] == made.spec["seed"] and again.parent == made.parent
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("inputs", "said"),
-    [
-        ({"alarms-kl-warn": "9", "alarms-kl-act": "1"}, "would act before it warns"),
-        ({"alarms-truncated-action": "stop"}, "needs a threshold"),
-        ({"alarms-kl-action": "halt"}, "must be one of ignore, warn, pause, stop"),
-        ({"alarms-kl-over": "2.5"}, "not a whole number"),
-        ({"alarms-kl-act": "<b>lots</b>"}, "“&lt;b&gt;lots&lt;/b&gt;” at “kl” is not a number"),
-        ({"alarms-kl-act": "nan"}, "finite"),
-    ],
+    few(
+        [
+            ({"alarms-kl-warn": "9", "alarms-kl-act": "1"}, "would act before it warns"),
+            ({"alarms-truncated-action": "stop"}, "needs a threshold"),
+            ({"alarms-kl-action": "halt"}, "must be one of ignore, warn, pause, stop"),
+            ({"alarms-kl-over": "2.5"}, "not a whole number"),
+            ({"alarms-kl-act": "<b>lots</b>"}, "“&lt;b&gt;lots&lt;/b&gt;” at “kl” is not a number"),
+            ({"alarms-kl-act": "nan"}, "finite"),
+        ],
+        2,
+    ),
 )
 def test_alarms_that_make_no_sense_are_refused_in_the_form(
     client: Client, run: EvalRun, inputs: dict[str, str], said: str

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.amounts import amount
 from tests.workers.conftest import Recorder, tasks, typed
 from workers import dpo
 from workers.lib.errors import SpecError
@@ -112,8 +113,15 @@ def logprob(model: Any, tokenizer: Any, messages: list[dict], answer: str) -> fl
     return float(logprobs.gather(-1, torch.tensor(whole[1:])[:, None])[len(prompt) - 1 :].sum())
 
 
-@pytest.mark.parametrize("loss_type", ["sigmoid", "ipo", "hinge"])
-@pytest.mark.parametrize("from_adapter", [False, True])
+@pytest.mark.more
+@pytest.mark.parametrize(
+    ("from_adapter", "loss_type"),
+    [
+        (False, "sigmoid"),
+        (True, "hinge"),
+        *amount([], [(True, "sigmoid"), (False, "hinge"), (False, "ipo"), (True, "ipo")]),
+    ],
+)
 def test_the_loss_is_the_papers_relative_to_the_model_at_the_start(
     from_adapter: bool,
     loss_type: str,
@@ -163,7 +171,8 @@ def test_the_loss_is_the_papers_relative_to_the_model_at_the_start(
         )
 
 
-@pytest.mark.parametrize("from_adapter", [False, True])
+@pytest.mark.more
+@pytest.mark.parametrize("from_adapter", amount([True], [False, True]))
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     from_adapter: bool,
     make_spec: Callable[..., dict],
@@ -253,7 +262,8 @@ LOSSES = get_args(get_type_hints(DpoConfig)["loss_type"])
 SETTINGS = {"beta": 0.3, "label_smoothing": 0.2, "learning_rate": 2e-3}
 
 
-@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.more
+@pytest.mark.parametrize("loss_type", amount(("sigmoid", "robust"), LOSSES))
 def test_a_setting_is_obeyed_by_the_loss_or_refused(
     loss_type: str, make_spec: Callable[..., dict], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.amounts import amount
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
@@ -83,8 +84,13 @@ def test_logprobs_are_those_of_the_plain_model(
             assert output.logprobs == pytest.approx(expected, abs=CLOSE)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
-    "options", [None, {}, {"use_dora": True}, {"target_modules": ["q_proj", "down_proj"]}]
+    "options",
+    [
+        {"target_modules": ["q_proj", "down_proj"]},
+        *amount([], [None, {}, {"use_dora": True}]),
+    ],
 )
 def test_packed_weights_with_the_adapter_merged_say_the_same(
     options: dict | None, tiny_model: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.amounts import few
 from workers.lib.prefixes import Tree
 from workers.ml import flex
 from workers.ml.attention import Segment, tree_attention
@@ -35,8 +36,9 @@ def segments(seed: int, length: int, cut: int) -> tuple[Segment, list[Segment], 
     return made[2], made[:2], (tokens.numbers <= asked) & (asked < tokens.ends)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
-    ("seed", "length", "cut"), [(0, 3, 2), (1, 60, 40), (2, 200, 130), (3, 300, 0)]
+    ("seed", "length", "cut"), few([(0, 3, 2), (1, 60, 40), (2, 200, 130), (3, 300, 0)], 2)
 )
 def test_it_attends_as_blocks_do(seed: int, length: int, cut: int) -> None:
     torch.manual_seed(seed)

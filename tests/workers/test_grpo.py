@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests import warm
+from tests.amounts import amount
 from tests.workers.conftest import Recorder, typed
 from workers import grpo
 from workers.lib.alarms import Watchman
@@ -346,7 +347,19 @@ TOKENS_AT_ONCE = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+FEW_CASES = (
+    "gspo with KL",
+    "dapo with KL, two conversations and one",
+    "dapo with KL, attention in chunks",
+    "rloo",
+    "dapo, TIS of sequences",
+    "grpo, MIS",
+    "dapo, DoRA",
+)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", amount(FEW_CASES, tuple(CASES)))
 def test_loss_and_gradients_are_those_of_trl(
     name: str,
     adapter: Path,
@@ -512,11 +525,12 @@ def test_dynamic_sampling_replaces_groups_without_spread_by_other_tasks(
     assert [len(ids) for ids, _ in drawn] == [2, 2, 2]  # all are flat: until no task is left
 
 
+@pytest.mark.more
 def test_the_update_is_as_large_however_many_groups_are_flat(
     make_spec: Callable[..., dict], events: Recorder, adapter: Path
 ) -> None:
     """One group that differs alone, and beside two that do not: the same gradient, by any loss."""
-    for loss_type in ("grpo", "dapo", "dr_grpo", "gspo", "rloo"):
+    for loss_type in amount(("dapo", "gspo"), ("grpo", "dapo", "dr_grpo", "gspo", "rloo")):
         gradients = []
         for rewards in ([SPREAD[0]], [SPREAD[0], [0.5] * 4, [1.0] * 4]):
             spec = make_spec(
@@ -767,14 +781,15 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("options", DRAWS.values(), ids=DRAWS)
+@pytest.mark.more
+@pytest.mark.parametrize("options", amount(["drawn"], [*DRAWS]))
 def test_a_resumed_run_is_the_same_as_an_unbroken_one(
-    options: dict, run_spec: Callable[..., dict], tmp_path: Path
+    options: str, run_spec: Callable[..., dict], tmp_path: Path
 ) -> None:
     """Bit for bit, the curves and the weights."""
     whole, rest = Recorder(tmp_path / "whole.jsonl"), Recorder(tmp_path / "rest.jsonl")
     spec = run_spec(out_dir=str(tmp_path / "whole"), success_rates={"task-1234": 0.5})
-    spec["config"] |= options
+    spec["config"] |= DRAWS[options]
     main(spec, whole, StopFlag())
     resume = tmp_path / "whole" / "checkpoint-1"
     main(spec | {"out_dir": str(tmp_path / "rest"), "resume_from": str(resume)}, rest, StopFlag())
@@ -788,7 +803,10 @@ def test_a_resumed_run_is_the_same_as_an_unbroken_one(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("where", ["a generation", "an update", "the second update of a batch"])
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "where", ["an update", *amount([], ["a generation", "the second update of a batch"])]
+)
 def test_interrupted_in_the_middle_is_uninterrupted_in_the_end(
     where: str, run_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -870,7 +888,8 @@ class StopAfter(StopFlag):
         super().check()
 
 
-@pytest.mark.parametrize("looks", [1, 2, 4, 5, 7, 9])
+@pytest.mark.more
+@pytest.mark.parametrize("looks", amount([2, 7], [1, 2, 4, 5, 7, 9]))
 def test_a_stop_anywhere_leaves_a_checkpoint_from_which_all_goes_on(
     looks: int, run_spec: Callable[..., dict], tmp_path: Path
 ) -> None:
@@ -894,7 +913,8 @@ WRONG_AND_PAID = {
 }
 
 
-@pytest.mark.parametrize("action", ["stop", "pause", "warn", "ignore"])
+@pytest.mark.more
+@pytest.mark.parametrize("action", amount(["stop", "warn"], ["stop", "pause", "warn", "ignore"]))
 def test_a_run_whose_policy_climbs_a_hole_does_what_the_alarm_says(
     action: str, run_spec: Callable[..., dict], events: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -937,7 +957,8 @@ def test_a_run_whose_policy_climbs_a_hole_does_what_the_alarm_says(
     assert metrics_of(events)[3, "watch/best_wrong"] == 1.0
 
 
-@pytest.mark.parametrize("updates", [1, 2])
+@pytest.mark.more
+@pytest.mark.parametrize("updates", amount([2], [1, 2]))
 def test_an_explosion_is_stopped_and_the_step_that_would_have_written_nan_is_not_applied(
     updates: int, run_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from tests.amounts import amount
 from tests.workers.conftest import Recorder, make_tiny_model, typed
 from workers import grpo
 from workers.lib import environments
@@ -270,6 +271,7 @@ def second_turn(events: Recorder) -> list[float]:
     return [sum(values) / len(values) for _, values in sorted(found.items())]
 
 
+@pytest.mark.proof
 def test_only_advantages_per_turn_tell_a_turn_from_the_luck_of_another(
     talk: Callable[..., dict], tmp_path: Path
 ) -> None:
@@ -334,7 +336,8 @@ def test_advantages_per_turn_need_rewards_per_turn(
         trainer_of(talk({"advantages": "turn"}), events)
 
 
-@pytest.mark.parametrize("loss", ["grpo", "gspo", "rloo"])
+@pytest.mark.more
+@pytest.mark.parametrize("loss", amount(["gspo"], ["grpo", "gspo", "rloo"]))
 def test_an_episode_that_fell_apart_is_one_completion(
     loss: str, talk: Callable[..., dict], events: Recorder, forgetful_model: Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.amounts import amount
 from workers.lib.specs.training import Lora
 from workers.ml import products
 from workers.ml.lean import _Gated, _Lora, keep_less
@@ -107,9 +108,16 @@ OPTIONS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("smallest", [1, products.SMALLEST], ids=["oneDNN", "MKL"])
+@pytest.mark.parametrize(
+    ("smallest", "training"),
+    [
+        (1, True),
+        (products.SMALLEST, False),
+        *amount([], [(1, False), (products.SMALLEST, True)]),
+    ],
+)
 def test_a_model_with_an_adapter_computes_the_same(
     name: str, training: bool, smallest: int, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.amounts import few
 from tests.workers.conftest import Recorder, typed
 from workers import dpo, measure_training
 from workers.lib.chat_tokens import ChatTokens, Conversation
@@ -94,7 +95,8 @@ def test_sft_in_smaller_parts_has_the_same_gradient(tiny_model: Path, smaller: d
     torch.testing.assert_close(gradients(**smaller), gradients(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("smaller", [{"micro_batch": 1}, {"gradient_checkpointing": True}])
+@pytest.mark.more
+@pytest.mark.parametrize("smaller", few([{"micro_batch": 1}, {"gradient_checkpointing": True}], 1))
 def test_dpo_in_smaller_parts_makes_the_same_adapter(
     make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, smaller: dict
 ) -> None:

@@ -13,6 +13,7 @@ import torch
 from msgspec import structs
 from safetensors.torch import load_file
 
+from tests.amounts import amount
 from tests.workers import test_best_of_n, test_dpo, test_kto, test_on_policy, test_reward_model
 from tests.workers import test_sft as sft_tests
 from tests.workers.conftest import Recorder, typed
@@ -176,15 +177,16 @@ def learned(
 SHARED = COMMON.keys() - {"lora_dropout", "use_dora", "max_grad_norm"}
 
 
-@pytest.mark.parametrize(
-    ("method", "name"),
-    [
-        (method, name)
-        for method in FLIPS
-        for name in COMMON | FLIPS[method]
-        if method in ("sft", "grpo") or name not in SHARED
-    ],
-)
+READ = [
+    (method, name)
+    for method in FLIPS
+    for name in COMMON | FLIPS[method]
+    if method in ("sft", "grpo") or name not in SHARED
+]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("method", "name"), READ[:: amount(6, 1)])
 def test_a_setting_changes_what_is_learned_or_is_refused(
     method: str, name: str, make_spec: Callable[..., dict], tmp_path: Path, known: dict
 ) -> None:

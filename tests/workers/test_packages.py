@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import pytest
 
 import flywheel_sdk
+from tests.amounts import few
 from workers.lib.environments import load
 from workers.lib.environments.packages import checking, config_of, discovery, runners
 from workers.lib.environments.packages.checking import Checked, check
@@ -608,7 +609,8 @@ def test_a_mistake_of_all_tasks_is_shown_for_some(tmp_path: Path) -> None:
     assert warnings[-1] == "Doing nothing succeeds at 25 more tasks."
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.more
+@pytest.mark.parametrize("name", few([*BROKEN], 16))
 def test_what_is_wrong_with_a_package_is_said_with_what_to_do(tmp_path: Path, name: str) -> None:
     code, sentence = BROKEN[name]
     checked = check(found_of(tmp_path, code))

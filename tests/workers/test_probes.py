@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.amounts import few
 from workers.lib import probes
 from workers.lib.probes import Options, Report, Scorer, promises_of
 from workers.lib.probes.cases import called, case_of
@@ -220,20 +221,24 @@ GATED = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("spec", "tasks"),
-    [
-        ({"kind": "tool_call"}, SINGLE),
-        ({"kind": "calls"}, SINGLE + SEVERAL + NOTHING),
-        ({"kind": "calls", "whole_floats": True, "dates": True}, SINGLE + SEVERAL + NOTHING),
-        ({"kind": "calls", "partial": False}, SINGLE + SEVERAL),
-        ({"kind": "exact"}, WORDS),
-        ({"kind": "number"}, NUMBERS),
-        ({"kind": "number", "answer_in": "boxed"}, NUMBERS),
-        ({"kind": "math"}, NUMBERS),
-        (GATED, SINGLE + SEVERAL),
-        ({"kind": "expected"}, SINGLE + SEVERAL + NOTHING + WORDS),
-    ],
+    few(
+        [
+            ({"kind": "tool_call"}, SINGLE),
+            ({"kind": "calls"}, SINGLE + SEVERAL + NOTHING),
+            ({"kind": "calls", "whole_floats": True, "dates": True}, SINGLE + SEVERAL + NOTHING),
+            ({"kind": "calls", "partial": False}, SINGLE + SEVERAL),
+            ({"kind": "exact"}, WORDS),
+            ({"kind": "number"}, NUMBERS),
+            ({"kind": "number", "answer_in": "boxed"}, NUMBERS),
+            ({"kind": "math"}, NUMBERS),
+            (GATED, SINGLE + SEVERAL),
+            ({"kind": "expected"}, SINGLE + SEVERAL + NOTHING + WORDS),
+        ],
+        4,
+    ),
     ids=lambda value: value.get("kind") if isinstance(value, dict) else "",
 )
 def test_it_is_quiet_on_good_verifiers(spec: dict, tasks: list[dict]) -> None:

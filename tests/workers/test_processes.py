@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests import warm
+from tests.amounts import amount
 from tests.registry.model_server import chat, serving
 from tests.workers import in_parts
 from tests.workers.conftest import Recorder, tasks, typed
@@ -240,6 +241,10 @@ OF_METHOD: dict[str, dict[str, Any]] = {
 }
 
 
+METHODS = amount(("sft", "dpo", "best_of_n"), tuple(OF_METHOD))
+SHARDED = amount(("sft",), ("sft", "dpo", "kto", "reward_model"))
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
     """The folder of runs METHOD and METHOD-shard (two processes), RUN-again (from its first
@@ -261,15 +266,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
             **more,
         )
 
-    two = [
-        one for method in OF_METHOD for one in (run(method), run(f"{method}-again", after=method))
-    ]
+    two = [one for method in METHODS for one in (run(method), run(f"{method}-again", after=method))]
     two += [
         run("dpo-stop", ending="stop"),
         run("dpo-rest", after="dpo-stop"),
         run("sft-fail", ending="fail"),
     ]
-    two += [run(f"{method}-shard") for method in OF_METHOD if method != "best_of_n"]
+    two += [run(f"{method}-shard") for method in SHARDED]
     two += [run("sft-shard-again", after="sft-shard")]
     with serving({("POST", "/v1/chat/completions"): taught}) as server:
         at = {"kind": "openai", "base_url": server.base, "allow_private": True}
@@ -297,7 +300,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
             json.dumps([json.loads(body)["model"] for *_, body in server.asked])
         )
     assert status == 0, said
-    for method in OF_METHOD:
+    for method in METHODS:
         assert (
             in_parts.run(of_method(folder, tiny_model, f"{method}-one", method, processes=1))
             == "done"
@@ -351,9 +354,8 @@ def of_run(folder: Path, name: str) -> dict[tuple[int, str], float]:
     )
 
 
-@pytest.mark.parametrize(
-    "run", [*OF_METHOD, "sft-shard", "dpo-shard", "kto-shard", "reward_model-shard"]
-)
+@pytest.mark.more
+@pytest.mark.parametrize("run", [*METHODS, *(f"{method}-shard" for method in SHARDED)])
 def test_rows_are_learned_from_in_two_processes_as_in_one(run: str, runs: Path) -> None:
     """The reported metrics are those of the whole batch, KTO's KL among them; checkpoints are
     written once. Sharded, each holds half of the base's layers."""
@@ -380,7 +382,8 @@ def test_rows_are_learned_from_in_two_processes_as_in_one(run: str, runs: Path) 
         ]
 
 
-@pytest.mark.parametrize("method", [*OF_METHOD, "sft-shard"])
+@pytest.mark.more
+@pytest.mark.parametrize("method", [*METHODS, "sft-shard"])
 def test_rows_are_learned_from_in_two_processes_after_a_checkpoint_to_the_last_bit(
     method: str, runs: Path
 ) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from apps.core.runner import command
+from tests import warm
+from tests.amounts import amount
 from tests.forms import as_read, form_of
 from workers.lib import memory
 from workers.lib.errors import JobError, SpecError, sentence
@@ -279,7 +281,17 @@ def test_an_error_is_told_in_one_event_with_its_traceback(
         "error",
         "The model folder /m is missing.",
     )
-    assert "Traceback" in event["traceback"]
+    assert "Traceback" in event["traceback"] and not event["cause"]
+
+
+def test_where_the_memory_ran_out_the_event_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def program(spec: dict, events: Emitter, stop: StopFlag) -> None:
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    status, [event] = ended(monkeypatch, tmp_path, program)
+    assert (status, event["type"], event["cause"]) == (1, "error", "memory")
 
 
 def test_sigterm_ends_the_program_where_it_checks(
@@ -311,27 +323,36 @@ def test_the_garbage_collector_is_put_off_only_while_a_program_imports() -> None
         assert done.stdout.strip() == said, done.stderr
 
 
-def test_every_program_runs_by_hand_and_says_what_is_wrong(tmp_path: Path) -> None:
-    """As `python -m workers.KIND spec.json`, in one process: torch takes 5 CPU seconds to load."""
-    lacks = {"evaluate": "model", "sft": "out_dir", "grpo": "out_dir"}
+def cold(arguments: list[str], **options: Any) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-m", *arguments], **options)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    ("kind", "lacks"), [("evaluate", "model"), ("sft", "out_dir"), ("grpo", "out_dir")]
+)
+def test_every_program_runs_by_hand_and_says_what_is_wrong(
+    kind: str, lacks: str, tmp_path: Path
+) -> None:
+    """In the proof it loads torch by itself, for 5 CPU s."""
     path = tmp_path / "spec.json"
     path.write_text("{}")
-    program = (
-        "import runpy, sys\n"
-        f"for kind in {[*lacks]}:\n"
-        f"    sys.argv = [kind, {str(path)!r}]\n"
-        "    try: runpy.run_module(f'workers.{kind}', run_name='__main__')\n"
-        "    except SystemExit as end: assert end.code == 2, end.code\n"
-        "    else: raise AssertionError(kind)"
+    program = amount(warm.Program, cold)(
+        [f"workers.{kind}", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"FLYWHEEL_EVENTS_FD": ""},
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0 and "Traceback" not in done.stdout + done.stderr, done.stderr
-    sentences = [f"“{field}” is missing." for field in lacks.values()]
-    assert done.stderr.splitlines()[-3:] == sentences
-    events = [json.loads(line) for line in done.stdout.splitlines()[-3:]]
-    assert [(event["type"], event["seq"], event["message"]) for event in events] == [
-        ("error", 1, sentence) for sentence in sentences
-    ]
+    written, errors = program.communicate()
+    assert program.returncode == 2 and "Traceback" not in written + errors, errors
+    assert errors.splitlines()[-1] == f"“{lacks}” is missing."
+    [event] = map(json.loads, written.splitlines())
+    assert (event["type"], event["seq"], event["message"]) == (
+        "error",
+        1,
+        f"“{lacks}” is missing.",
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests import warm
+from tests.amounts import amount
 from tests.workers.conftest import Recorder, tasks, typed
 from tests.workers.test_dpo import an_adapter, pairs
 from workers import reward_model
+from workers.lib import framed
 from workers.lib.errors import JobError, SpecError
 from workers.lib.folder_digest import folder_digest
 from workers.lib.program import StopFlag
@@ -166,7 +170,8 @@ def test_it_starts_from_the_adapter_of_a_policy(tiny_model: Path, tmp_path: Path
     ]
 
 
-@pytest.mark.parametrize("from_adapter", [False, True])
+@pytest.mark.more
+@pytest.mark.parametrize("from_adapter", amount([True], [False, True]))
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     from_adapter: bool,
     make_spec: Callable[..., dict],
@@ -210,7 +215,21 @@ def conversation(row: dict, answer: str) -> dict:
     return {"messages": [*row["messages"], {"role": "assistant", "content": answer}], "tools": []}
 
 
-def test_its_process_scores_what_many_threads_ask(trained: RewardModelFolder) -> None:
+class Warm:
+    """In place of `subprocess`: what it starts has torch loaded."""
+
+    PIPE, DEVNULL = subprocess.PIPE, subprocess.DEVNULL
+
+    @staticmethod
+    def Popen(command: list[str], **options: Any) -> subprocess.Popen:
+        return warm.Program(command[2:], **options)
+
+
+@pytest.mark.more
+def test_its_process_scores_what_many_threads_ask(
+    trained: RewardModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framed, "subprocess", amount(Warm, subprocess))
     scorer = RewardScorer(trained)
     try:
         with ThreadPoolExecutor(8) as pool:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.amounts import amount
 from tests.registry.model_server import HANG, ModelServer
 from tests.workers.conftest import Recorder, make_tiny_model, typed
 from tests.workers.tiny_vllm import TinyVllm, tiny_vllm
@@ -348,8 +349,13 @@ def test_a_server_of_another_base_does_not_start_a_run(
     assert not metrics(events)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
-    "sampling", [{"temperature": 0.5}, {"top_p": 0.7}, {"temperature": 0.8, "top_p": 0.9}]
+    "sampling",
+    [
+        {"temperature": 0.8, "top_p": 0.9},
+        *amount([], [{"temperature": 0.5}, {"top_p": 0.7}]),
+    ],
 )
 def test_log_probabilities_of_another_distribution_than_was_sampled_are_found_out(
     sampling: dict, spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
@@ -391,15 +397,21 @@ def with_short_logprobs(answer: dict) -> tuple[int, dict]:
     return 200, answer
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         (lambda found: (500, b"boom"), "gave no answer in 4 tries"),
-        (lambda found: (200, {"choices": []}), "something that is not a completion"),
         (lambda found: HANG, "gave no answer within 0.5 s"),
-        (lambda found: (404, {"error": "no such model"}), "has no model"),
-        (without_ids, "returned no token ids"),
-        (with_short_logprobs, "log-probabilities for"),
+        *amount(
+            [],
+            [
+                (lambda found: (200, {"choices": []}), "something that is not a completion"),
+                (lambda found: (404, {"error": "no such model"}), "has no model"),
+                (without_ids, "returned no token ids"),
+                (with_short_logprobs, "log-probabilities for"),
+            ],
+        ),
     ],
 )
 def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_resume_goes_on(

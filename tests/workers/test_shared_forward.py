@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 
+from tests.amounts import amount
 from workers.lib.prefixes import Tree
 from workers.lib.specs.training import Lora
 from workers.ml import tree
@@ -105,9 +106,11 @@ CASES = [
 ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("kind", "config"), CASES)
-@pytest.mark.parametrize("from_adapter", [False, True])
-@pytest.mark.parametrize("part", [6, 256])
+@pytest.mark.parametrize(
+    ("from_adapter", "part"), [(True, 6), *amount([], [(False, 6), (False, 256), (True, 256)])]
+)
 def test_loss_gradients_and_metrics_are_those_of_stock_trl(
     kind: str,
     config: dict,

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.amounts import amount
 from tests.registry.model_server import HANG, ModelServer, chat, serving
 from tests.workers.conftest import Recorder, typed
 from tests.workers.test_dpo import an_adapter
@@ -127,27 +128,28 @@ def with_nan(answer: dict) -> tuple[int, dict]:
     return 200, answer
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (lambda found: (500, b"boom"), "teacher’s server at .* gave no answer in 3 tries"),
-        (
-            lambda found: (200, {"error": {"message": "CUDA out of memory"}}),
-            "answered with an error: CUDA out of memory",
-        ),
-        (lambda found: (404, {"error": "no such model"}), "has no model “base”"),
-        (
-            lambda found: (200, found | {"model": "qwen"}),
-            "answered as “qwen” when “base” was asked",
-        ),
-        (
-            lambda found: (400, {"error": {"message": "maximum context length is 8"}}),
-            "must be able to read a whole episode",
-        ),
-        (without_logprobs, r"no log-probabilities of a text .* a teacher on a server needs vLLM"),
-        (with_nan, "its weights may hold NaN"),
-    ],
-)
+LOST: list[tuple[Any, str]] = [
+    (lambda found: (500, b"boom"), "teacher’s server at .* gave no answer in 3 tries"),
+    (without_logprobs, r"no log-probabilities of a text .* a teacher on a server needs vLLM"),
+    (
+        lambda found: (200, {"error": {"message": "CUDA out of memory"}}),
+        "answered with an error: CUDA out of memory",
+    ),
+    (lambda found: (404, {"error": "no such model"}), "has no model “base”"),
+    (
+        lambda found: (200, found | {"model": "qwen"}),
+        "answered as “qwen” when “base” was asked",
+    ),
+    (
+        lambda found: (400, {"error": {"message": "maximum context length is 8"}}),
+        "must be able to read a whole episode",
+    ),
+    (with_nan, "its weights may hold NaN"),
+]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("answer", "said"), LOST[: amount(2, len(LOST))])
 def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_resume_goes_on(
     answer: Any,
     said: str,

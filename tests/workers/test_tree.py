@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.amounts import amount
 from workers.lib.errors import JobError
 from workers.lib.prefixes import Tree
 from workers.ml import attention, losses, tree
@@ -147,8 +148,11 @@ SHARED_ANSWER = [
 
 
 @pytest.mark.parametrize("key", TOLERANCES, ids=str)
+@pytest.mark.more
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=amount(8, 40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(rows=row_sets(), part=st.sampled_from([1, 4, 9, 1000]), block=st.sampled_from([1, 3, 64]))
 @example(rows=SHARED_ANSWER, part=1, block=1)

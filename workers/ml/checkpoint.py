@@ -124,6 +124,7 @@ def _write_adapter(model: Any, new: Path) -> None:
     """Write the trained adapter, without the frozen one that KL may be measured from, and without
     the base's embeddings, which PEFT would add if the output layer is trained.
     """
+    model.create_or_update_model_card = lambda folder: None  # an empty one, slow to make
     model.save_pretrained(
         new, safe_serialization=True, selected_adapters=["default"], save_embedding_layers=False
     )
@@ -135,8 +136,6 @@ def _beside(folder: Path, write: Any) -> Path:
     new.mkdir(parents=True)
     try:
         write(new)
-        for readme in new.glob("README.md"):  # PEFT's empty model card
-            readme.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
     finally:
