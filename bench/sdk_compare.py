@@ -1,0 +1,268 @@
+"""Whether a stored run is what the provider was asked and said: every message, call, token and
+cent. What differs is `wrong`, and `not sent` where nothing of it is in the telemetry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from apps.trajectories.costs import cost_of_run
+from apps.trajectories.schema import parse_row
+from bench.sdk_dialects import Call, Json, Message
+from bench.sdk_provider import Played
+from bench.sdk_scenarios import OUTAGE, RAISED, SCENARIOS
+from workers.lib.prices import Price, list_price
+
+# USD for a million tokens of input, cached input and output, as the providers' pages say.
+PRICES = {
+    "gpt-5-mini": (0.25, 0.025, 2.0),
+    "claude-sonnet-4-5": (3.0, 0.3, 15.0),
+    "gemini-2.5-flash": (0.3, 0.03, 2.5),
+    "mistral-large": (0.5, 0.5, 1.5),
+}
+
+
+def differences(played: Played, rows: list[Json], sent: Telemetry) -> list[str]:
+    """What is not as it was, each in a word or two; "…: not sent" where the SDK leaves it out."""
+    if played.problems:
+        return [f"the program: {played.problems[0]}"]
+    if not played.exchanges:
+        return ["the program asked nothing"]
+    if not rows:
+        return ["no run"] if sent.size else ["nothing sent"]
+    if len(rows) > 1:
+        return [f"{len(rows)} runs"]
+    truth, row = Truth(played), Stored(rows[0])
+    return [f"{name}{sent.verdict(traces)}" for name, traces in _different(truth, row)]
+
+
+class Truth:
+    """What was asked and said."""
+
+    def __init__(self, played: Played) -> None:
+        self.scenario = SCENARIOS[played.name]
+        self.answers = played.answers
+        self.failed = any(exchange.answer is None for exchange in played.exchanges)
+        requests = [exchange.request for exchange in played.exchanges]
+        told = [message for request in requests for message in request.messages]
+        self.systems = _once(said.text for said in told if said.role == "system")
+        users = [
+            [said.text for said in request.messages if said.role == "user"] for request in requests
+        ]
+        self.users = max(users, key=len)
+        results = {said.call_id: said.text for said in told if said.role == "tool"}
+        self.results = results if "" not in results else {}
+        self.texts = [answer.text for answer in self.answers if answer.text]
+        self.calls = [call for answer in self.answers for call in answer.calls]
+        self.tools: Json = {}
+        for request in requests:
+            self.tools |= request.tools
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        used = [answer.usage for answer in self.answers]
+        return {
+            "input": sum(usage.input for usage in used),
+            "output": sum(usage.output for usage in used),
+            "cached": sum(usage.cached for usage in used),
+            "reasoning": sum(usage.reasoning for usage in used),
+        }
+
+    @property
+    def cost(self) -> float | None:
+        total = 0.0
+        for answer in self.answers:
+            price = next((PRICES[name] for name in PRICES if answer.model.startswith(name)), None)
+            if price is None:
+                return None
+            usage, (fresh, cached, out) = answer.usage, price
+            total += (usage.input - usage.cached) * fresh + usage.cached * cached
+            total += usage.output * out
+        return total / 1e6
+
+
+class Stored:
+    """A row as the server's assembly makes it."""
+
+    def __init__(self, row: Json) -> None:
+        self.row, self.parsed = row, parse_row(row)
+        self.messages = [_message(said) for said in row["messages"]]
+        self.tools = {
+            tool["function"]["name"]: tool["function"].get("parameters") or {}
+            for tool in row["tools"]
+        }
+
+    def texts(self, *roles: str) -> list[str]:
+        return [said.text for said in self.messages if said.role in roles and said.text]
+
+    @property
+    def calls(self) -> list[Call]:
+        return [call for said in self.messages for call in said.calls]
+
+    @property
+    def results(self) -> dict[str, str]:
+        return {said.call_id: said.text for said in self.messages if said.role == "tool"}
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        used = self.parsed.used
+        return {
+            "input": used.input_tokens or 0,
+            "output": used.output_tokens or 0,
+            "cached": used.cache_read_tokens or 0,
+            "reasoning": used.reasoning_tokens or 0,
+        }
+
+
+def _message(said: Json) -> Message:
+    content = said.get("content")
+    if isinstance(content, list):
+        texts = (part for part in content if part.get("type", "text") == "text")
+        content = "".join(str(part.get("text") or "") for part in texts)
+    calls = [
+        Call(call.get("id") or "", call["function"]["name"], _loaded(call["function"]["arguments"]))
+        for call in said.get("tool_calls") or ()
+    ]
+    return Message(said["role"], content or "", calls, said.get("tool_call_id") or "")
+
+
+def _loaded(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
+def _price_of(
+    names: tuple[str, ...], provider: str, at: datetime | None, tier: str
+) -> Price | None:
+    prices = (list_price(name, provider=provider, at=at, service_tier=tier) for name in names)
+    return next((price for price in prices if price is not None), None)
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(text.strip() for text in texts))
+
+
+Difference = tuple[str, list[str]]  # what differs, and what would be in telemetry that says it
+
+
+def _different(truth: Truth, row: Stored) -> list[Difference]:
+    return [
+        *_messages(truth, row),
+        *_calls(truth, row),
+        *_counts(truth, row),
+        *_ending(truth, row),
+    ]
+
+
+def _messages(truth: Truth, row: Stored) -> list[Difference]:
+    found: list[Difference] = []
+    systems = "\n".join(row.texts("system", "developer"))
+    if lacking := [text for text in truth.systems if text not in systems]:
+        found.append(("system prompt", lacking))
+    users = row.texts("user")
+    if [text.strip() for text in users] != [text.strip() for text in truth.users]:
+        name = "question" if len(users) == len(truth.users) else f"{len(users)} user messages"
+        found.append((name, truth.users))
+    said = row.texts("assistant")
+    if [text.strip() for text in said] != [text.strip() for text in truth.texts]:
+        is_more = len(said) > len(truth.texts)
+        found.append(("an answer twice", [""]) if is_more else ("answer", truth.texts))
+    thoughts = [answer.thought for answer in truth.answers if answer.thought]
+    whole = json.dumps(row.row["messages"], ensure_ascii=False)
+    if lacking := [thought for thought in thoughts if thought not in whole]:
+        found.append(("reasoning text", lacking))
+    return found
+
+
+def _calls(truth: Truth, row: Stored) -> list[Difference]:
+    """Calls in order, with their arguments and ids, and a reply to each after it."""
+    found: list[Difference] = []
+    said = [(call.name, call.arguments) for call in truth.calls]
+    stored = [(call.name, call.arguments) for call in row.calls]
+    if stored != said:
+        lacking = [str(value) for call in truth.calls for value in call.arguments.values()]
+        found.append((f"{len(stored)} of {len(said)} calls" if stored else "calls", lacking))
+        return found
+    ids = [call.id for call in truth.calls]
+    if all(ids) and [call.id for call in row.calls] != ids:
+        found.append(("ids of calls", ids))
+    results, wanted = row.results, truth.results
+    named = {
+        real.id: results.get(kept.id, "") for real, kept in zip(truth.calls, row.calls, strict=True)
+    }
+    if lacking := [
+        text for name, text in wanted.items() if name in named and named[name].strip() != text
+    ]:
+        found.append(("results", lacking))
+    called: set[str] = set()
+    for message in row.messages:
+        if message.role == "tool" and message.call_id not in called:
+            found.append(("a reply before its call", [""]))
+        called |= {call.id for call in message.calls}
+    if lacking := [
+        name
+        for name, schema in truth.tools.items()
+        if set((row.tools.get(name) or {}).get("properties") or ())
+        != set(schema.get("properties") or ())
+    ]:
+        found.append(("tool definitions", [f"{lacking[0]}", '"properties"']))
+    return found
+
+
+def _counts(truth: Truth, row: Stored) -> list[Difference]:
+    found: list[Difference] = []
+    stored = row.tokens
+    for name, count in truth.tokens.items():
+        if stored[name] != count:
+            parts = [str(getattr(answer.usage, name)) for answer in truth.answers]
+            found.append((f"{name} tokens", [part for part in parts if part != "0"]))
+    if found:
+        return found
+    cost = cost_of_run(row.parsed, _price_of).usd
+    if truth.cost and (cost is None or abs(cost - truth.cost) > 5e-7):
+        found.append((f"cost {cost} for {truth.cost:.6f}", [""]))
+    asked = {answer.model for answer in truth.answers}
+    if asked and row.row["model"] not in asked:
+        found.append(("model", sorted(asked)))
+    return found
+
+
+def _ending(truth: Truth, row: Stored) -> list[Difference]:
+    outcome = row.row["outcome"]
+    is_failure = outcome["status"] == "failure"
+    if truth.failed:
+        if not is_failure:
+            return [("failure", ["rror"])]
+        said = json.dumps(outcome) + json.dumps(row.row["metadata"].get("errors") or "")
+        return [] if OUTAGE in said else [("reason of the failure", [OUTAGE])]
+    raised = truth.scenario.city == "Atlantis"
+    if is_failure and not raised:
+        return [("failed, it is said", [""])]
+    if raised and RAISED not in json.dumps([row.row["messages"], outcome, row.row["metadata"]]):
+        return [("the tool's error", [RAISED])]
+    return []
+
+
+class Telemetry:
+    """What an SDK sent of a scenario, as text in which words can be looked for."""
+
+    def __init__(self, spans: list, logs: list) -> None:
+        self.size = len(spans)
+        self.text = "".join(map(_plain, (str(item) for item in [*spans, *logs])))
+
+    def verdict(self, traces: list[str]) -> str:
+        """Nothing where each trace is there: then what was made of it is wrong."""
+        lacking = [trace for trace in traces if _plain(trace) not in self.text]
+        return " not sent" if lacking else ""
+
+
+def _plain(text: str) -> str:
+    """Letters and digits alone, for words may be JSON in JSON."""
+    for escaped, letter in (("\\u00b0", "°"), ("\\n", " ")):
+        text = text.replace(escaped, letter)
+    return "".join(filter(str.isalnum, text))
