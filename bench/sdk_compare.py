@@ -5,7 +5,6 @@ cent. What differs is `wrong`, and `not sent` where nothing of it is in the tele
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +20,6 @@ PRICES = {
     "gpt-5-mini": (0.25, 0.025, 2.0),
     "claude-sonnet-4-5": (3.0, 0.3, 15.0),
     "gemini-2.5-flash": (0.3, 0.03, 2.5),
-    "mistral-large": (0.5, 0.5, 1.5),
 }
 
 
@@ -48,7 +46,8 @@ class Truth:
         self.failed = any(exchange.answer is None for exchange in played.exchanges)
         requests = [exchange.request for exchange in played.exchanges]
         told = [message for request in requests for message in request.messages]
-        self.systems = _once(said.text for said in told if said.role == "system")
+        begins = requests[0].messages  # another agent's prompt comes later
+        self.systems = [said.text.strip() for said in begins if said.role == "system"]
         users = [
             [said.text for said in request.messages if said.role == "user"] for request in requests
         ]
@@ -60,6 +59,11 @@ class Truth:
         self.tools: Json = {}
         for request in requests:
             self.tools |= request.tools
+
+    @property
+    def is_of_several(self) -> bool:
+        """Whether two agents speak: each has a history of its own, or they share one."""
+        return len(self.scenario.turns) > 2
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -90,6 +94,10 @@ class Stored:
     def __init__(self, row: Json) -> None:
         self.row, self.parsed = row, parse_row(row)
         self.messages = [_message(said) for said in row["messages"]]
+        beside = row["metadata"].get("threads") or ()
+        self.messages += [  # of agents that are tools
+            _message(said) for thread in beside for said in thread.get("messages") or ()
+        ]
         self.tools = {
             tool["function"]["name"]: tool["function"].get("parameters") or {}
             for tool in row["tools"]
@@ -143,8 +151,16 @@ def _price_of(
     return next((price for price in prices if price is not None), None)
 
 
-def _once(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(text.strip() for text in texts))
+def _words(result: str) -> str:
+    """A result that a provider wants as an object is one, or its only member."""
+    found = _loaded(result)
+    if isinstance(found, dict) and len(found) == 1:
+        found = next(iter(found.values()))
+    return found.strip() if isinstance(found, str) else json.dumps(found)
+
+
+def _sorted(calls: list) -> list[str]:
+    return sorted(map(repr, calls))
 
 
 Difference = tuple[str, list[str]]  # what differs, and what would be in telemetry that says it
@@ -165,11 +181,17 @@ def _messages(truth: Truth, row: Stored) -> list[Difference]:
     if lacking := [text for text in truth.systems if text not in systems]:
         found.append(("system prompt", lacking))
     users = row.texts("user")
-    if [text.strip() for text in users] != [text.strip() for text in truth.users]:
+    if truth.is_of_several:
+        if truth.scenario.question not in users:
+            found.append(("question", truth.users))
+    elif [text.strip() for text in users] != [text.strip() for text in truth.users]:
         name = "question" if len(users) == len(truth.users) else f"{len(users)} user messages"
         found.append((name, truth.users))
     said = row.texts("assistant")
-    if [text.strip() for text in said] != [text.strip() for text in truth.texts]:
+    if truth.is_of_several:
+        if set(truth.texts).difference(said):
+            found.append(("answer", truth.texts))
+    elif [text.strip() for text in said] != [text.strip() for text in truth.texts]:
         is_more = len(said) > len(truth.texts)
         found.append(("an answer twice", [""]) if is_more else ("answer", truth.texts))
     thoughts = [answer.thought for answer in truth.answers if answer.thought]
@@ -184,19 +206,24 @@ def _calls(truth: Truth, row: Stored) -> list[Difference]:
     found: list[Difference] = []
     said = [(call.name, call.arguments) for call in truth.calls]
     stored = [(call.name, call.arguments) for call in row.calls]
-    if stored != said:
+    if stored != said and not (truth.is_of_several and _sorted(stored) == _sorted(said)):
         lacking = [str(value) for call in truth.calls for value in call.arguments.values()]
         found.append((f"{len(stored)} of {len(said)} calls" if stored else "calls", lacking))
         return found
     ids = [call.id for call in truth.calls]
-    if all(ids) and [call.id for call in row.calls] != ids:
+    if all(ids) and {call.id for call in row.calls} != set(ids):
         found.append(("ids of calls", ids))
     results, wanted = row.results, truth.results
-    named = {
-        real.id: results.get(kept.id, "") for real, kept in zip(truth.calls, row.calls, strict=True)
-    }
+    pairs = zip(truth.calls, row.calls, strict=True)
+    named = (
+        results
+        if results.keys() >= set(ids)
+        else {real.id: results.get(kept.id, "") for real, kept in pairs}
+    )
     if lacking := [
-        text for name, text in wanted.items() if name in named and named[name].strip() != text
+        _words(text)
+        for name, text in wanted.items()
+        if name in named and _words(named[name]) != _words(text)
     ]:
         found.append(("results", lacking))
     called: set[str] = set()

@@ -46,6 +46,7 @@ class Answer:
     text: str = ""
     thought: str = ""
     calls: list[Call] = field(default_factory=list)
+    marked: str = ""  # text and calls as DSPy's protocol writes them
 
     @property
     def message(self) -> Message:
@@ -84,8 +85,9 @@ def chat_request(body: Json) -> Request:
 
 
 def chat_answer(answer: Answer, asked: Json) -> Json:
-    message: Json = {"role": "assistant", "content": answer.text or None, "refusal": None}
-    if answer.calls:
+    said = answer.marked or answer.text or None
+    message: Json = {"role": "assistant", "content": said, "refusal": None}
+    if answer.calls and not answer.marked:
         message["tool_calls"] = [
             {
                 "id": call.id,
@@ -94,7 +96,7 @@ def chat_answer(answer: Answer, asked: Json) -> Json:
             }
             for call in answer.calls
         ]
-    reason = "tool_calls" if answer.calls else "stop"
+    reason = "tool_calls" if "tool_calls" in message else "stop"
     used = answer.usage
     return {
         "id": answer.id,
@@ -359,7 +361,7 @@ def gemini_request(body: Json) -> Request:
         texts = "".join(part.get("text", "") for part in parts if not part.get("thought"))
         calls = [part["functionCall"] for part in parts if "functionCall" in part]
         messages += [
-            Message("tool", _result(reply["response"]), call_id=reply.get("id") or "")
+            Message("tool", json.dumps(reply["response"]), call_id=reply.get("id") or "")
             for part in parts
             if (reply := part.get("functionResponse"))
         ]
@@ -372,11 +374,6 @@ def gemini_request(body: Json) -> Request:
         for tool in group.get("functionDeclarations") or ()
     }
     return Request(messages, tools, "")
-
-
-def _result(reply: Json) -> str:
-    alone = next(iter(reply.values())) if len(reply) == 1 else reply
-    return alone if isinstance(alone, str) else json.dumps(alone)
 
 
 def gemini_answer(answer: Answer, asked: Json) -> Json:

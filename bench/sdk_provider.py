@@ -11,14 +11,16 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 from bench import sdk_dialects as dialects
 from bench.sdk_dialects import Answer, Call, Json, Message, Request
 from bench.sdk_scenarios import HANDOFF, OUTAGE, SCENARIOS, TOOL, Turn
 
+# That answer, whatever the alias that was asked for; "" is what was asked for.
 MODELS = {"chat": "gpt-5-mini-2025-08-07", "responses": "gpt-5-mini-2025-08-07"} | {
     "anthropic": "claude-sonnet-4-5-20250929",
     "gemini": "gemini-2.5-flash",
@@ -32,6 +34,7 @@ PATHS = (
     (":streamGenerateContent", "gemini"),
     ("/converse", "bedrock"),
 )
+UNCOUNTED = ("anthropic", "bedrock")  # whose usage says nothing of thoughts
 ANOTHER = re.compile("transfer|handoff|hand_off|delegate|specialist", re.IGNORECASE)
 FINAL = "final_answer"  # the tool by which smolagents' model answers
 
@@ -63,14 +66,15 @@ class Played:
     def answers(self) -> list[Answer]:
         return [exchange.answer for exchange in self.exchanges if exchange.answer is not None]
 
-    def take(self, request: Request, model: str) -> Answer | None:
+    def take(self, request: Request, model: str, counts_thoughts: bool) -> Answer | None:
         """The answer of the turn that is due, and None where it fails."""
         turn = SCENARIOS[self.name].turns[min(len(self.answers), self.last)]
         if turn.fails:
             self.exchanges.append(Exchange(request, None))
             return None
         number = f"{self.name}{len(self.exchanges)}"
-        answer = Answer(f"{number}-0123456789", model or request.model, turn.usage)
+        usage = turn.usage if counts_thoughts else replace(turn.usage, reasoning=0)
+        answer = Answer(f"{number}-0123456789", model or request.model, usage)
         _speak(answer, turn, request, number)
         self.exchanges.append(Exchange(request, answer))
         return answer
@@ -83,7 +87,9 @@ class Played:
 def _speak(answer: Answer, turn: Turn, request: Request, number: str) -> None:
     answer.thought = turn.thought
     if any("[[ ## " in message.text for message in request.messages):
-        answer.text = _by_markers(turn, request)
+        answer.marked = _by_markers(turn, request)
+        answer.text = turn.text
+        answer.calls = [Call("", name, arguments) for name, arguments in turn.calls]
     elif turn.text and FINAL in request.tools:
         answer.calls = [Call(f"call_{number}_final", FINAL, {"answer": turn.text})]
     elif turn.text:
@@ -152,7 +158,7 @@ class Provider:
                 rest = [said for said in request.messages if said.role != "system"]
                 request.messages = [*system, *known, *rest]
             try:
-                answer = played.take(request, MODELS[api])
+                answer = played.take(request, MODELS[api], api not in UNCOUNTED)
             except Unscripted as error:
                 played.problems.append(str(error))
                 raise
@@ -238,8 +244,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _model_in(path: str) -> str:
-    found = re.search(r"/models?/([^/:]+)", path)
-    return found[1] if found else ""
+    found = re.search(r"/models?/([^/]+)", unquote(path))
+    return re.sub(":(stream)?[gG]enerateContent$", "", found[1]) if found else ""
 
 
 def _error(api: str, said: str, status: int) -> Json:

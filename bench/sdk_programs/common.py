@@ -93,12 +93,14 @@ def _logfire() -> Any:
 
 def play(answer: Callable[[str, str], Any]) -> None:
     """Runs each scenario; what it is asked, and its name, are given to `answer`."""
+    loop = asyncio.new_event_loop()  # one for all, since clients keep their connections
+    asyncio.set_event_loop(loop)
     for name in sys.argv[1:]:
         urllib.request.urlopen(f"{URL}/scenario/{name}", b"").close()
         try:
             said = answer(SCENARIOS[name].question, name)
             if inspect.iscoroutine(said):
-                said = asyncio.run(said)
+                said = loop.run_until_complete(said)
             print(f"{name}: {said}", flush=True)
         except Exception as error:
             print(f"{name}: {type(error).__name__}: {str(error)[:600]}", flush=True)

@@ -4,7 +4,7 @@ import os
 
 os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"
 os.environ["CREWAI_TRACING_ENABLED"] = "false"
-import common  # noqa: E402
+import common
 
 common.trace_all()
 

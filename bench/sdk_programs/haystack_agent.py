@@ -4,7 +4,7 @@ import os
 
 os.environ["HAYSTACK_CONTENT_TRACING_ENABLED"] = "true"
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
-import common  # noqa: E402
+import common
 
 common.trace_all()
 

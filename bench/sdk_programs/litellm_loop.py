@@ -7,7 +7,7 @@ import common
 if "otel" not in common.INSTRUMENTS:
     common.trace_all()
 
-import litellm  # noqa: E402
+import litellm
 
 if "otel" in common.INSTRUMENTS:
     litellm.callbacks = ["otel"]
