@@ -308,6 +308,8 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
     turn = _Turn()
     if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING_PARTS:
         turn.add(message)
+        if _kind(message) in REASONING_PARTS:
+            role = "assistant"
     else:
         for part in _parts(message, cut):
             turn.add(part)
@@ -647,6 +649,8 @@ def _declared(raw: Any) -> list:
 def _definition(raw: Any) -> dict | None:
     if isinstance(raw, dict) and isinstance(raw.get("tool"), dict):
         raw = structured(raw["tool"].get("json_schema"))
+    if isinstance(raw, dict) and isinstance(raw.get("toolSpec"), dict):  # Bedrock
+        raw = raw["toolSpec"]
     if not isinstance(raw, dict):
         return None
     body = raw["function"] if isinstance(raw.get("function"), dict) else raw

@@ -44,6 +44,11 @@ from apps.trajectories.otlp.conventions.genai import GENAI
 from apps.trajectories.otlp.conventions.langfuse import LANGFUSE
 from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
 from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
+from apps.trajectories.otlp.conventions.raw import (
+    USAGE_OBJECTS,
+    complete_by_objects,
+    complete_by_raw,
+)
 from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
 from apps.trajectories.otlp.conventions.vercel import VERCEL
 from apps.trajectories.otlp.server_state import state_of
@@ -147,6 +152,7 @@ def read(
         adapter.rest(spoken)
     if reading.has_messages:
         _read_usage(reading, spoken.details | attributes if spoken.details else attributes)
+        complete_by_objects(spoken, attributes)
     if kind == "model":
         _read_state(reading, attributes)
     reading.session_id = reading.session_id or reading.conversation_id
@@ -155,6 +161,8 @@ def read(
         _read_tool(spoken)
     elif reading.has_messages:
         _read_messages(spoken, adapters)
+        if kind == "model":
+            complete_by_raw(spoken, _given(span), _answered(span))
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
@@ -330,6 +338,8 @@ def _answered(span: Span) -> Any:
 @lru_cache(MANY_NAMES)
 def is_known(key: str, kind: str) -> bool:
     """Whether a reading of that kind has taken the attribute up."""
+    if key in USAGE_OBJECTS:
+        return kind in ("model", "agent")
     if key in VALUES:
         return kind in ("model", "tool", "agent")
     if (name := _usage_name(key)) and kind in ("model", "agent"):
