@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
 from apps.trajectories.costs import cost_of_run
@@ -48,10 +49,7 @@ class Truth:
         told = [message for request in requests for message in request.messages]
         begins = requests[0].messages  # another agent's prompt comes later
         self.systems = [said.text.strip() for said in begins if said.role == "system"]
-        users = [
-            [said.text for said in request.messages if said.role == "user"] for request in requests
-        ]
-        self.users = max(users, key=len)
+        self.users = [said.text for said in takewhile(_is_no_answer, begins) if said.role == "user"]
         results = {said.call_id: said.text for said in told if said.role == "tool"}
         self.results = results if "" not in results else {}
         self.texts = [answer.text for answer in self.answers if answer.text]
@@ -123,6 +121,10 @@ class Stored:
             "cached": used.cache_read_tokens or 0,
             "reasoning": used.reasoning_tokens or 0,
         }
+
+
+def _is_no_answer(said: Message) -> bool:
+    return said.role != "assistant"
 
 
 def _message(said: Json) -> Message:

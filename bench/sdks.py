@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from apps.trajectories.otlp import LogRecord, Span, assemble, decode_logs, decod
 from bench.sdk_compare import Telemetry, differences
 from bench.sdk_configurations import CONFIGURATIONS, Configuration
 from bench.sdk_environments import command_of, ready, versions_of
-from bench.sdk_provider import Played, Provider, running
+from bench.sdk_provider import Played, running
 from bench.sdk_scenarios import SCENARIOS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,23 +35,57 @@ def main() -> None:
     parser.add_argument("--venvs", type=Path, default=Path("var/sdks"))
     parser.add_argument("--scenarios", nargs="*", default=list(SCENARIOS))
     parser.add_argument("--show", action="store_true", help="print rows and spans to stderr")
-    parser.add_argument("--keep", type=Path, help="a folder for what each SDK sent")
+    parser.add_argument("--keep", type=Path, help="a folder for what each program asked and sent")
+    parser.add_argument("--replay", type=Path, help="such a folder, to compare without running")
     options = parser.parse_args()
     chosen = [one for one in CONFIGURATIONS if _is_chosen(one.name, options.names)]
     print(head(), flush=True)
     for configuration in chosen:
         names = [name for name in options.scenarios if name in configuration.can]
-        environment = ready(configuration.environment, options.venvs)
-        with running() as (url, provider):
-            failed = run(configuration, names, url, environment)
-        results = compared(provider, options.show)
+        if options.replay:
+            record = Record.of(options.replay, configuration)
+        else:
+            record = recorded(configuration, names, ready(configuration.environment, options.venvs))
         if options.keep:
-            keep(options.keep / configuration.name.replace(" ", "-").replace("/", "-"), provider)
+            record.keep(options.keep, configuration)
+        if record is None:
+            continue
+        results = compared(record, options.show)
         cells = [
-            "–" if name not in configuration.can else cell(results.get(name, failed))
+            "–" if name not in configuration.can else cell(results.get(name, record.failed))
             for name in options.scenarios
         ]
-        print(row(configuration, versions_of(configuration, environment), cells), flush=True)
+        print(row(configuration, record.versions, cells), flush=True)
+
+
+@dataclass
+class Record:
+    """What a program asked and sent, with the versions of its SDK and its recorder."""
+
+    versions: tuple[str, str]
+    played: list[Played]
+    telemetry: list[tuple[str, bytes]]
+    failed: list[str]
+
+    @staticmethod
+    def of(folder: Path, configuration: Configuration) -> Record | None:
+        path = folder / f"{_file_name(configuration)}.pickle"
+        return pickle.loads(path.read_bytes()) if path.exists() else None
+
+    def keep(self, folder: Path, configuration: Configuration) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{_file_name(configuration)}.pickle").write_bytes(pickle.dumps(self))
+
+
+def _file_name(configuration: Configuration) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in configuration.name)
+
+
+def recorded(configuration: Configuration, names: list[str], environment: Path) -> Record:
+    with running() as (url, provider):
+        failed = run(configuration, names, url, environment)
+    versions = versions_of(configuration, environment)
+    return Record(versions, provider.played, provider.telemetry, failed)
 
 
 def _is_chosen(name: str, parts: list[str]) -> bool:
@@ -101,11 +137,11 @@ def run(configuration: Configuration, names: list[str], url: str, environment: P
     return [f"the program ended with {done.returncode}"]
 
 
-def compared(provider: Provider, is_shown: bool) -> dict[str, list[str]]:
+def compared(record: Record, is_shown: bool) -> dict[str, list[str]]:
     """By scenario what is not as it was."""
-    spans, logs = received(provider)
+    spans, logs = received(record)
     results = {}
-    for played, following in pairwise([*provider.played, Played("", sys.maxsize)]):
+    for played, following in pairwise([*record.played, Played("", sys.maxsize)]):
         until = following.start_ns
         ours = [span for span in spans if played.start_ns <= span.start_ns < until]
         traces = {span.trace_id for span in ours}
@@ -122,22 +158,16 @@ def compared(provider: Provider, is_shown: bool) -> dict[str, list[str]]:
     return results
 
 
-def received(provider: Provider) -> tuple[list[Span], list[LogRecord]]:
+def received(record: Record) -> tuple[list[Span], list[LogRecord]]:
     spans: list[Span] = []
     logs: list[LogRecord] = []
-    for kind, body in provider.telemetry:
+    for kind, body in record.telemetry:
         is_json = body[:1] == b"{"
         if kind == "traces":
             spans += decode_traces(body, json=is_json).items
         else:
             logs += decode_logs(body, json=is_json).items
     return spans, logs
-
-
-def keep(folder: Path, provider: Provider) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, (kind, body) in enumerate(provider.telemetry):
-        (folder / f"{number:02}.{kind}").write_bytes(body)
 
 
 def show(played: Played, rows: list[dict], spans: list[Span], logs: list[LogRecord]) -> None:
