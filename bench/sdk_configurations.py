@@ -95,6 +95,16 @@ ENVIRONMENTS = {
             *OTEL,
         )
     ),
+    # apart: OpenTelemetry's instrumentation knows no later versions than these
+    "contrib": Environment(
+        (
+            "openai<3",
+            "httpx",
+            *_of_opentelemetry("openai-v2"),
+            "opentelemetry-util-genai<0.5",
+            *OTEL,
+        )
+    ),
     "agents": Environment(
         (
             "openai-agents",
@@ -193,7 +203,6 @@ def _row(
 
 def _openai() -> Iterator[Configuration]:
     for mode, can in (("chat", CHAT), ("responses", RESPONSES)):
-        common = ("openai_loop.py", "clients", "openai", can)
         for recorder, package, instrument, variables in (
             ("OpenInference", f"{OI_PACKAGE}openai", f"{OI}openai:OpenAIInstrumentor", {}),
             (
@@ -206,7 +215,9 @@ def _openai() -> Iterator[Configuration]:
             ("Langfuse", "langfuse", "langfuse", LANGFUSE),
             ("Logfire", "logfire", "logfire:instrument_openai", {}),
         ):
-            yield _row("OpenAI SDK", mode, recorder, *common, package, instrument, **variables)
+            environment = "contrib" if recorder == "OpenTelemetry" else "clients"
+            common = ("openai_loop.py", environment, "openai", can, package)
+            yield _row("OpenAI SDK", mode, recorder, *common, instrument, **variables)
 
 
 def _clients() -> Iterator[Configuration]:

@@ -305,6 +305,8 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
     name = message.get("event.name")
     message = _unwrapped(message)
     role = _role(message, name, role)
+    if definition_in(message) is not None:
+        return []
     turn = _Turn()
     if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING_PARTS:
         turn.add(message)
@@ -325,7 +327,10 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
         ]
     if isinstance(message.get("function_call"), dict):
         turn.calls += [call for call in (tool_call(message["function_call"]),) if call]
+    turn.calls = _each_once(turn.calls)
     role = "assistant" if turn.calls else role
+    if role == "user" and "role" in message and label(message.get("tool_call_id")):
+        role = "tool"  # OpenInference of Anthropic's replies
     if role in ("tool", "function") and not turn.before:
         several = message.get("tool_call_ids")
         found = message.get("tool_call_id") or next(
@@ -348,6 +353,22 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
     if role == "assistant" and built["content"] is None and not turn.calls:
         return turn.before
     return [*turn.before, built]
+
+
+def definition_in(message: dict) -> Any:
+    """The tool that a message defines, as some send definitions among the messages; else None."""
+    if message.get("role") != "tool" or message.get("tool_call_id"):
+        return None
+    content = structured(message.get("content"))
+    function = content.get("function") if isinstance(content, dict) else None
+    is_tool = isinstance(function, dict) and content.get("type") == "function"
+    return content if is_tool and "parameters" in function else None
+
+
+def _each_once(calls: list[dict]) -> list[dict]:
+    """Calls, which a message may have among its blocks and once more beside them."""
+    named = {call["id"]: call for call in reversed(calls) if call.get("id")}
+    return [call for call in calls if not call.get("id") or named.pop(call["id"], None)]
 
 
 def _unwrapped(message: dict) -> dict:

@@ -22,6 +22,7 @@ RUN_KINDS = ("model", "agent", "tool")
 TALKS = ("conversation_id", "session_id")
 MAX_CANDIDATES = 256
 MAX_SIDE_BY_SIDE = 16  # calls that are compared with one that may be the same
+CLOCK_NS = 1_000_000  # JavaScript's spans begin at whole milliseconds
 OUTSIDE = ("", "")
 CONTEXT = (
     "session_id",
@@ -377,6 +378,8 @@ def _keys_of(reading: Reading) -> list[tuple]:
     or the same request.
     """
     keys: list[tuple] = []
+    if reading.kind == "tool":
+        return [("tool", reading.tool_name.rsplit("__", 1)[-1])]  # MCP's prefix
     if reading.response_id:
         keys.append(("response", reading.response_id))
     elif reading.error is not None:
@@ -394,8 +397,9 @@ def _is_end_of(earlier: Node, later: Node) -> bool:
     return (
         later.span.start_ns == later.span.end_ns >= earlier.span.end_ns
         and earlier.span.scope.name == later.span.scope.name
-        and not (one.output or one.error or one.usage.counts)
         and bool(other.output)
+        and one.error is None
+        and one.output in ([], other.output)  # it may be completed already
         and one.request_model == other.request_model
         and one.input == other.input
     )
@@ -408,7 +412,11 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
     joined: list[Group | None] = list(groups)
     seen: defaultdict[tuple, list[tuple[int, Node]]] = defaultdict(list)
     for place, group in enumerate(groups):
-        nodes = [node for node in group.nodes if node.reading.kind == "model" and not node.in_model]
+        nodes = [
+            node
+            for node in group.nodes
+            if node.reading.kind in ("model", "tool") and not node.in_model
+        ]
         service = group.nodes[0].span.resource.get("service.name")
         keys = {key: node for node in nodes for key in _keys_of(node.reading)}
         home = next(
@@ -421,6 +429,9 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
             None,
         )
         if home is not None:
+            for node in group.nodes:
+                if node.reading.kind == "tool":  # what its server saw of it
+                    node.reading.kind = "other"
             first = joined[home]
             joined[home] = _joined([first, group]) if first is not None else None
             joined[place] = None
@@ -432,8 +443,18 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
 def _is_twin(one: Group, other: Group, earlier: Node, later: Node) -> bool:
     """Whether one of two traces is only a record of a call of the other."""
     are_apart = earlier.span.trace_id != later.span.trace_id
-    is_alone = any(group.loose and len(group.calls) == 1 for group in (one, other))
-    return are_apart and is_alone and _is_same_call(earlier, later)
+    if not are_apart or not any(_is_alone(group) for group in (one, other)):
+        return False
+    if earlier.reading.kind == "tool":  # a server of tools beside its client
+        is_within = later.span.end_ns <= earlier.span.end_ns and _is_alone(other)
+        return is_within and earlier.span.scope.name != later.span.scope.name
+    return _is_same_call(earlier, later)
+
+
+def _is_alone(group: Group) -> bool:
+    """Whether a trace holds one model call or one tool, and no agent."""
+    calls = len(group.calls) + sum(node.reading.kind == "tool" for node in group.nodes)
+    return group.loose and calls == 1
 
 
 def _is_same_call(earlier: Node, later: Node) -> bool:
@@ -580,7 +601,7 @@ def _by_state(group: Group, source: tuple, states: dict[tuple, list[_Chain]]) ->
 
 def _may_follow(earlier: Group, later: Group) -> bool:
     before, after = earlier.calls[-1], later.calls[0]
-    if before.span.end_ns > after.span.start_ns:
+    if before.span.end_ns - CLOCK_NS > after.span.start_ns:
         return False
     same = [_same_id(earlier, later, name) for name in ("conversation_id", "session_id", "user_id")]
     if False in same:

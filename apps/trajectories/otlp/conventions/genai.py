@@ -28,7 +28,7 @@ OPERATIONS = {
     "create_agent": "other",
     "embeddings": "other",
 }
-INSTRUCTIONS = ("gen_ai.system_instructions",)
+INSTRUCTIONS = ("gen_ai.system_instructions", "langfuse.observation.metadata.instructions")
 INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
 OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
 TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
@@ -220,4 +220,6 @@ GENAI = Convention(
         "error.type",
     ),
     prefixes=(TOOLS_PREFIX,),
+    given=("input",),
+    answer=("output",),
 )

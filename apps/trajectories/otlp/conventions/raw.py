@@ -6,16 +6,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.trajectories.dialects import Message
+from apps.trajectories.dialects import INSTRUCTIONS, Message, instructions_beside
 from apps.trajectories.otlp.conventions.base import Attributes, Spoken
 from apps.trajectories.otlp.server_state import RESPONSES
 from apps.trajectories.values import label, python_literal, structured
-from workers.lib.messages import RESULT_ROLES
+from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES
 from workers.lib.token_usage import parse
 
-MODEL = ("model", "modelVersion", "model_version")
-USAGE = ("usage", "usageMetadata", "usage_metadata")
-USAGE_OBJECTS = ("gen_ai.usage.raw", "metadata.usage_object")  # a provider's, as it came
+MODEL = ("model_name", "model", "modelVersion", "model_version")
+USAGE = ("usage", "token_usage", "usageMetadata", "usage_metadata")
+HEADS = frozenset(("model_name", "model_provider", "token_usage"))
+USAGE_OBJECTS = (  # a provider's, as it came
+    "gen_ai.usage.raw",
+    "metadata.usage_object",
+    "langsmith.metadata.usage_metadata",
+    "usage",
+)
 
 
 def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
@@ -30,7 +36,11 @@ def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
     reading = spoken.reading
     used = reading.usage
     if not reading.model or used.cache_read_tokens is used.reasoning_tokens is None:
-        _read_response(spoken, structured(answer))
+        _read_response(spoken, _head(structured(answer)))
+    if reading.input and not any(m["role"] in PROMPT_ROLES for m in reading.input[:1]):
+        request = structured(given) if isinstance(given, str) and _has_prompt(given) else None
+        if isinstance(request, dict):
+            reading.input = instructions_beside(request, reading.input) + reading.input
     if not reading.tools and isinstance(given, str) and '"tools"' in given:
         request = structured(given)
         tools = request.get("tools") if isinstance(request, dict) else None
@@ -39,12 +49,31 @@ def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
     reading.output = _more_exact(spoken, reading.output, answer, "assistant")
 
 
+def _has_prompt(request: str) -> bool:
+    return any(f'"{name}"' in request for name in INSTRUCTIONS)
+
+
+def _head(response: Any) -> Any:
+    """What a framework keeps of the response beside its own message (LangChain's)."""
+    found = response.get("generations") if isinstance(response, dict) else None
+    while isinstance(found, list) and found:
+        found = found[0]
+    for names in (("message",), ("kwargs", "data"), ("response_metadata",)):
+        inner = next(
+            (found[name] for name in names if isinstance(found, dict) and name in found), 0
+        )
+        found = inner if isinstance(inner, dict) else found if names != ("message",) else None
+    return found if isinstance(found, dict) else response
+
+
 def _read_response(spoken: Spoken, response: Any) -> None:
-    if not isinstance(response, dict) or RESPONSES.isdisjoint(response):
+    if not isinstance(response, dict) or (RESPONSES | HEADS).isdisjoint(response):
         return
     reading = spoken.reading
-    named = (label(response.get(name)) for name in MODEL)
-    reading.model = reading.model or next(filter(None, named), "")
+    answered = next(filter(None, (label(response.get(name)) for name in MODEL)), "")
+    if answered and answered.startswith(reading.model):  # of an alias what stands behind it
+        reading.request_model = reading.request_model or reading.model
+        reading.model = answered
     _complete_usage(spoken, next((response[name] for name in USAGE if response.get(name)), None))
 
 
