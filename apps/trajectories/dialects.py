@@ -307,7 +307,7 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
     role = _role(message, name, role)
     if definition_in(message) is not None:
         return []
-    turn = _Turn()
+    turn = _Turn(role == "assistant")
     if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING_PARTS:
         turn.add(message)
         if _kind(message) in REASONING_PARTS:
@@ -454,11 +454,26 @@ def _is_ui_tool(part: dict) -> bool:
     )
 
 
+def _item_in(words: Any) -> dict | None:
+    """The item of a response (a call, its reasoning) that some write as the text of the answer."""
+    if not isinstance(words, str) or words[:2] != '{"' or words[-1:] != "}":
+        return None
+    if not any(f'"{name}"' in words for name in ("call_id", "summary")):
+        return None
+    item = structured(words)
+    is_item = isinstance(item, dict) and "role" not in item
+    if is_item and _kind(item) == "function_call" and item.get("call_id") and item.get("name"):
+        return item
+    is_thought = is_item and _kind(item) == "reasoning" and isinstance(item.get("summary"), list)
+    return item if is_thought else None
+
+
 class _Turn:
     """What the parts of one message add up to. `before`: replies, and the turns that they
     answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_models: bool = False) -> None:
+        self.is_models = is_models
         self.blocks: list[dict] = []
         self.calls: list[dict] = []
         self.before: list[Message] = []
@@ -500,6 +515,8 @@ class _Turn:
             self.blocks.append({"type": "reasoning", "text": text(_words_of(part))})
         elif kind in TEXTS and _words_of(part) == "":
             return
+        elif self.is_models and (item := _item_in(_words_of(part))) is not None:
+            self.add(item)
         elif kind in TEXTS or (not kind and ("text" in part or "content" in part)):
             self.blocks.append({"type": "text", "text": text(_words_of(part))})
         elif _is_ui_tool(part):

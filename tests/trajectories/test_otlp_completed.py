@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from apps.trajectories.dialects import messages_of, tool_definitions
-from apps.trajectories.otlp import Scope, Span, assemble
+from apps.trajectories.otlp import Event, Scope, Span, assemble
 from apps.trajectories.otlp.conventions import Reading, read
 from tests.trajectories.test_otlp_assemble import (
     agent,
@@ -222,6 +222,11 @@ def test_items_and_blocks_as_some_send_them() -> None:
         {"role": "assistant", "content": [block], "tool_calls": [beside]}, "user"
     )
     assert [call["id"] for call in twice["tool_calls"]] == ["c1"]
+    written = [{"type": "text", "content": json.dumps(item)} for item in (thought, block)]
+    (read_,) = messages_of({"role": "assistant", "parts": written}, "user")
+    assert read_["content"] == [{"type": "reasoning", "text": "Hm"}]
+    assert [call["id"] for call in read_["tool_calls"]] == ["c1"]
+    assert messages_of({"role": "user", "parts": written}, "user")[0]["role"] == "user"
     defined = {"role": "tool", "content": {"type": "function", "function": TOOL}}
     assert messages_of([user("Hi"), defined], "user") == [user("Hi")]
     reply = {"role": "user", "tool_call_id": "c1", "content": "ok"}
@@ -241,6 +246,17 @@ def test_a_request_in_parts_is_read_from_langfuses_metadata() -> None:
     found = read(Span("t" * 32, "s" * 16, attributes=attributes), [])
     assert found.input == [{"role": "system", "content": "Be brief."}, user("Hi")]
     assert tool_definitions(found.tools[0])[0]["function"]["name"] == "look"
+
+
+def test_a_call_that_threw_and_answered_nothing_failed_whatever_its_status() -> None:
+    said = "Boom('it broke')Traceback (most recent call last):\n  File 'x', line 1\n  ^"
+    thrown = [Event("exception", attributes={"exception.message": said})]
+    failed = Span("t" * 32, "s" * 16, attributes=ASKED, events=thrown, status_code=1)
+    error = read(failed, []).error
+    assert error is not None and error.text == "Boom('it broke')"
+    answered = ASKED | {"gen_ai.output.messages": json.dumps([bot("Hello")])}
+    well = Span("t" * 32, "s" * 16, attributes=answered, events=thrown, status_code=1)
+    assert read(well, []).error is None
 
 
 def test_bare_input_and_output_are_messages_of_a_model_call() -> None:

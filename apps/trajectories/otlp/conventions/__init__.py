@@ -163,6 +163,8 @@ def read(
         _read_messages(spoken, adapters)
         if kind == "model":
             complete_by_raw(spoken, _given(span), _answered(span))
+            if not reading.output and _has_thrown(span):  # whatever its status says
+                reading.error = reading.error or problem_of(span)
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
@@ -304,6 +306,10 @@ def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
         if not reading.input or not reading.output:
             _read_values(spoken)
     genai.add_instructions(spoken)
+
+
+def _has_thrown(span: Span) -> bool:
+    return any(event.name == "exception" for event in span.events)
 
 
 def _read_values(spoken: Spoken) -> None:
