@@ -5,6 +5,7 @@ cent. What differs is `wrong`, and `not sent` where nothing of it is in the tele
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
@@ -16,6 +17,7 @@ from bench.sdk_provider import Played
 from bench.sdk_scenarios import OUTAGE, RAISED, SCENARIOS
 from workers.lib.prices import Price, list_price
 
+NOT_SENT = " not sent"
 # USD for a million tokens of input, cached input and output, as the providers' pages say.
 PRICES = {
     "gpt-5-mini": (0.25, 0.025, 2.0),
@@ -33,7 +35,8 @@ def differences(played: Played, rows: list[Json], sent: Telemetry) -> list[str]:
     if not rows:
         return ["no run"] if sent.size else ["nothing sent"]
     if len(rows) > 1:
-        return [f"{len(rows)} runs"]
+        joins = ["previous"] if played.name == "state" else [""]
+        return [f"{len(rows)} runs{sent.verdict(joins)}"]
     truth, row = Truth(played), Stored(rows[0])
     return [f"{name}{sent.verdict(traces)}" for name, traces in _different(truth, row)]
 
@@ -244,14 +247,12 @@ def _calls(truth: Truth, row: Stored) -> list[Difference]:
 
 
 def _counts(truth: Truth, row: Stored) -> list[Difference]:
+    stored, wanted = row.tokens, truth.tokens
+    if differing := [name for name, count in wanted.items() if stored[name] != count]:
+        parts = [str(getattr(answer.usage, name)) for answer in truth.answers for name in differing]
+        names = ", ".join(f"{name} tokens" for name in differing)
+        return [(names, [part for part in parts if part != "0"])]
     found: list[Difference] = []
-    stored = row.tokens
-    for name, count in truth.tokens.items():
-        if stored[name] != count:
-            parts = [str(getattr(answer.usage, name)) for answer in truth.answers]
-            found.append((f"{name} tokens", [part for part in parts if part != "0"]))
-    if found:
-        return found
     cost = cost_of_run(row.parsed, _price_of).usd
     if truth.cost and (cost is None or abs(cost - truth.cost) > 5e-7):
         found.append((f"cost {cost} for {truth.cost:.6f}", [""]))
@@ -282,12 +283,18 @@ class Telemetry:
 
     def __init__(self, spans: list, logs: list) -> None:
         self.size = len(spans)
-        self.text = "".join(map(_plain, (str(item) for item in [*spans, *logs])))
+        texts = [str(item) for item in [*spans, *logs]]
+        self.numbers = {number for text in texts for number in re.findall(r"\d+", text)}
+        self.text = "".join(map(_plain, texts))
 
     def verdict(self, traces: list[str]) -> str:
         """Nothing where each trace is there: then what was made of it is wrong."""
-        lacking = [trace for trace in traces if _plain(trace) not in self.text]
-        return " not sent" if lacking else ""
+        lacking = [
+            trace
+            for trace in traces
+            if (trace not in self.numbers if trace.isdigit() else _plain(trace) not in self.text)
+        ]
+        return NOT_SENT if lacking else ""
 
 
 def _plain(text: str) -> str:

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from apps.trajectories.otlp import LogRecord, Span, assemble, decode_logs, decode_traces
-from bench.sdk_compare import Telemetry, differences
+from bench.sdk_compare import NOT_SENT, Telemetry, differences
 from bench.sdk_configurations import CONFIGURATIONS, Configuration
 from bench.sdk_environments import command_of, ready, versions_of
 from bench.sdk_provider import Played, running
@@ -27,6 +27,7 @@ from bench.sdk_scenarios import SCENARIOS
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 600
+RIGHT, NONE = "✓", "–"
 
 
 def main() -> None:
@@ -40,6 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = [one for one in CONFIGURATIONS if _is_chosen(one.name, options.names)]
     print(head(), flush=True)
+    rows: list[list[str]] = []
     for configuration in chosen:
         names = [name for name in options.scenarios if name in configuration.can]
         if options.replay:
@@ -52,10 +54,12 @@ def main() -> None:
             continue
         results = compared(record, options.show)
         cells = [
-            "–" if name not in configuration.can else cell(results.get(name, record.failed))
+            NONE if name not in configuration.can else cell(results.get(name, record.failed))
             for name in options.scenarios
         ]
         print(row(configuration, record.versions, cells), flush=True)
+        rows.append(cells)
+    print(summary([list(column) for column in zip(*rows, strict=True)]), file=sys.stderr)
 
 
 @dataclass
@@ -104,7 +108,23 @@ def row(configuration: Configuration, versions: tuple[str, str], cells: list[str
 
 
 def cell(different: list[str]) -> str:
-    return ", ".join(different) if different else "✓"
+    """What is stored otherwise than it was sent, then what the SDK does not send."""
+    wrong = [one for one in different if not one.endswith(NOT_SENT)]
+    unsent = [one.removesuffix(NOT_SENT) for one in different if one.endswith(NOT_SENT)]
+    parts = [f"**wrong**: {', '.join(wrong)}"] if wrong else []
+    parts += [f"not sent: {', '.join(unsent)}"] if unsent else []
+    return "; ".join(parts) or RIGHT
+
+
+def summary(columns: list[list[str]]) -> str:
+    """How many cells of each scenario are right, wrong, or lack what was not sent."""
+    lines = []
+    for scenario, cells in zip(SCENARIOS.values(), columns, strict=True):
+        played = [said for said in cells if said != NONE]
+        right, wrong = played.count(RIGHT), sum("**wrong**" in said for said in played)
+        rest = len(played) - right - wrong
+        lines.append(f"{scenario.title}: {right} right, {rest} not sent whole, {wrong} wrong")
+    return "\n".join(lines)
 
 
 def run(configuration: Configuration, names: list[str], url: str, environment: Path) -> list[str]:

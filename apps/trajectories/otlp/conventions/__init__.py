@@ -112,6 +112,7 @@ USUAL_NAMES = 64  # of one span, that are remembered together
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI, GENAI)
 GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
+RAW_REQUEST, RAW_RESPONSE = (*GIVEN, "gen_ai.prompt"), (*ANSWER, "gen_ai.completion")
 VALUES = frozenset(GIVEN + ANSWER)
 KNOWN = frozenset(name for adapter in ADAPTERS for name in adapter.known) | VALUES
 KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.prefixes)
@@ -162,9 +163,9 @@ def read(
     elif reading.has_messages:
         _read_messages(spoken, adapters)
         if kind == "model":
-            complete_by_raw(spoken, _given(span), _answered(span))
-            if not reading.output and _has_thrown(span):  # whatever its status says
-                reading.error = reading.error or problem_of(span)
+            complete_by_raw(spoken, first(attributes, RAW_REQUEST), first(attributes, RAW_RESPONSE))
+    if kind in ("model", "tool") and _has_thrown(span, reading):
+        reading.error = reading.error or problem_of(span)
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
@@ -308,8 +309,10 @@ def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
     genai.add_instructions(spoken)
 
 
-def _has_thrown(span: Span) -> bool:
-    return any(event.name == "exception" for event in span.events)
+def _has_thrown(span: Span, reading: Reading) -> bool:
+    """Whether an exception came instead of an answer, whatever the span's status says."""
+    said = reading.output if reading.kind == "model" else reading.tool_result
+    return said in (None, "", "{}", []) and any(event.name == "exception" for event in span.events)
 
 
 def _read_values(spoken: Spoken) -> None:

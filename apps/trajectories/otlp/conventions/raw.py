@@ -10,7 +10,7 @@ from apps.trajectories.dialects import INSTRUCTIONS, Message, instructions_besid
 from apps.trajectories.otlp.conventions.base import Attributes, Spoken
 from apps.trajectories.otlp.server_state import RESPONSES
 from apps.trajectories.values import label, python_literal, structured
-from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES
+from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, is_reasoning
 from workers.lib.token_usage import parse
 
 MODEL = ("model_name", "model", "modelVersion", "model_version")
@@ -35,7 +35,8 @@ def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
     """What the flattened attributes of a model call leave out."""
     reading = spoken.reading
     used = reading.usage
-    if not reading.model or used.cache_read_tokens is used.reasoning_tokens is None:
+    is_alias = reading.model in ("", reading.request_model) or not reading.request_model
+    if is_alias or used.cache_read_tokens is used.reasoning_tokens is None:
         _read_response(spoken, _head(structured(answer)))
     if reading.input and not any(m["role"] in PROMPT_ROLES for m in reading.input[:1]):
         request = structured(given) if isinstance(given, str) and _has_prompt(given) else None
@@ -47,6 +48,8 @@ def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
         reading.tools = [tools] if tools else []
     reading.input = _more_exact(spoken, reading.input, given, "user")
     reading.output = _more_exact(spoken, reading.output, answer, "assistant")
+    if isinstance(answer, str) and '"reasoning"' in answer:
+        reading.output = _with_thoughts(reading.output, spoken.messages(answer, "assistant"))
 
 
 def _has_prompt(request: str) -> bool:
@@ -93,6 +96,27 @@ def _more_exact(spoken: Spoken, messages: list[Message], value: Any, role: str) 
         return messages
     raw = spoken.messages(value, role)
     return raw if not is_lossy(raw) and _outline(raw) == _outline(messages) else messages
+
+
+def _with_thoughts(messages: list[Message], raw: list[Message]) -> list[Message]:
+    """The answer with the reasoning before it that only the raw response has."""
+    if _thoughts(messages) or len(messages) != len(raw) != 0 or not (found := _thoughts(raw)):
+        return messages
+    content = messages[0].get("content")
+    words = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    blocks = [*found, *(block for block in words if block.get("text") != "")]
+    return [messages[0] | {"content": blocks}, *messages[1:]]
+
+
+def _thoughts(messages: list[Message]) -> list[dict]:
+    contents = (message.get("content") for message in messages)
+    return [
+        block
+        for content in contents
+        if isinstance(content, list)
+        for block in content
+        if is_reasoning(block)
+    ]
 
 
 def is_lossy(messages: list[Message]) -> bool:
