@@ -367,8 +367,14 @@ def definition_in(message: dict) -> Any:
 
 def _each_once(calls: list[dict]) -> list[dict]:
     """Calls, which a message may have among its blocks and once more beside them."""
-    named = {call["id"]: call for call in reversed(calls) if call.get("id")}
-    return [call for call in calls if not call.get("id") or named.pop(call["id"], None)]
+    if len(calls) < 2:
+        return calls
+    kept: dict[str, dict] = {}
+    for place, call in enumerate(calls):
+        function = call["function"]
+        said = [function["name"], structured(function["arguments"])]
+        kept.setdefault(dumps([call.get("id") or place, *said]), call)
+    return list(kept.values())
 
 
 def _unwrapped(message: dict) -> dict:
