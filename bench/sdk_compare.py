@@ -33,7 +33,7 @@ def differences(played: Played, rows: list[Json], sent: Telemetry) -> list[str]:
     if not played.exchanges:
         return ["the program asked nothing"]
     if not rows:
-        return ["no run"] if sent.size else ["nothing sent"]
+        return ["no run"] if sent.size else [f"anything{NOT_SENT}"]
     if len(rows) > 1:
         joins = ["previous"] if played.name == "state" else [""]
         return [f"{len(rows)} runs{sent.verdict(joins)}"]
@@ -239,8 +239,12 @@ def _calls(truth: Truth, row: Stored) -> list[Difference]:
     if lacking := [
         name
         for name, schema in truth.tools.items()
-        if set((row.tools.get(name) or {}).get("properties") or ())
-        != set(schema.get("properties") or ())
+        if name not in row.tools
+        or (
+            schema
+            and set((row.tools.get(name) or {}).get("properties") or ())
+            != set(schema.get("properties") or ())
+        )
     ]:
         found.append(("tool definitions", [f"{lacking[0]}", '"properties"']))
     return found

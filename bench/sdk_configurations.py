@@ -113,17 +113,23 @@ ENVIRONMENTS = {
             "langchain",
             "langchain-openai",
             "langsmith[otel]",
-            "llama-index-core",
-            "llama-index-llms-openai",
-            "strands-agents[openai,otel]",
             "agno",
-            *_of_openinference("openai", "openai-agents", "langchain", "llama-index", "agno"),
-            *_of_opentelemetry("openai-v2", "openai-agents", "langchain", "llamaindex"),
+            *_of_openinference("openai", "openai-agents", "langchain", "agno"),
+            *_of_opentelemetry("openai-agents", "langchain"),
             "langfuse",
             "logfire",
             *OTEL,
         )
     ),
+    "llama": Environment(
+        (
+            "llama-index-core>=0.14",
+            "llama-index-llms-openai",
+            *_of_openinference("llama-index"),
+            *OTEL,
+        )
+    ),
+    "strands": Environment(("strands-agents[openai,otel]>=1.60", *OTEL)),
     "microsoft": Environment(
         (
             "agent-framework-core",
@@ -301,11 +307,11 @@ def _agents() -> Iterator[Configuration]:
                 "LangChain, LangGraph", mode, recorder, *common, package, instrument, **variables
             )
     for mode, can in (("chat", team), ("responses", but("state"))):
-        common = ("llama_index_agent.py", "agents", "llama-index-core", can)
+        common = ("llama_index_agent.py", "llama", "llama-index-core", can)
         instrument = f"{OI}llama_index:LlamaIndexInstrumentor"
         package = f"{OI_PACKAGE}llama-index"
         yield _row("LlamaIndex", mode, "OpenInference", *common, package, instrument)
-    common = ("strands_agent.py", "agents", "strands-agents", team)
+    common = ("strands_agent.py", "strands", "strands-agents", team)
     tools = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_tool_definitions"}
     yield _row("AWS Strands", "chat", "itself", *common, **tools)
     for mode, can in (("chat", CHAT), ("responses", but("handoff", "state"))):

@@ -352,6 +352,9 @@ def _block_deltas(block: Json) -> tuple[Json, list[Json]]:
 # Gemini's contents
 
 
+GEMINI_SCHEMAS = ("parameters", "parametersJsonSchema", "parameters_json_schema")
+
+
 def gemini_request(body: Json) -> Request:
     system = text_of(body.get("systemInstruction") or body.get("system_instruction"))
     messages = [Message("system", system)] if system else []
@@ -369,7 +372,7 @@ def gemini_request(body: Json) -> Request:
             made = [Call(c.get("id") or "", c["name"], c.get("args") or {}) for c in calls]
             messages.append(Message(role, texts, made))
     tools = {
-        tool["name"]: tool.get("parameters") or tool.get("parametersJsonSchema") or {}
+        tool["name"]: next((tool[name] for name in GEMINI_SCHEMAS if tool.get(name)), {})
         for group in body.get("tools") or ()
         for tool in group.get("functionDeclarations") or ()
     }

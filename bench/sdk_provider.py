@@ -20,12 +20,8 @@ from bench import sdk_dialects as dialects
 from bench.sdk_dialects import Answer, Call, Json, Message, Request
 from bench.sdk_scenarios import HANDOFF, OUTAGE, SCENARIOS, TOOL, Turn
 
-# That answer, whatever the alias that was asked for; "" is what was asked for.
-MODELS = {"chat": "gpt-5-mini-2025-08-07", "responses": "gpt-5-mini-2025-08-07"} | {
-    "anthropic": "claude-sonnet-4-5-20250929",
-    "gemini": "gemini-2.5-flash",
-    "bedrock": "",
-}
+# What answers behind an alias; any other model answers under its own name.
+MODELS = ("gpt-5-mini-2025-08-07", "claude-sonnet-4-5-20250929")
 PATHS = (
     ("/chat/completions", "chat"),
     ("/responses", "responses"),
@@ -66,7 +62,7 @@ class Played:
     def answers(self) -> list[Answer]:
         return [exchange.answer for exchange in self.exchanges if exchange.answer is not None]
 
-    def take(self, request: Request, model: str, counts_thoughts: bool) -> Answer | None:
+    def take(self, request: Request, counts_thoughts: bool) -> Answer | None:
         """The answer of the turn that is due, and None where it fails."""
         turn = SCENARIOS[self.name].turns[min(len(self.answers), self.last)]
         if turn.fails:
@@ -74,7 +70,8 @@ class Played:
             return None
         number = f"{self.name}{len(self.exchanges)}"
         usage = turn.usage if counts_thoughts else replace(turn.usage, reasoning=0)
-        answer = Answer(f"{number}-0123456789", model or request.model, usage)
+        model = next((name for name in MODELS if name.startswith(request.model)), request.model)
+        answer = Answer(f"{number}-0123456789", model, usage)
         _speak(answer, turn, request, number)
         self.exchanges.append(Exchange(request, answer))
         return answer
@@ -158,7 +155,7 @@ class Provider:
                 rest = [said for said in request.messages if said.role != "system"]
                 request.messages = [*system, *known, *rest]
             try:
-                answer = played.take(request, MODELS[api], api not in UNCOUNTED)
+                answer = played.take(request, api not in UNCOUNTED)
             except Unscripted as error:
                 played.problems.append(str(error))
                 raise
@@ -213,7 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         return whole
 
     def do_GET(self) -> None:
-        self.reply(200, {"data": [{"id": MODELS["chat"], "object": "model"}]})
+        self.reply(200, {"data": [{"id": MODELS[0], "object": "model"}]})
 
     def do_HEAD(self) -> None:
         self.reply(200, {})

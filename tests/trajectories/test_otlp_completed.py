@@ -259,6 +259,19 @@ def test_a_call_that_threw_and_answered_nothing_failed_whatever_its_status() -> 
     assert read(well, []).error is None
 
 
+def test_the_error_that_an_agent_gives_as_its_output_is_no_answer() -> None:
+    raw = {
+        "openinference.span.kind": "AGENT",
+        "input.value": "Hi",
+        "output.value": "it broke",
+    }
+    failed = {"status_code": 2, "status_message": "it broke"}
+    asked = model(2, 1, [user("Hi")], [], parent=1, **failed)
+    outer = span(1, 0, seconds=9, attributes=raw, **failed)
+    (run,) = assemble([outer, asked], [])
+    assert texts(run.row) == ["Hi"] and run.row["outcome"]["status"] == "failure"
+
+
 def test_bare_input_and_output_are_messages_of_a_model_call() -> None:
     attributes = {
         "gen_ai.request.model": "m",

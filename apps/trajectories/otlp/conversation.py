@@ -56,7 +56,8 @@ class Conversation:
         body = _body(self.messages)
         for node in _outermost(group, bool(body)):
             reading = node.reading
-            found = _together(reading.input, reading.output)
+            has_failed = reading.raw_output and reading.error is not None
+            found = _together(reading.input, [] if has_failed else reading.output)
             if not found and not body and reading.kind != "tool":
                 found = _together(*values_of(node.span))
             theirs = _body(found)

@@ -36,7 +36,8 @@ def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
     reading = spoken.reading
     used = reading.usage
     is_alias = reading.model in ("", reading.request_model) or not reading.request_model
-    if is_alias or used.cache_read_tokens is used.reasoning_tokens is None:
+    lacks_parts = used.cache_read_tokens is used.reasoning_tokens is None
+    if is_alias or lacks_parts or not reading.response_id:
         _read_response(spoken, _head(structured(answer)))
     if reading.input and not any(m["role"] in PROMPT_ROLES for m in reading.input[:1]):
         request = structured(given) if isinstance(given, str) and _has_prompt(given) else None
@@ -77,6 +78,8 @@ def _read_response(spoken: Spoken, response: Any) -> None:
     if answered and answered.startswith(reading.model):  # of an alias what stands behind it
         reading.request_model = reading.request_model or reading.model
         reading.model = answered
+    if "model" in response:  # a message alone has an id, too
+        reading.response_id = reading.response_id or label(response.get("id"))
     _complete_usage(spoken, next((response[name] for name in USAGE if response.get(name)), None))
 
 
