@@ -271,7 +271,7 @@ def _ending(truth: Truth, row: Stored) -> list[Difference]:
     is_failure = outcome["status"] == "failure"
     if truth.failed:
         if not is_failure:
-            return [("failure", ["rror"])]
+            return [("failure", [OUTAGE])]
         said = json.dumps(outcome) + json.dumps(row.row["metadata"].get("errors") or "")
         return [] if OUTAGE in said else [("reason of the failure", [OUTAGE])]
     raised = truth.scenario.city == "Atlantis"

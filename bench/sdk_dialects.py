@@ -172,7 +172,8 @@ def responses_answer(answer: Answer, asked: Json) -> Json:
     output: list[Json] = []
     if answer.thought:
         summary = [{"type": "summary_text", "text": answer.thought}]
-        output.append({"type": "reasoning", "id": f"rs_{answer.id}", "summary": summary})
+        thought = {"type": "reasoning", "id": f"rs_{answer.id}", "summary": summary}
+        output.append(thought | {"encrypted_content": "c2ln"})
     for call in answer.calls:
         output.append(
             {

@@ -23,6 +23,7 @@ from tests.trajectories.test_otlp_assemble import (
     user,
     wants,
 )
+from workers.lib.prices import list_price
 
 TOOL = {"name": "look", "description": "Looks.", "parameters": {"properties": {"q": {}}}}
 ASKED = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m"}
@@ -257,6 +258,37 @@ def test_a_call_that_threw_and_answered_nothing_failed_whatever_its_status() -> 
     answered = ASKED | {"gen_ai.output.messages": json.dumps([bot("Hello")])}
     well = Span("t" * 32, "s" * 16, attributes=answered, events=thrown, status_code=1)
     assert read(well, []).error is None
+
+
+def test_the_raw_request_has_replies_that_flattened_messages_lost() -> None:
+    def turn(*ids: str) -> dict:
+        calls = [{"id": i, "function": {"name": "look", "arguments": "{}"}} for i in ids]
+        return {"role": "assistant", "tool_calls": calls}
+
+    talk = [user("Hi"), turn("c1", "c2"), replied("c1", "A"), replied("c2", "B")]
+    name = "llm.input_messages.1.message.tool_calls"
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "Hi",
+        "llm.input_messages.1.message.role": "assistant",
+        f"{name}.0.tool_call.id": "c1",
+        f"{name}.0.tool_call.function.name": "look",
+        f"{name}.1.tool_call.id": "c2",
+        f"{name}.1.tool_call.function.name": "look",
+        "llm.input_messages.2.message.role": "user",
+        "llm.input_messages.2.message.tool_call_id": "c2",
+        "llm.input_messages.2.message.content": "B",
+        "input.value": json.dumps({"model": "m", "messages": talk}),
+    }
+    found = read(Span("t" * 32, "s" * 16, attributes=attributes), [])
+    assert [message["content"] for message in found.input[2:]] == ["A", "B"]
+
+
+def test_a_framework_is_no_provider_with_prices_of_its_own() -> None:
+    price = list_price("gpt-5-mini")
+    assert price is not None and list_price("gpt-5-mini", provider="strands-agents") == price
+    assert list_price("gpt-5-mini", provider="a-gateway-of-ours") is None
 
 
 def test_the_error_that_an_agent_gives_as_its_output_is_no_answer() -> None:

@@ -47,8 +47,10 @@ def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
         request = structured(given)
         tools = request.get("tools") if isinstance(request, dict) else None
         reading.tools = [tools] if tools else []
-    reading.input = _more_exact(spoken, reading.input, given, "user")
-    reading.output = _more_exact(spoken, reading.output, answer, "assistant")
+    if is_lossy(reading.input) or _lacks_replies(reading.input):
+        reading.input = _more_exact(reading.input, spoken.messages(given, "user"))
+    if is_lossy(reading.output):
+        reading.output = _more_exact(reading.output, spoken.messages(answer, "assistant"))
     if isinstance(answer, str) and '"reasoning"' in answer:
         reading.output = _with_thoughts(reading.output, spoken.messages(answer, "assistant"))
 
@@ -93,12 +95,15 @@ def _object(value: Any) -> Any:
     return python_literal(found) if isinstance(found, str) and found[:1] == "{" else found
 
 
-def _more_exact(spoken: Spoken, messages: list[Message], value: Any, role: str) -> list[Message]:
+def _more_exact(messages: list[Message], raw: list[Message]) -> list[Message]:
     """The raw messages, where the flattened ones are the same but lack something."""
-    if not is_lossy(messages) or value is None:
-        return messages
-    raw = spoken.messages(value, role)
     return raw if not is_lossy(raw) and _outline(raw) == _outline(messages) else messages
+
+
+def _lacks_replies(messages: list[Message]) -> bool:
+    """Whether a history goes on after calls that it holds no replies to."""
+    calls = sum(len(message.get("tool_calls") or ()) for message in messages)
+    return calls > sum(message["role"] in RESULT_ROLES for message in messages)
 
 
 def _with_thoughts(messages: list[Message], raw: list[Message]) -> list[Message]:
@@ -133,8 +138,9 @@ def is_lossy(messages: list[Message]) -> bool:
 
 
 def _outline(messages: list[Message]) -> list[tuple]:
-    """Who speaks and what is called."""
+    """Who speaks and what is called, apart from replies."""
     return [
         (message["role"], [call["function"]["name"] for call in message.get("tool_calls") or ()])
         for message in messages
+        if message["role"] not in RESULT_ROLES
     ]
