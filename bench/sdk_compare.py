@@ -14,7 +14,7 @@ from apps.trajectories.costs import cost_of_run
 from apps.trajectories.schema import parse_row
 from bench.sdk_dialects import Call, Json, Message
 from bench.sdk_provider import Played
-from bench.sdk_scenarios import OUTAGE, RAISED, SCENARIOS
+from bench.sdk_scenarios import DESCRIPTION, OUTAGE, RAISED, SCENARIOS, TOOL
 from workers.lib.prices import Price, list_price
 
 NOT_SENT = " not sent"
@@ -37,7 +37,8 @@ def differences(played: Played, rows: list[Json], sent: Telemetry) -> list[str]:
     if len(rows) > 1:
         joins = ["previous"] if played.name == "state" else [""]
         return [f"{len(rows)} runs{sent.verdict(joins)}"]
-    truth, row = Truth(played), Stored(rows[0])
+    truth = Truth(played)
+    row = Stored(rows[0], with_threads=truth.is_of_several)
     return [f"{name}{sent.verdict(traces)}" for name, traces in _different(truth, row)]
 
 
@@ -56,6 +57,9 @@ class Truth:
         results = {said.call_id: said.text for said in told if said.role == "tool"}
         self.results = results if "" not in results else {}
         self.texts = [answer.text for answer in self.answers if answer.text]
+        if any(answer.marked for answer in self.answers):  # DSPy's protocol is not kept as such
+            self.systems, self.users = [], [self.scenario.question]
+            self.texts = ["Look.", *dict.fromkeys(self.texts)]
         self.calls = [call for answer in self.answers for call in answer.calls]
         self.tools: Json = {}
         for request in requests:
@@ -92,10 +96,10 @@ class Truth:
 class Stored:
     """A row as the server's assembly makes it."""
 
-    def __init__(self, row: Json) -> None:
+    def __init__(self, row: Json, with_threads: bool) -> None:
         self.row, self.parsed = row, parse_row(row)
         self.messages = [_message(said) for said in row["messages"]]
-        beside = row["metadata"].get("threads") or ()
+        beside = (row["metadata"].get("threads") or ()) if with_threads else ()
         self.messages += [  # of agents that are tools
             _message(said) for thread in beside for said in thread.get("messages") or ()
         ]
@@ -246,7 +250,8 @@ def _calls(truth: Truth, row: Stored) -> list[Difference]:
             != set(schema.get("properties") or ())
         )
     ]:
-        found.append(("tool definitions", [f"{lacking[0]}", '"properties"']))
+        is_ours = TOOL in lacking[0]
+        found.append(("tool definitions", [DESCRIPTION if is_ours else lacking[0], "properties"]))
     return found
 
 

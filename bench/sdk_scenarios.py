@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SYSTEM = "Be brief."
-TOOL = "get_weather"
+TOOL, DESCRIPTION = "get_weather", "The weather in a city."
 HANDOFF = "(another agent)"  # the tool by which the SDK hands over, whatever its name
 OUTAGE = "The model is overloaded."
 RAISED = "no such city"

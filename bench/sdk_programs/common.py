@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from bench.sdk_scenarios import SCENARIOS, SYSTEM, weather
+from bench.sdk_scenarios import DESCRIPTION, SCENARIOS, SYSTEM, weather
 
 URL = os.environ["PROVIDER_URL"]
 MODE = os.environ.get("MODE", "")
@@ -29,12 +29,11 @@ SCHEMA = {
     "properties": {"city": {"type": "string", "description": "Its name."}},
     "required": ["city"],
 }
-DESCRIPTION = "The weather in a city."
 CHAT_TOOL = {
     "type": "function",
     "function": {"name": "get_weather", "description": DESCRIPTION, "parameters": SCHEMA},
 }
-__all__ = ["SYSTEM", "get_weather", "play", "result_of", "trace_all", "weather"]
+__all__ = ["DESCRIPTION", "SYSTEM", "get_weather", "play", "result_of", "trace_all", "weather"]
 
 
 def get_weather(city: str) -> str:

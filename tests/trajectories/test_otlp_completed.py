@@ -312,3 +312,4 @@ def test_bare_input_and_output_are_messages_of_a_model_call() -> None:
     }
     found = read(Span("t" * 32, "s" * 16, attributes=attributes), [])
     assert (found.input, found.output) == ([user("Hi")], [bot("Hello")])
+    assert not read(Span("t" * 32, "s" * 16, attributes=attributes | {"output": "null"}), []).output

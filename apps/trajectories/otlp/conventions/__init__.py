@@ -341,7 +341,8 @@ def _given(span: Span) -> Any:
 
 
 def _answered(span: Span) -> Any:
-    return first(span.attributes, ANSWER)
+    found = first(span.attributes, ANSWER)
+    return None if found == "null" else found  # the JSON of nothing
 
 
 @lru_cache(MANY_NAMES)
