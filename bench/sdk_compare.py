@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
 from apps.trajectories.costs import cost_of_run
+from apps.trajectories.otlp import Span
 from apps.trajectories.schema import parse_row
 from bench.sdk_dialects import Call, Json, Message
 from bench.sdk_provider import Played
@@ -292,7 +294,8 @@ class Telemetry:
 
     def __init__(self, spans: list, logs: list) -> None:
         self.size = len(spans)
-        texts = [str(item) for item in [*spans, *logs]]
+        texts = [_without_objects(str(value)) for span in spans for value in _values(span)]
+        texts += map(str, logs)
         self.numbers = {number for text in texts for number in re.findall(r"\d+", text)}
         self.text = "".join(map(_plain, texts))
 
@@ -304,6 +307,21 @@ class Telemetry:
             if (trace not in self.numbers if trace.isdigit() else _plain(trace) not in self.text)
         ]
         return NOT_SENT if lacking else ""
+
+
+OBJECT = re.compile(r"\b[A-Z]\w+\([a-z_]+=")  # Python's representation of one
+
+
+def _values(span: Span) -> Iterator[object]:
+    yield from (span.name, span.status_message, *span.attributes, *span.attributes.values())
+    for event in span.events:
+        yield from (event.name, event.attributes)
+
+
+def _without_objects(text: str) -> str:
+    """What is only in a representation that no program reads counts as not sent."""
+    found = OBJECT.search(text)
+    return text[: found.start()] if found else text
 
 
 def _plain(text: str) -> str:

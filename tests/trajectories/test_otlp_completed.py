@@ -291,6 +291,19 @@ def test_a_framework_is_no_provider_with_prices_of_its_own() -> None:
     assert list_price("gpt-5-mini", provider="a-gateway-of-ours") is None
 
 
+def test_an_answer_in_the_pieces_of_its_stream_is_one_message() -> None:
+    def piece(text: str, reason: str) -> dict:
+        parts = [{"type": "text", "content": text}]
+        return {"role": "assistant", "parts": parts, "finish_reason": reason}
+
+    def answer(*pieces: dict) -> list[dict]:
+        said = ASKED | {"gen_ai.output.messages": json.dumps(pieces)}
+        return read(Span("t" * 32, "s" * 16, attributes=said), []).output
+
+    assert answer(piece("It ra", ""), piece("ins.", "stop")) == [bot("It rains.")]
+    assert len(answer(piece("It rains.", "stop"), piece("It snows.", "stop"))) == 2
+
+
 def test_the_error_that_an_agent_gives_as_its_output_is_no_answer() -> None:
     raw = {
         "openinference.span.kind": "AGENT",
