@@ -169,6 +169,8 @@ def test_the_raw_request_and_response_complete_flattened_messages() -> None:
     assert tool_definitions(found.tools[0])[0]["function"]["name"] == "look"
     renamed = flattened(**{"llm.model_name": "another"})  # which is no alias of what answered
     assert renamed.model == "another"
+    silent = flattened(**{"llm.input_messages.0.message.content": ""})  # some leave blocks out
+    assert silent.input[1] == user("Hi")
     other = {"messages": [user("Hi"), bot("What else?")]}  # another talk than the attributes'
     assert "id" not in flattened(**{"input.value": json.dumps(other)}).input[1]["tool_calls"][0]
 

@@ -128,13 +128,17 @@ def _thoughts(messages: list[Message]) -> list[dict]:
 
 
 def is_lossy(messages: list[Message]) -> bool:
-    """Whether calls or replies lack their ids, or replies what the tool said."""
-    return any(
-        not (message.get("tool_call_id") and message.get("content"))
-        if message["role"] in RESULT_ROLES
-        else any(not call.get("id") for call in message.get("tool_calls") or ())
-        for message in messages
-    )
+    """Whether calls or replies lack their ids, or messages what they say."""
+    return any(map(_lacks_something, messages))
+
+
+def _lacks_something(message: Message) -> bool:
+    if message["role"] in RESULT_ROLES:
+        return not (message.get("tool_call_id") and message.get("content"))
+    calls = message.get("tool_calls")
+    if not calls:
+        return message.get("content") is None
+    return any(not call.get("id") for call in calls)
 
 
 def _outline(messages: list[Message]) -> list[tuple]:
