@@ -293,6 +293,14 @@ def test_a_framework_is_no_provider_with_prices_of_its_own() -> None:
     assert list_price("gpt-5-mini", provider="a-gateway-of-ours") is None
 
 
+def test_a_response_repeats_the_tools_of_its_request() -> None:
+    response = {"object": "response", "id": "r1", "model": "m", "tools": [TOOL]}
+    said = ASKED | {"response": json.dumps(response)}
+    found = read(Span("t" * 32, "s" * 16, attributes=said), [])
+    assert tool_definitions(found.tools[0])[0]["function"]["name"] == "look"
+    assert found.response_id == "r1"
+
+
 def test_an_answer_in_the_pieces_of_its_stream_is_one_message() -> None:
     def piece(text: str, reason: str) -> dict:
         parts = [{"type": "text", "content": text}]

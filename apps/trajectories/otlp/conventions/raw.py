@@ -80,6 +80,8 @@ def _read_response(spoken: Spoken, response: Any) -> None:
     if answered and answered.startswith(reading.model):  # of an alias what stands behind it
         reading.request_model = reading.request_model or reading.model
         reading.model = answered
+    if not reading.tools and isinstance(response.get("tools"), list):
+        reading.tools = [response["tools"]]  # OpenAI's responses repeat them
     if "model" in response:  # a message alone has an id, too
         reading.response_id = reading.response_id or label(response.get("id"))
     _complete_usage(spoken, next((response[name] for name in USAGE if response.get(name)), None))
