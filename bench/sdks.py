@@ -1,229 +1,215 @@
-"""SDKs that nobody wrote an adapter for: `python -m bench.sdks [NAME …] [--venvs FOLDER] [--show]`.
+"""SDKs against a scripted provider: `python -m bench.sdks [NAME …] [--scenarios …] [--show]`.
 
-Each program of bench/sdk_programs is an agent with one tool, run with its SDK from PyPI (the first
-line says what is installed, in a virtual environment of its own) against a scripted provider. What
-it exports is assembled as at the server, and compared with what was said. It prints the table of
-docs/sending.md.
+Each configuration of bench/sdk_configurations.py is a program of bench/sdk_programs, run with the
+SDK from PyPI or npm through the scenarios of bench/sdk_scenarios.py. What it exports is assembled
+as at the server and compared with what the provider was asked and said. It prints the table of
+docs/sdks.md; NAMEs are parts of a row's first columns.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
-import re
+import pickle
 import subprocess
 import sys
-import venv
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from apps.trajectories.otlp import assemble, decode_logs, decode_traces
-from apps.trajectories.schema import parse
-from bench.sdk_provider import server
+from apps.trajectories.otlp import LogRecord, Span, assemble, decode_logs, decode_traces
+from bench.sdk_compare import NOT_SENT, Telemetry, differences
+from bench.sdk_configurations import CONFIGURATIONS, Configuration
+from bench.sdk_environments import command_of, ready, versions_of
+from bench.sdk_provider import Played, running
+from bench.sdk_scenarios import SCENARIOS
 
-PROGRAMS = Path(__file__).parent / "sdk_programs"
-WEATHER = "7 °C and rain"
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 600
+RIGHT, NONE = "✓", "–"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "names",
-        nargs="*",
-        default=sorted(path.stem.removesuffix("_agent") for path in PROGRAMS.glob("*.py")),
-    )
+    parser.add_argument("names", nargs="*", help="parts of the rows' names; all without any")
     parser.add_argument("--venvs", type=Path, default=Path("var/sdks"))
-    parser.add_argument(
-        "--show", action="store_true", help="Print the trajectories and the spans' attributes"
-    )
-    given = parser.parse_args()
-    print("| SDK | right | missing or wrong |\n|---|---|---|")
-    for name in given.names:
-        program = PROGRAMS / f"{name}_agent.py"
-        python = installed(program, given.venvs)
-        spans, logs, failed = run(program, python)
-        rows = [one.row for one in assemble(spans, logs)]
-        if given.show:
-            show(rows, spans, logs)
-        right, wrong = checked(rows)
-        missing = wrong + failed
-        print(
-            f"| {version_of(program, python)} | {', '.join(right) if missing else 'everything'} |"
-            f" {', '.join(missing) or '–'} |",
-            flush=True,
-        )
-
-
-def packages_of(program: Path) -> list[str]:
-    line = program.read_text().splitlines()[0].removeprefix("# pip install ")
-    return [part.strip('"') for part in line.split()]
-
-
-def installed(program: Path, venvs: Path) -> Path:
-    folder = venvs / program.stem.removesuffix("_agent")
-    python = folder / "bin" / "python"
-    if not (folder / ".done").exists():
-        venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", *packages_of(program)], check=True)
-        (folder / ".done").touch()
-    return python
-
-
-def version_of(program: Path, python: Path) -> str:
-    """The first package, and what instruments it."""
-    wanted = [re.split(r"[\[<>=]", part)[0] for part in packages_of(program)]
-    code = (
-        "import sys; from importlib.metadata import version; print(*(f'{n} {version(n)}' for n in"
-        " sys.argv[1:]), sep=', ')"
-    )
-    names = [wanted[0], *(name for name in wanted[1:] if "instrumentation" in name)]
-    return subprocess.run(
-        [python, "-c", code, *names], capture_output=True, text=True, check=True
-    ).stdout.strip()
-
-
-def run(program: Path, python: Path) -> tuple[list, list, list[str]]:
-    """The spans and log records of two runs, one of which has a tool that raises; and that the
-    program failed.
-    """
-    with server() as (url, received):
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": os.environ.get("HOME", "/tmp"),
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_API_KEY": "none",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_SERVICE_NAME": "helpdesk",
-            "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20fw_none",
-            "OTEL_EXPORTER": "otlp_http",
-            "OTEL_ENDPOINT": url,
-            "OTEL_HEADERS": "Authorization=Bearer fw_none",
-            "OTEL_RESOURCE_ATTRIBUTES": "service.version=3",
-            "NO_PROXY": "*",
-        }
-        done = subprocess.run(
-            [python, program, "Oslo", "Atlantis"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd="/tmp",
-        )
-        bodies = [
-            (kind, gzip.decompress(body) if encoding == "gzip" else body)
-            for kind, encoding, body in received
+    parser.add_argument("--scenarios", nargs="*", default=list(SCENARIOS))
+    parser.add_argument("--show", action="store_true", help="print rows and spans to stderr")
+    parser.add_argument("--keep", type=Path, help="a folder for what each program asked and sent")
+    parser.add_argument("--replay", type=Path, help="such a folder, to compare without running")
+    options = parser.parse_args()
+    chosen = [one for one in CONFIGURATIONS if _is_chosen(one.name, options.names)]
+    print(head(), flush=True)
+    rows: list[list[str]] = []
+    for configuration in chosen:
+        names = [name for name in options.scenarios if name in configuration.can]
+        if options.replay:
+            record = Record.of(options.replay, configuration)
+        else:
+            record = recorded(configuration, names, ready(configuration.environment, options.venvs))
+        if options.keep:
+            record.keep(options.keep, configuration)
+        if record is None:
+            continue
+        results = compared(record, options.show)
+        cells = [
+            NONE if name not in configuration.can else cell(results.get(name, record.failed))
+            for name in options.scenarios
         ]
-    if done.returncode:
-        print(done.stderr[-3000:], file=sys.stderr)
-    spans = [
-        span
-        for kind, body in bodies
-        if kind == "traces"
-        for span in decode_traces(body, json=False).items
-    ]
-    logs = [
-        record
-        for kind, body in bodies
-        if kind == "logs"
-        for record in decode_logs(body, json=False).items
-    ]
-    return spans, logs, [f"the program ended with {done.returncode}"] if done.returncode else []
+        print(row(configuration, record.versions, cells), flush=True)
+        rows.append(cells)
+    print(summary([list(column) for column in zip(*rows, strict=True)]), file=sys.stderr)
 
 
-def checked(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """What is as it was, and what is not, of two runs: one that went well, one whose tool
-    raised.
-    """
-    found = {
-        city: [row for row in rows if city in json.dumps(row["messages"])]
-        for city in ("Oslo", "Atlantis")
+@dataclass
+class Record:
+    """What a program asked and sent, with the versions of its SDK and its recorder."""
+
+    versions: tuple[str, str]
+    played: list[Played]
+    telemetry: list[tuple[str, bytes]]
+    failed: list[str]
+
+    @staticmethod
+    def of(folder: Path, configuration: Configuration) -> Record | None:
+        path = folder / f"{_file_name(configuration)}.pickle"
+        return pickle.loads(path.read_bytes()) if path.exists() else None
+
+    def keep(self, folder: Path, configuration: Configuration) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{_file_name(configuration)}.pickle").write_bytes(pickle.dumps(self))
+
+
+def _file_name(configuration: Configuration) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in configuration.name)
+
+
+def recorded(configuration: Configuration, names: list[str], environment: Path) -> Record:
+    with running() as (url, provider):
+        failed = run(configuration, names, url, environment)
+    versions = versions_of(configuration, environment)
+    return Record(versions, provider.played, provider.telemetry, failed)
+
+
+def _is_chosen(name: str, parts: list[str]) -> bool:
+    return not parts or any(part.lower() in name.lower() for part in parts)
+
+
+def head() -> str:
+    titles = ["SDK", "calls by", "recorded by", *(one.title for one in SCENARIOS.values())]
+    return f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}"
+
+
+def row(configuration: Configuration, versions: tuple[str, str], cells: list[str]) -> str:
+    sdk, recorder = configuration.sdk, configuration.recorder
+    names = [f"{sdk} {versions[0]}", configuration.mode, f"{recorder} {versions[1]}".strip()]
+    return f"| {' | '.join([*names, *cells])} |"
+
+
+def cell(different: list[str]) -> str:
+    """What is stored otherwise than it was sent, then what the SDK does not send."""
+    wrong = [one for one in different if not one.endswith(NOT_SENT)]
+    unsent = [one.removesuffix(NOT_SENT) for one in different if one.endswith(NOT_SENT)]
+    parts = [f"**wrong**: {', '.join(wrong)}"] if wrong else []
+    parts += [f"not sent: {', '.join(unsent)}"] if unsent else []
+    return "; ".join(parts) or RIGHT
+
+
+def summary(columns: list[list[str]]) -> str:
+    """How many cells of each scenario are right, wrong, or lack what was not sent."""
+    lines = []
+    for scenario, cells in zip(SCENARIOS.values(), columns, strict=True):
+        played = [said for said in cells if said != NONE]
+        right, wrong = played.count(RIGHT), sum("**wrong**" in said for said in played)
+        rest = len(played) - right - wrong
+        lines.append(f"{scenario.title}: {right} right, {rest} not sent whole, {wrong} wrong")
+    return "\n".join(lines)
+
+
+def run(configuration: Configuration, names: list[str], url: str, environment: Path) -> list[str]:
+    """Plays the scenarios, and says why they did not all come to an end."""
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", "/tmp"),
+        "PYTHONPATH": str(ROOT),
+        "PROVIDER_URL": url,
+        "MODE": configuration.mode,
+        "INSTRUMENTS": ",".join(configuration.instruments),
+        "TRACEBACKS": os.environ.get("TRACEBACKS", ""),
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": "none",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_SERVICE_NAME": "helpdesk",
+        "NO_PROXY": "*",
+        **{name: value.replace("{url}", url) for name, value in configuration.variables.items()},
     }
-    oslo, atlantis = (found[city][0] if len(found[city]) == 1 else None for city in found)
-    if oslo is None or atlantis is None or len(rows) != 2:
-        return [], [f"{len(rows)} trajectories instead of 2"]
-    results = {name: bool(test) for name, test in tests_of(oslo, atlantis).items()}
-    return [name for name, good in results.items() if good], [
-        name for name, good in results.items() if not good
-    ]
-
-
-def tests_of(row: dict[str, Any], failed: dict[str, Any]) -> dict[str, Any]:
-    messages = row["messages"]
-    roles = [message["role"] for message in messages]
-    calls = [call for message in messages for call in message.get("tool_calls") or ()]
-    weather = [call for call in calls if call["function"]["name"].endswith("get_weather")]
-    ours = {call.get("id") for call in weather}
-    replies = [
-        message
-        for message in messages
-        if message["role"] == "tool" and message.get("tool_call_id") in ours
-    ]
-    given = weather[0]["function"]["arguments"] if weather else ""
-    usage = row["usage"]
-    parse(row)
-    return {
-        "order": (
-            [role for role in roles if role != "system"][:3] == ["user", "assistant", "tool"]
-            and roles[-1] in ("assistant", "tool")
-        ),
-        "question": any(
-            message["role"] == "user" and "weather in Oslo?" in str(message["content"])
-            for message in messages
-        ),
-        "answer": "In Oslo: " in json.dumps(messages[-2:]),
-        "call": len(weather) == 1,
-        "arguments": (
-            json.loads(given) == {"city": "Oslo"}
-            if isinstance(given, str) and given.startswith("{")
-            else given == {"city": "Oslo"}
-        ),
-        "result": len(replies) == 1 and WEATHER in str(replies[0]["content"]),
-        "tool's error": (
-            "no such city" in json.dumps(failed["messages"])
-            or "no such city" in json.dumps(failed["metadata"])
-        ),
-        "tool definitions": any(
-            tool["function"]["name"].endswith("get_weather") and "city" in json.dumps(tool)
-            for tool in row["tools"]
-        ),
-        "tokens": (
-            (usage.get("input_tokens") or 0) >= 150 and (usage.get("output_tokens") or 0) >= 20
-        ),
-        "model": row["model"].startswith(("gpt-5-mini", "openai/gpt-5-mini", "claude")),
-        "agent": row["agent"]["name"] == "helpdesk",
-        "session": "session Oslo" in row["session_id"] or bool(row["session_id"]),
-    }
-
-
-def show(rows: list[dict], spans: list, logs: list) -> None:
-    for row in rows:
-        print(
-            json.dumps(
-                {key: value for key, value in row.items() if key != "metadata"},
-                indent=1,
-                ensure_ascii=False,
-            ),
-            file=sys.stderr,
+    command = [*command_of(configuration, environment), *names]
+    try:
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, cwd=environment
         )
-    for span in spans:
-        print(
-            "SPAN",
-            span.scope.name,
-            "|",
-            span.name,
-            span.span_id[-4:],
-            span.parent_id[-4:],
-            file=sys.stderr,
-        )
+    except subprocess.TimeoutExpired:
+        return ["the program did not end"]
+    if done.returncode or os.environ.get("TRACEBACKS"):
+        print(done.stdout[-3000:], done.stderr[-6000:], file=sys.stderr, flush=True)
+    return [f"the program ended with {done.returncode}"]
+
+
+def compared(record: Record, is_shown: bool) -> dict[str, list[str]]:
+    """By scenario what is not as it was."""
+    spans, logs = received(record)
+    results = {}
+    for played, following in pairwise([*record.played, Played("", sys.maxsize)]):
+        until = following.start_ns
+        ours = [span for span in spans if played.start_ns <= span.start_ns < until]
+        traces = {span.trace_id for span in ours}
+        records = [
+            log
+            for log in logs
+            if log.trace_id in traces
+            or (not log.trace_id and played.start_ns <= log.time_ns < until)
+        ]
+        rows = [run.row for run in assemble(ours, records)]
+        results[played.name] = differences(played, rows, Telemetry(ours, records))
+        if is_shown:
+            show(played, rows, ours, records)
+    return results
+
+
+def received(record: Record) -> tuple[list[Span], list[LogRecord]]:
+    spans: list[Span] = []
+    logs: list[LogRecord] = []
+    for kind, body in record.telemetry:
+        is_json = body[:1] == b"{"
+        if kind == "traces":
+            spans += decode_traces(body, json=is_json).items
+        else:
+            logs += decode_logs(body, json=is_json).items
+    return spans, logs
+
+
+def show(played: Played, rows: list[dict], spans: list[Span], logs: list[LogRecord]) -> None:
+    def say(*words: object) -> None:
+        print(*words, file=sys.stderr)
+
+    say("=" * 20, played.name)
+    for number, exchange in enumerate(played.exchanges):
+        say("ASKED", number, [(m.role, m.text[:80]) for m in exchange.request.messages])
+        say("SAID", number, exchange.answer)
+    for stored in rows:
+        shown = {key: value for key, value in stored.items() if key != "metadata"}
+        say(json.dumps(shown, indent=1, ensure_ascii=False))
+    for span in sorted(spans, key=lambda span: span.start_ns):
+        say("SPAN", span.scope.name, "|", span.name, span.span_id[-4:], "in", span.parent_id[-4:])
+        say("     STATUS", span.status_code, span.status_message[:200], span.trace_id[-4:])
         for key, value in span.attributes.items():
-            print("    ", key, "=", str(value)[:400], file=sys.stderr)
+            say("    ", key, "=", str(value)[:700])
         for event in span.events:
-            print("     EVENT", event.name, str(event.attributes)[:500], file=sys.stderr)
+            say("     EVENT", event.name, str(event.attributes)[:700])
     for record in logs:
-        print("LOG", str(record)[:500], file=sys.stderr)
+        say("LOG", str(record)[:700])
 
 
 if __name__ == "__main__":

@@ -305,9 +305,13 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
     name = message.get("event.name")
     message = _unwrapped(message)
     role = _role(message, name, role)
-    turn = _Turn()
+    if definition_in(message) is not None:
+        return []
+    turn = _Turn(role == "assistant")
     if "role" not in message and _kind(message) in CALLS | REPLIES | REASONING_PARTS:
         turn.add(message)
+        if _kind(message) in REASONING_PARTS:
+            role = "assistant"
     else:
         for part in _parts(message, cut):
             turn.add(part)
@@ -323,7 +327,10 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
         ]
     if isinstance(message.get("function_call"), dict):
         turn.calls += [call for call in (tool_call(message["function_call"]),) if call]
+    turn.calls = _each_once(turn.calls)
     role = "assistant" if turn.calls else role
+    if role == "user" and "role" in message and label(message.get("tool_call_id")):
+        role = "tool"  # OpenInference of Anthropic's replies
     if role in ("tool", "function") and not turn.before:
         several = message.get("tool_call_ids")
         found = message.get("tool_call_id") or next(
@@ -346,6 +353,28 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
     if role == "assistant" and built["content"] is None and not turn.calls:
         return turn.before
     return [*turn.before, built]
+
+
+def definition_in(message: dict) -> Any:
+    """The tool that a message defines, as some send definitions among the messages; else None."""
+    if message.get("role") != "tool" or message.get("tool_call_id"):
+        return None
+    content = structured(message.get("content"))
+    function = content.get("function") if isinstance(content, dict) else None
+    is_tool = isinstance(function, dict) and content.get("type") == "function"
+    return content if is_tool and "parameters" in function else None
+
+
+def _each_once(calls: list[dict]) -> list[dict]:
+    """Calls, which a message may have among its blocks and once more beside them."""
+    if len(calls) < 2:
+        return calls
+    kept: dict[str, dict] = {}
+    for place, call in enumerate(calls):
+        function = call["function"]
+        said = [function["name"], structured(function["arguments"])]
+        kept.setdefault(dumps([call.get("id") or place, *said]), call)
+    return list(kept.values())
 
 
 def _unwrapped(message: dict) -> dict:
@@ -431,11 +460,26 @@ def _is_ui_tool(part: dict) -> bool:
     )
 
 
+def _item_in(words: Any) -> dict | None:
+    """The item of a response (a call, its reasoning) that some write as the text of the answer."""
+    if not isinstance(words, str) or words[:2] != '{"' or words[-1:] != "}":
+        return None
+    if not any(f'"{name}"' in words for name in ("call_id", "summary")):
+        return None
+    item = structured(words)
+    is_item = isinstance(item, dict) and "role" not in item
+    if is_item and _kind(item) == "function_call" and item.get("call_id") and item.get("name"):
+        return item
+    is_thought = is_item and _kind(item) == "reasoning" and isinstance(item.get("summary"), list)
+    return item if is_thought else None
+
+
 class _Turn:
     """What the parts of one message add up to. `before`: replies, and the turns that they
     answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_models: bool = False) -> None:
+        self.is_models = is_models
         self.blocks: list[dict] = []
         self.calls: list[dict] = []
         self.before: list[Message] = []
@@ -477,6 +521,8 @@ class _Turn:
             self.blocks.append({"type": "reasoning", "text": text(_words_of(part))})
         elif kind in TEXTS and _words_of(part) == "":
             return
+        elif self.is_models and (item := _item_in(_words_of(part))) is not None:
+            self.add(item)
         elif kind in TEXTS or (not kind and ("text" in part or "content" in part)):
             self.blocks.append({"type": "text", "text": text(_words_of(part))})
         elif _is_ui_tool(part):
@@ -647,6 +693,8 @@ def _declared(raw: Any) -> list:
 def _definition(raw: Any) -> dict | None:
     if isinstance(raw, dict) and isinstance(raw.get("tool"), dict):
         raw = structured(raw["tool"].get("json_schema"))
+    if isinstance(raw, dict) and isinstance(raw.get("toolSpec"), dict):  # Bedrock
+        raw = raw["toolSpec"]
     if not isinstance(raw, dict):
         return None
     body = raw["function"] if isinstance(raw.get("function"), dict) else raw

@@ -1,24 +1,12 @@
-# pip install crewai "litellm<1.107" openinference-instrumentation-crewai
-# openinference-instrumentation-litellm openinference-instrumentation-openai opentelemetry-sdk
-# opentelemetry-exporter-otlp-proto-http ruff: noqa: E402
-"""CrewAI by OpenInference."""
+"""CrewAI."""
 
 import os
-import sys
 
-os.environ.setdefault("CREWAI_DISABLE_TELEMETRY", "true")
+os.environ["CREWAI_DISABLE_TELEMETRY"] = "true"
+os.environ["CREWAI_TRACING_ENABLED"] = "false"
+import common
 
-from openinference.instrumentation import using_session
-from openinference.instrumentation.crewai import CrewAIInstrumentor
-from openinference.instrumentation.openai import OpenAIInstrumentor
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-provider = TracerProvider()
-provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-CrewAIInstrumentor().instrument(tracer_provider=provider)
-OpenAIInstrumentor().instrument(tracer_provider=provider)
+common.trace_all()
 
 from crewai import LLM, Agent, Crew, Task  # noqa: E402
 from crewai.tools import tool  # noqa: E402
@@ -27,19 +15,22 @@ from crewai.tools import tool  # noqa: E402
 @tool("get_weather")
 def get_weather(city: str) -> str:
     """The weather in a city."""
-    if city == "Atlantis":
-        raise ValueError("no such city: Atlantis")
-    return "7 °C and rain"
+    return common.weather(city)
 
 
-for city in sys.argv[1:]:
-    llm = LLM(model="openai/gpt-5-mini", base_url=os.environ["OPENAI_BASE_URL"], api_key="none")
+def answer(question: str, scenario: str) -> str:
+    llm = LLM(
+        model=f"openai/{common.MODEL}",
+        base_url=f"{common.URL}/v1",
+        api_key="none",
+        stream=scenario == "stream",
+        max_retries=0,
+    )
     agent = Agent(
-        role="helpdesk", goal="Answer.", backstory="Be brief.", tools=[get_weather], llm=llm
+        role="helpdesk", goal="Answer.", backstory=common.SYSTEM, tools=[get_weather], llm=llm
     )
-    task = Task(
-        description=f"What is the weather in {city}?", expected_output="A sentence.", agent=agent
-    )
-    with using_session(f"session {city}"):
-        Crew(agents=[agent], tasks=[task]).kickoff()
-provider.force_flush()
+    task = Task(description=question, expected_output="A sentence.", agent=agent)
+    return str(Crew(agents=[agent], tasks=[task]).kickoff())
+
+
+common.play(answer)

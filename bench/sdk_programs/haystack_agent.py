@@ -1,54 +1,39 @@
-# pip install haystack-ai openinference-instrumentation-haystack
-# openinference-instrumentation-openai opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
-# ruff: noqa: E402
-"""Haystack's Agent by OpenInference: its own spans, and those of the OpenAI SDK that it calls."""
+"""Haystack's agent."""
 
 import os
-import sys
 
-from openinference.instrumentation import using_session
-from openinference.instrumentation.haystack import HaystackInstrumentor
-from openinference.instrumentation.openai import OpenAIInstrumentor
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+os.environ["HAYSTACK_CONTENT_TRACING_ENABLED"] = "true"
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
+import common
 
-provider = TracerProvider()
-provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-HaystackInstrumentor().instrument(tracer_provider=provider)
-OpenAIInstrumentor().instrument(tracer_provider=provider)
+common.trace_all()
 
-from haystack import Pipeline
-from haystack.components.agents import Agent
-from haystack.components.generators.chat import OpenAIChatGenerator
-from haystack.dataclasses import ChatMessage
-from haystack.tools import Tool
-from haystack.utils import Secret
+from haystack.components.agents import Agent  # noqa: E402
+from haystack.components.generators.chat import OpenAIChatGenerator  # noqa: E402
+from haystack.dataclasses import ChatMessage  # noqa: E402
+from haystack.tools import create_tool_from_function  # noqa: E402
+from haystack.utils import Secret  # noqa: E402
+
+get_weather = create_tool_from_function(common.get_weather)
 
 
-def get_weather(city: str) -> str:
-    if city == "Atlantis":
-        raise ValueError("no such city: Atlantis")
-    return "7 °C and rain"
-
-
-PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-for city in sys.argv[1:]:
-    tool = Tool(
-        name="get_weather",
-        description="The weather in a city.",
-        parameters=PARAMETERS,
-        function=get_weather,
+def answer(question: str, scenario: str) -> str:
+    agent = Agent(
+        chat_generator=OpenAIChatGenerator(
+            model=common.MODEL,
+            api_base_url=f"{common.URL}/v1",
+            api_key=Secret.from_token("none"),
+            max_retries=0,
+            streaming_callback=(lambda chunk: None) if scenario == "stream" else None,
+            generation_kwargs=(
+                {"stream_options": {"include_usage": True}} if scenario == "stream" else None
+            ),
+        ),
+        tools=[get_weather],
+        system_prompt=common.SYSTEM,
+        max_agent_steps=4,
     )
-    generator = OpenAIChatGenerator(
-        model="gpt-5-mini",
-        api_key=Secret.from_token("none"),
-        api_base_url=os.environ["OPENAI_BASE_URL"],
-    )
-    agent = Agent(chat_generator=generator, tools=[tool], system_prompt="Be brief.")
-    pipeline = Pipeline()
-    pipeline.add_component("helpdesk", agent)
-    with using_session(f"session {city}"):
-        pipeline.run(
-            {"helpdesk": {"messages": [ChatMessage.from_user(f"What is the weather in {city}?")]}}
-        )
+    return agent.run(messages=[ChatMessage.from_user(question)])["messages"][-1].text
+
+
+common.play(answer)

@@ -1,61 +1,38 @@
-# pip install semantic-kernel opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
-# ruff: noqa: E402
-"""Semantic Kernel's own telemetry; its content needs
-SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE=true.
-"""
-
-import asyncio
-import os
-import sys
-
-os.environ.setdefault("SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE", "true")
+"""Semantic Kernel, whose messages come as log records."""
 
 import logging
 
-from openai import AsyncOpenAI
-from opentelemetry._logs import set_logger_provider
-from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import set_tracer_provider
+import common
 
-provider, logs = TracerProvider(), LoggerProvider()
-provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-logs.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
-set_tracer_provider(provider)
-set_logger_provider(logs)
-handler = LoggingHandler(logger_provider=logs)
-handler.addFilter(logging.Filter("semantic_kernel"))
-logging.getLogger().addHandler(handler)
-logging.getLogger().setLevel(logging.INFO)
+common.trace_all()
 
-from semantic_kernel.agents import ChatCompletionAgent
-from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion
-from semantic_kernel.functions import kernel_function
+from opentelemetry import _logs  # noqa: E402
+from opentelemetry.sdk._logs import LoggingHandler  # noqa: E402
+from semantic_kernel.agents import ChatCompletionAgent  # noqa: E402
+from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion  # noqa: E402
+from semantic_kernel.functions import kernel_function  # noqa: E402
+
+logger = logging.getLogger("semantic_kernel")
+logger.setLevel(logging.INFO)
+logger.addHandler(LoggingHandler(logger_provider=_logs.get_logger_provider()))
 
 
 class Weather:
-    @kernel_function(name="get_weather", description="The weather in a city.")
+    @kernel_function(name="get_weather", description=common.DESCRIPTION)
     def get_weather(self, city: str) -> str:
-        if city == "Atlantis":
-            raise ValueError("no such city: Atlantis")
-        return "7 °C and rain"
+        return common.weather(city)
 
 
-async def main() -> None:
-    for city in sys.argv[1:]:
-        client = AsyncOpenAI(api_key="none", base_url=os.environ["OPENAI_BASE_URL"])
-        agent = ChatCompletionAgent(
-            service=OpenAIChatCompletion(ai_model_id="gpt-5-mini", async_client=client),
-            name="helpdesk",
-            instructions="Be brief.",
-            plugins=[Weather()],
-        )
-        await agent.get_response(messages=f"What is the weather in {city}?")
+async def answer(question: str, scenario: str) -> str:
+    agent = ChatCompletionAgent(
+        service=OpenAIChatCompletion(ai_model_id=common.MODEL, api_key="none"),
+        name="helpdesk",
+        instructions=common.SYSTEM,
+        plugins=[Weather()],
+    )
+    if scenario == "stream":
+        return "".join([str(part.message) async for part in agent.invoke_stream(question)])
+    return str((await agent.get_response(question)).message)
 
 
-asyncio.run(main())
-logs.force_flush()
+common.play(answer)

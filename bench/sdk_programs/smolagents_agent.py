@@ -1,39 +1,26 @@
-# pip install smolagents[openai] openinference-instrumentation-smolagents opentelemetry-sdk
-# opentelemetry-exporter-otlp-proto-http ruff: noqa: E402
-"""smolagents' ToolCallingAgent by OpenInference."""
+"""smolagents, which writes calls and results into its prompts."""
 
-import os
-import sys
+import common
 
-from openinference.instrumentation import using_session
-from openinference.instrumentation.smolagents import SmolagentsInstrumentor
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-provider = TracerProvider()
-provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-SmolagentsInstrumentor().instrument(tracer_provider=provider)
+common.trace_all()
 
 from smolagents import OpenAIModel, ToolCallingAgent, tool  # noqa: E402
 
-
-@tool
-def get_weather(city: str) -> str:
-    """The weather in a city.
-
-    Args:
-        city: Its name
-    """
-    if city == "Atlantis":
-        raise ValueError("no such city: Atlantis")
-    return "7 °C and rain"
+get_weather = tool(common.get_weather)
 
 
-model = OpenAIModel("gpt-5-mini", api_base=os.environ["OPENAI_BASE_URL"], api_key="none")
-for city in sys.argv[1:]:
+def answer(question: str, scenario: str) -> str:
+    model = OpenAIModel(common.MODEL, api_base=f"{common.URL}/v1", api_key="none")
     agent = ToolCallingAgent(
-        [get_weather], model, name="helpdesk", description="Answers.", max_steps=4
+        tools=[get_weather],
+        model=model,
+        name="helpdesk",
+        description="Helps.",
+        max_steps=4,
+        verbosity_level=0,
+        stream_outputs=scenario == "stream",
     )
-    with using_session(f"session {city}"):
-        agent.run(f"What is the weather in {city}?")
+    return str(agent.run(question))
+
+
+common.play(answer)

@@ -180,6 +180,21 @@ DATED = re.compile(r"-(20\d\d-\d\d-\d\d|20\d{6})$")
 # As OpenTelemetry and SDKs name providers that the package knows by another name.
 PROVIDERS = {"x_ai": "x-ai", "azure.ai.openai": "azure", "azure.ai.inference": "azure"}
 
+# That name themselves as the provider: whose the model is, its name says.
+FRAMEWORKS = frozenset(
+    (
+        "agno",
+        "autogen",
+        "crewai",
+        "langchain",
+        "langgraph",
+        "microsoft.agent_framework",
+        "semantic_kernel",
+        "smolagents",
+        "strands-agents",
+    )
+)
+
 
 def _places(model: str, provider: str, base_url: str) -> list[tuple[str, dict[str, Any]]]:
     """Where to look for the model, and by which name: a version whose date is not listed costs what
@@ -188,7 +203,7 @@ def _places(model: str, provider: str, base_url: str) -> list[tuple[str, dict[st
     models = dict.fromkeys((model, DATED.sub("", model)))
     if base_url:
         return [(name, {"provider_api_url": base_url}) for name in models]
-    if provider:
+    if provider and provider not in FRAMEWORKS:
         ids = dict.fromkeys((PROVIDERS.get(provider, provider), provider.partition(".")[0]))
         return [(name, {"provider_id": each}) for name in models for each in ids]
     owner, _, name = model.partition("/")

@@ -44,7 +44,7 @@ class Conversation:
         self.captured = bool(self.messages)
         if not self.captured:
             self.messages = [{"role": "user", "content": None}]
-        self.messages = _with_ids(self.messages)
+        self.messages = _with_ids(_paired(self.messages))
         self._add_replies([node for node in group.nodes if node.reading.kind == "tool"], answers)
         self._add_final(group, calls)
 
@@ -56,7 +56,8 @@ class Conversation:
         body = _body(self.messages)
         for node in _outermost(group, bool(body)):
             reading = node.reading
-            found = _together(reading.input, reading.output)
+            has_failed = reading.raw_output and reading.error is not None
+            found = _together(reading.input, [] if has_failed else reading.output)
             if not found and not body and reading.kind != "tool":
                 found = _together(*values_of(node.span))
             theirs = _body(found)
@@ -249,6 +250,46 @@ def _outermost(group: Group, known: bool) -> list[Node]:
         if node.parent is None and node.reading.kind not in ("agent", "model")
     ]
     return agents if known else agents + roots
+
+
+def _paired(messages: list[Message]) -> list[Message]:
+    """Calls and the replies after them whose ids nobody else names are pairs, in order: some name a
+    call by its item and a reply by its call (OpenAI's responses have both). The reply's id is kept:
+    it is what the provider takes.
+    """
+    called = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+    replied = {message.get("tool_call_id") for message in messages if message["role"] == "tool"}
+    if not replied - called or not called - replied:
+        return messages
+    names: dict[tuple[int, int], str] = {}
+    open_calls: list[tuple[int, int]] = []
+    open_replies: list[str] = []
+    for place, message in enumerate([*messages, {"role": "assistant"}]):
+        if message["role"] == "tool":
+            if (identity := message.get("tool_call_id")) and identity not in called:
+                open_replies.append(identity)
+            continue
+        if open_replies and len(open_replies) == len(open_calls):
+            names |= dict(zip(open_calls, open_replies, strict=True))
+        if open_replies or message["role"] != "assistant":
+            open_calls, open_replies = [], []
+        open_calls += [
+            (place, number)
+            for number, call in enumerate(message.get("tool_calls") or ())
+            if call.get("id") and call["id"] not in replied
+        ]
+    return [_renamed(message, place, names) for place, message in enumerate(messages)]
+
+
+def _renamed(message: Message, place: int, names: dict[tuple[int, int], str]) -> Message:
+    calls = message.get("tool_calls") or ()
+    if not any((place, number) in names for number in range(len(calls))):
+        return message
+    renamed = [
+        call | {"id": names[place, number]} if (place, number) in names else call
+        for number, call in enumerate(calls)
+    ]
+    return message | {"tool_calls": renamed}
 
 
 def _with_ids(messages: list[Message]) -> list[Message]:

@@ -53,14 +53,22 @@ def links_of(group: Group) -> dict[str, Links]:
         end = own[-1].after.hex()
         leaves = {_short(f"{state}:{source}") for state in own[-1].leaves}
         needs = {_short(f"{state}:{source}") for state in own[0].needs}
+        service = source_of(group)[1]
+        answers = {
+            _short(f"answer:{service}:{call.reading.response_id}")
+            for call in own
+            if call.reading.response_id
+        }
         beginnings = [before.hex() for before in own[0].before[1:][-MAX_BEGINNINGS:]]
         links[trace_id] = Links(
             talks
+            | answers
             | {f"end:{end}"}
             | {f"begins:{before}" for before in beginnings}
             | _marked(leaves, "left")
             | _marked(needs, "needed"),
             talks
+            | answers
             | {f"begins:{end}"}
             | {f"end:{before}" for before in beginnings}
             | _marked(needs, "left")

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, json
 
 from apps.trajectories.otlp.conventions import Reading, read
+from apps.trajectories.otlp.conventions.raw import is_lossy
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
 from apps.trajectories.otlp.told import tell
@@ -21,6 +22,7 @@ RUN_KINDS = ("model", "agent", "tool")
 TALKS = ("conversation_id", "session_id")
 MAX_CANDIDATES = 256
 MAX_SIDE_BY_SIDE = 16  # calls that are compared with one that may be the same
+CLOCK_NS = 1_000_000  # JavaScript's spans begin at whole milliseconds
 OUTSIDE = ("", "")
 CONTEXT = (
     "session_id",
@@ -76,7 +78,7 @@ def groups_of(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Group]:
         group for nodes in _traces(spans, logs).values() for group in _split(nodes) if group.is_run
     ]
     groups.sort(key=lambda group: (group.start_ns, group.key))
-    return _stitched(groups)
+    return _stitched(_recorded_apart(groups))
 
 
 def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[Node]]:
@@ -350,7 +352,7 @@ def _recorded_twice(calls: list[Node]) -> dict[str, Node]:
     seen: defaultdict[tuple, list[Node]] = defaultdict(list)
     for node in calls:
         reading = node.reading
-        keys = [("response", reading.response_id)] if reading.response_id else []
+        keys = _keys_of(reading)
         used = reading.usage
         if used.input_tokens and used.output_tokens:
             keys.append(("tokens", node.span.parent_id, used.input_tokens, used.output_tokens))
@@ -371,12 +373,98 @@ def _recorded_twice(calls: list[Node]) -> dict[str, Node]:
     return same
 
 
-def _is_same_call(earlier: Node, later: Node) -> bool:
-    """Whether two spans with the same answer or the same counts are one call. Calls of one
-    instrumentation never are: they may run side by side, and a cache or a test server may give each
-    the same response id.
+def _keys_of(reading: Reading) -> list[tuple]:
+    """What another record of the same call has, too: the answer's id, or that there was an error,
+    or the same request.
+    """
+    keys: list[tuple] = []
+    if reading.kind == "tool":
+        return [("tool", reading.tool_name.rsplit("__", 1)[-1])]  # MCP's prefix
+    if reading.response_id:
+        keys.append(("response", reading.response_id))
+    elif reading.error is not None:
+        keys.append(("failed", reading.request_model))
+    if reading.input:
+        keys.append(("request", reading.request_model, len(reading.input)))
+    return keys
+
+
+def _is_end_of(earlier: Node, later: Node) -> bool:
+    """Whether a span without any length says how a call ended that had no answer when its own span
+    ended: the end of its stream.
     """
     one, other = earlier.reading, later.reading
+    return (
+        later.span.start_ns == later.span.end_ns >= earlier.span.end_ns
+        and earlier.span.scope.name == later.span.scope.name
+        and bool(other.output)
+        and one.error is None
+        and one.output in ([], other.output)  # it may be completed already
+        and one.request_model == other.request_model
+        and one.input == other.input
+    )
+
+
+def _recorded_apart(groups: list[Group]) -> list[Group]:
+    """Joins traces that hold nothing but a second record of a call to the trace with the first one:
+    an SDK's own telemetry beside an instrumentation's, or the end of a stream.
+    """
+    joined: list[Group | None] = list(groups)
+    seen: defaultdict[tuple, list[tuple[int, Node]]] = defaultdict(list)
+    for place, group in enumerate(groups):
+        nodes = [
+            node
+            for node in group.nodes
+            if node.reading.kind in ("model", "tool") and not node.in_model
+        ]
+        service = group.nodes[0].span.resource.get("service.name")
+        keys = {key: node for node in nodes for key in _keys_of(node.reading)}
+        home = next(
+            (
+                earlier
+                for key, node in keys.items()
+                for earlier, other in reversed(seen[(service, *key)][-MAX_SIDE_BY_SIDE:])
+                if _is_twin(groups[earlier], group, other, node)
+            ),
+            None,
+        )
+        if home is not None:
+            for node in group.nodes:
+                if node.reading.kind == "tool":  # what its server saw of it
+                    node.reading.kind = "other"
+            first = joined[home]
+            joined[home] = _joined([first, group]) if first is not None else None
+            joined[place] = None
+        for key, node in keys.items():
+            seen[(service, *key)].append((place if home is None else home, node))
+    return [group for group in joined if group is not None]
+
+
+def _is_twin(one: Group, other: Group, earlier: Node, later: Node) -> bool:
+    """Whether one of two traces is only a record of a call of the other."""
+    are_apart = earlier.span.trace_id != later.span.trace_id
+    if not are_apart or not any(_is_alone(group) for group in (one, other)):
+        return False
+    if earlier.reading.kind == "tool":  # a server of tools beside its client
+        is_within = later.span.end_ns <= earlier.span.end_ns and _is_alone(other)
+        return is_within and earlier.span.scope.name != later.span.scope.name
+    return _is_same_call(earlier, later)
+
+
+def _is_alone(group: Group) -> bool:
+    """Whether a trace holds one model call or one tool, and no agent."""
+    calls = len(group.calls) + sum(node.reading.kind == "tool" for node in group.nodes)
+    return group.loose and calls == 1
+
+
+def _is_same_call(earlier: Node, later: Node) -> bool:
+    """Whether two spans with the same answer or the same counts are one call. Calls of one
+    instrumentation never are, but for the end of a stream: they may run side by side, and a cache
+    or a test server may give each the same response id.
+    """
+    one, other = earlier.reading, later.reading
+    if _is_end_of(earlier, later):
+        return True
     if (
         earlier.span.scope.name == later.span.scope.name
         or later.span.start_ns > earlier.span.end_ns
@@ -384,10 +472,17 @@ def _is_same_call(earlier: Node, later: Node) -> bool:
         return False
     if one.response_id and other.response_id:
         return one.response_id == other.response_id
+    if one.error is not other.error and not (one.error and other.error and _is_silent(one, other)):
+        return False
     models = [{reading.model, reading.request_model} - {""} for reading in (one, other)]
     return later.span.end_ns <= earlier.span.end_ns and not (
         all(models) and models[0].isdisjoint(models[1])
     )
+
+
+def _is_silent(*readings: Reading) -> bool:
+    """Whether one of two records of a call says nothing of its messages."""
+    return not all(reading.input for reading in readings)
 
 
 def _is_exact(reading: Reading) -> bool:
@@ -406,17 +501,18 @@ def _complete(reading: Reading, other: Reading) -> None:
     """What a span leaves out is taken from the other one; exact messages win over raw values."""
     for name in ("input", "output"):
         is_raw = f"raw_{name}"
-        if getattr(other, name) and (
-            not getattr(reading, name) or getattr(reading, is_raw) > getattr(other, is_raw)
+        mine, theirs = getattr(reading, name), getattr(other, name)
+        if theirs and (
+            not mine
+            or getattr(reading, is_raw) > getattr(other, is_raw)
+            or (not getattr(other, is_raw) and is_lossy(mine) and not is_lossy(theirs))
         ):
             setattr(reading, name, getattr(other, name))
             setattr(reading, is_raw, getattr(other, is_raw))
-    for name in (
-        "tools",
-        "model",
-        "request_model",
-        "provider",
-    ):
+    if other.response_id and not reading.response_id:  # it knows what answered
+        reading.response_id, reading.answer_id = other.response_id, other.answer_id
+        reading.model = other.model or reading.model
+    for name in ("tools", "model", "request_model", "provider"):
         if not getattr(reading, name):
             setattr(reading, name, getattr(other, name))
     reading.usage = reading.usage.completed_by(other.usage)
@@ -505,7 +601,7 @@ def _by_state(group: Group, source: tuple, states: dict[tuple, list[_Chain]]) ->
 
 def _may_follow(earlier: Group, later: Group) -> bool:
     before, after = earlier.calls[-1], later.calls[0]
-    if before.span.end_ns > after.span.start_ns:
+    if before.span.end_ns - CLOCK_NS > after.span.start_ns:
         return False
     same = [_same_id(earlier, later, name) for name in ("conversation_id", "session_id", "user_id")]
     if False in same:

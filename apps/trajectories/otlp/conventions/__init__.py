@@ -44,6 +44,11 @@ from apps.trajectories.otlp.conventions.genai import GENAI
 from apps.trajectories.otlp.conventions.langfuse import LANGFUSE
 from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
 from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
+from apps.trajectories.otlp.conventions.raw import (
+    USAGE_OBJECTS,
+    complete_by_objects,
+    complete_by_raw,
+)
 from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
 from apps.trajectories.otlp.conventions.vercel import VERCEL
 from apps.trajectories.otlp.server_state import state_of
@@ -104,9 +109,10 @@ COST_PARTS = (
 )
 MANY_NAMES = 10_000  # of attributes, that are remembered
 USUAL_NAMES = 64  # of one span, that are remembered together
-RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI)
+RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI, GENAI)
 GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
+RAW_REQUEST, RAW_RESPONSE = (*GIVEN, "gen_ai.prompt"), (*ANSWER, "gen_ai.completion", "response")
 VALUES = frozenset(GIVEN + ANSWER)
 KNOWN = frozenset(name for adapter in ADAPTERS for name in adapter.known) | VALUES
 KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.prefixes)
@@ -147,6 +153,7 @@ def read(
         adapter.rest(spoken)
     if reading.has_messages:
         _read_usage(reading, spoken.details | attributes if spoken.details else attributes)
+        complete_by_objects(spoken, attributes)
     if kind == "model":
         _read_state(reading, attributes)
     reading.session_id = reading.session_id or reading.conversation_id
@@ -155,6 +162,10 @@ def read(
         _read_tool(spoken)
     elif reading.has_messages:
         _read_messages(spoken, adapters)
+        if kind == "model":
+            complete_by_raw(spoken, first(attributes, RAW_REQUEST), first(attributes, RAW_RESPONSE))
+    if kind in ("model", "tool") and _has_thrown(span, reading):
+        reading.error = reading.error or problem_of(span)
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
@@ -298,6 +309,12 @@ def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
     genai.add_instructions(spoken)
 
 
+def _has_thrown(span: Span, reading: Reading) -> bool:
+    """Whether an exception came instead of an answer, whatever the span's status says."""
+    said = reading.output if reading.kind == "model" else reading.tool_result
+    return said in (None, "", "{}", []) and any(event.name == "exception" for event in span.events)
+
+
 def _read_values(spoken: Spoken) -> None:
     """Raw input and output, where no messages say what went in or came out."""
     reading = spoken.reading
@@ -324,12 +341,15 @@ def _given(span: Span) -> Any:
 
 
 def _answered(span: Span) -> Any:
-    return first(span.attributes, ANSWER)
+    found = first(span.attributes, ANSWER)
+    return None if found == "null" else found  # the JSON of nothing
 
 
 @lru_cache(MANY_NAMES)
 def is_known(key: str, kind: str) -> bool:
     """Whether a reading of that kind has taken the attribute up."""
+    if key in USAGE_OBJECTS:
+        return kind in ("model", "agent")
     if key in VALUES:
         return kind in ("model", "tool", "agent")
     if (name := _usage_name(key)) and kind in ("model", "agent"):

@@ -283,8 +283,9 @@ def problem_of(span: Span, said: str = "") -> Problem:
 
 def _one_line(name: str, said: str) -> str:
     """`Type: message`, at most 300 characters; of a traceback its last line."""
-    lines = [line.strip() for line in said.strip().splitlines() if line.strip()]
-    line = (lines[-1] if "Traceback (most recent call last)" in said else lines[0]) if lines else ""
+    before, mark, _ = said.partition("Traceback (most recent call last)")
+    lines = [line.strip() for line in (before.strip() or said).splitlines() if line.strip()]
+    line = (lines[-1] if mark and not before.strip() else lines[0]) if lines else ""
     short = name.rsplit(".", 1)[-1]
     if short and not line.startswith(short):
         line = f"{short}: {line}" if line else short

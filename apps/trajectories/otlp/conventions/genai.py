@@ -28,7 +28,7 @@ OPERATIONS = {
     "create_agent": "other",
     "embeddings": "other",
 }
-INSTRUCTIONS = ("gen_ai.system_instructions",)
+INSTRUCTIONS = ("gen_ai.system_instructions", "langfuse.observation.metadata.instructions")
 INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
 OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
 TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
@@ -44,11 +44,36 @@ EVALUATION, EVALUATION_PREFIX = "gen_ai.evaluation.result", "gen_ai.evaluation."
 
 def _messages(spoken: Spoken) -> None:
     attributes, reading = spoken.attributes, spoken.reading
-    spoken.add_messages(first(attributes, INPUT), first_choice(spoken, first(attributes, OUTPUT)))
+    answers = first_choice(spoken, _whole(first(attributes, OUTPUT)))
+    spoken.add_messages(first(attributes, INPUT), answers)
     for said in [attributes] if reading.tools else [attributes, *_details(spoken)]:
         found = first(said, TOOLS) or nest(said, TOOLS_PREFIX)
         if found and not reading.tools:
             reading.tools = [found]
+
+
+def _whole(answers: Any) -> Any:
+    """The answer in one message, where it is in pieces as they were streamed: all but the last of
+    them have an empty reason of their end.
+    """
+    pieces = structured(answers)
+    if not isinstance(pieces, list) or len(pieces) < 2 or not all(map(_is_piece, pieces)):
+        return answers
+    if any(piece.get("finish_reason") != "" for piece in pieces[:-1]):
+        return answers
+    parts: list[dict] = []
+    for part in (part for piece in pieces for part in piece["parts"]):
+        is_text = part.get("type") == "text" and isinstance(part.get("content"), str)
+        if is_text and parts and parts[-1].get("type") == "text":
+            parts[-1] = parts[-1] | {"content": f"{parts[-1]['content']}{part['content']}"}
+        else:
+            parts.append(part)
+    return [pieces[-1] | {"parts": parts}]
+
+
+def _is_piece(message: Any) -> bool:
+    parts = message.get("parts") if isinstance(message, dict) else None
+    return isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
 
 
 def _details(spoken: Spoken) -> list[Attributes]:
@@ -220,4 +245,6 @@ GENAI = Convention(
         "error.type",
     ),
     prefixes=(TOOLS_PREFIX,),
+    given=("input",),
+    answer=("output",),
 )

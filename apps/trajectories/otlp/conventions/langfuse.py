@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+from apps.trajectories.dialects import definition_in
 from apps.trajectories.otlp.conventions.base import Convention, Spoken, kind_in, problem_of
 from apps.trajectories.values import label, number, structured, text
 from workers.lib.token_usage import parse
@@ -21,6 +22,7 @@ TYPE, LEVEL = "langfuse.observation.type", "langfuse.observation.level"
 STATUS_MESSAGE = "langfuse.observation.status_message"
 INPUT, OUTPUT = "langfuse.observation.input", "langfuse.observation.output"
 USAGE, COST = "langfuse.observation.usage_details", "langfuse.observation.cost_details"
+TOOLS = "langfuse.observation.metadata.tools"
 
 EXPERIMENT, ITEM = (
     ("langfuse.experiment.name", "langfuse.experiment.id"),
@@ -68,10 +70,19 @@ def _rest(spoken: Spoken) -> None:
 
 
 def _messages(spoken: Spoken) -> None:
-    """Only tools: messages stand in the raw input and output."""
-    given = structured(spoken.attributes.get(INPUT)) if not spoken.reading.tools else None
+    """Only tools, which are in the request, beside it or among its messages: messages stand in the
+    raw input and output.
+    """
+    if spoken.reading.tools:
+        return
+    given = structured(spoken.attributes.get(INPUT))
     if isinstance(given, dict) and given.get("tools"):
         spoken.reading.tools = [given["tools"]]
+    elif beside := spoken.attributes.get(TOOLS):
+        spoken.reading.tools = [beside]
+    elif isinstance(given, list):
+        found = (definition_in(item) for item in given if isinstance(item, dict))
+        spoken.reading.tools = [list(filter(None, found))]
 
 
 LANGFUSE = Convention(
@@ -89,5 +100,5 @@ LANGFUSE = Convention(
     messages=_messages,
     given=(INPUT, "langfuse.trace.input"),
     answer=(OUTPUT, "langfuse.trace.output"),
-    plumbing=(TYPE, LEVEL, STATUS_MESSAGE, USAGE, COST),
+    plumbing=(TYPE, LEVEL, STATUS_MESSAGE, USAGE, COST, TOOLS),
 )

@@ -1,0 +1,152 @@
+"""The request and the response as they went over the wire, which some spans hold beside attributes
+for each message: what those leave out is taken from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.trajectories.dialects import INSTRUCTIONS, Message, instructions_beside
+from apps.trajectories.otlp.conventions.base import Attributes, Spoken
+from apps.trajectories.otlp.server_state import RESPONSES
+from apps.trajectories.values import label, python_literal, structured
+from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, is_reasoning
+from workers.lib.token_usage import parse
+
+MODEL = ("model_name", "model", "modelVersion", "model_version")
+USAGE = ("usage", "token_usage", "usageMetadata", "usage_metadata")
+HEADS = frozenset(("model_name", "model_provider", "token_usage"))
+USAGE_OBJECTS = (  # a provider's, as it came
+    "gen_ai.usage.raw",
+    "metadata.usage_object",
+    "langsmith.metadata.usage_metadata",
+    "usage",
+)
+
+
+def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
+    """Counts that only the provider's own usage object says."""
+    for name in USAGE_OBJECTS:
+        if (value := attributes.get(name)) is not None:
+            _complete_usage(spoken, _object(value))
+
+
+def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
+    """What the flattened attributes of a model call leave out."""
+    reading = spoken.reading
+    used = reading.usage
+    is_alias = reading.model in ("", reading.request_model) or not reading.request_model
+    lacks_parts = used.cache_read_tokens is used.reasoning_tokens is None
+    if is_alias or lacks_parts or not reading.response_id:
+        _read_response(spoken, _head(structured(answer)))
+    if reading.input and not any(m["role"] in PROMPT_ROLES for m in reading.input[:1]):
+        request = structured(given) if isinstance(given, str) and _has_prompt(given) else None
+        if isinstance(request, dict):
+            reading.input = instructions_beside(request, reading.input) + reading.input
+    if not reading.tools and isinstance(given, str) and '"tools"' in given:
+        request = structured(given)
+        tools = request.get("tools") if isinstance(request, dict) else None
+        reading.tools = [tools] if tools else []
+    if is_lossy(reading.input) or _lacks_replies(reading.input):
+        reading.input = _more_exact(reading.input, spoken.messages(given, "user"))
+    if is_lossy(reading.output):
+        reading.output = _more_exact(reading.output, spoken.messages(answer, "assistant"))
+    if isinstance(answer, str) and '"reasoning"' in answer:
+        reading.output = _with_thoughts(reading.output, spoken.messages(answer, "assistant"))
+
+
+def _has_prompt(request: str) -> bool:
+    return any(f'"{name}"' in request for name in INSTRUCTIONS)
+
+
+def _head(response: Any) -> Any:
+    """What a framework keeps of the response beside its own message (LangChain's)."""
+    found = response.get("generations") if isinstance(response, dict) else None
+    while isinstance(found, list) and found:
+        found = found[0]
+    for names in (("message",), ("kwargs", "data"), ("response_metadata",)):
+        inner = next(
+            (found[name] for name in names if isinstance(found, dict) and name in found), 0
+        )
+        found = inner if isinstance(inner, dict) else found if names != ("message",) else None
+    return found if isinstance(found, dict) else response
+
+
+def _read_response(spoken: Spoken, response: Any) -> None:
+    if not isinstance(response, dict) or (RESPONSES | HEADS).isdisjoint(response):
+        return
+    reading = spoken.reading
+    answered = next(filter(None, (label(response.get(name)) for name in MODEL)), "")
+    if answered and answered.startswith(reading.model):  # of an alias what stands behind it
+        reading.request_model = reading.request_model or reading.model
+        reading.model = answered
+    if not reading.tools and isinstance(response.get("tools"), list):
+        reading.tools = [response["tools"]]  # OpenAI's responses repeat them
+    if "model" in response:  # a message alone has an id, too
+        reading.response_id = reading.response_id or label(response.get("id"))
+    _complete_usage(spoken, next((response[name] for name in USAGE if response.get(name)), None))
+
+
+def _complete_usage(spoken: Spoken, found: Any) -> None:
+    if isinstance(found, dict):
+        spoken.reading.usage = spoken.reading.usage.completed_by(parse(found))
+
+
+def _object(value: Any) -> Any:
+    found = structured(value)
+    return python_literal(found) if isinstance(found, str) and found[:1] == "{" else found
+
+
+def _more_exact(messages: list[Message], raw: list[Message]) -> list[Message]:
+    """The raw messages, where the flattened ones are the same but lack something."""
+    return raw if not is_lossy(raw) and _outline(raw) == _outline(messages) else messages
+
+
+def _lacks_replies(messages: list[Message]) -> bool:
+    """Whether a history goes on after calls that it holds no replies to."""
+    calls = sum(len(message.get("tool_calls") or ()) for message in messages)
+    return calls > sum(message["role"] in RESULT_ROLES for message in messages)
+
+
+def _with_thoughts(messages: list[Message], raw: list[Message]) -> list[Message]:
+    """The answer with the reasoning before it that only the raw response has."""
+    if _thoughts(messages) or len(messages) != len(raw) != 0 or not (found := _thoughts(raw)):
+        return messages
+    content = messages[0].get("content")
+    words = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    blocks = [*found, *(block for block in words if block.get("text") != "")]
+    return [messages[0] | {"content": blocks}, *messages[1:]]
+
+
+def _thoughts(messages: list[Message]) -> list[dict]:
+    contents = (message.get("content") for message in messages)
+    return [
+        block
+        for content in contents
+        if isinstance(content, list)
+        for block in content
+        if is_reasoning(block)
+    ]
+
+
+def is_lossy(messages: list[Message]) -> bool:
+    """Whether calls or replies lack their ids, or messages what they say."""
+    return any(map(_lacks_something, messages))
+
+
+def _lacks_something(message: Message) -> bool:
+    if message["role"] in RESULT_ROLES:
+        return not (message.get("tool_call_id") and message.get("content"))
+    calls = message.get("tool_calls")
+    if not calls:
+        return message.get("content") is None
+    return any(not call.get("id") for call in calls)
+
+
+def _outline(messages: list[Message]) -> list[tuple]:
+    """Who speaks and what is called, apart from replies."""
+    return [
+        (message["role"], [call["function"]["name"] for call in message.get("tool_calls") or ()])
+        for message in messages
+        if message["role"] not in RESULT_ROLES
+    ]
