@@ -22,10 +22,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from bench.bodies import TRACES, Body, Rows, otlp_bodies
-from bench.peers import HOME, machine, wait_released
+from bench.peers import HOME, wait_released
 
 FOLDER = HOME / "runs" / "ingest-cpu"
 ROW_BYTES, DISTINCT = 4000, 500
@@ -208,7 +207,7 @@ def show(found: dict[str, dict[str, float]]) -> None:
         print(f"| {name} | {ours:.0f} | {theirs:.0f} | {ours + theirs:.0f} |")
 
 
-def main() -> dict[str, Any]:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--profile", choices=("tottime", "cumtime"), help="sorted by it")
@@ -219,7 +218,6 @@ def main() -> dict[str, Any]:
     show(found)
     if chosen.profile:
         meter.print_profiles(chosen.profile)
-    return {"machine": machine(), "parts": found}
 
 
 if __name__ == "__main__":
