@@ -34,6 +34,8 @@ def run(store: Store, *later: str) -> dict[str, Exception | None]:
             raised[item] = None
         except Exception as error:
             raised[item] = error
+        except SystemExit:  # of whoever is stopped while it works for all
+            return
 
     threads = [threading.Thread(target=do, args=["first"])]
     threads[0].start()
