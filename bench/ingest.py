@@ -15,6 +15,7 @@ import json
 import math
 import random
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -448,7 +449,9 @@ def main() -> None:
         "--batches", type=int, default=6, help="64 MiB batches per memory measurement; 0 for none"
     )
     parser.add_argument(
-        "--parts", default="otlp,rest", help="otlp, rest (with memory and COPY), or both"
+        "--parts",
+        default="otlp,rest",
+        help="otlp, rest (with memory and COPY), and cpu (bench.ingest_cpu), by commas",
     )
     chosen = parser.parse_args()
     stop_servers_on_sigterm()
@@ -459,6 +462,8 @@ def main() -> None:
         "failed": [],
     }
     names = chosen.only.split(",")
+    if "cpu" in chosen.parts:
+        subprocess.run([sys.executable, "-m", "bench.ingest_cpu"], check=True)
     if "otlp" in chosen.parts:
         for server in servers(names, chosen.databases.split(",")):
             try:

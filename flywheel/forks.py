@@ -2,10 +2,10 @@
 memory of what is imported, and start at once. `python -m flywheel.forks DESCRIPTOR`
 
 The descriptor is a socket. A request is one JSON message, and is answered before the next:
-{"start": [the words after `python -m`], "title": …}, with the descriptor of the output, is answered
-with the process id; {"poll": id} with the exit status, or null while it runs. A part that has ended
-keeps its id until it was polled, so that a signal can never hit another process. When the other end
-of the socket closes this process ends, and the kernel signals the parts.
+{"start": [the words after `python -m`], "title": …, "part": …}, with the descriptor of the output,
+is answered with the process id; {"poll": id} with the exit status, or null while it runs. A part
+that has ended keeps its id until it was polled, so that a signal can never hit another process.
+When the other end of the socket closes this process ends, and the kernel signals the parts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from flywheel import priority
 from workers.lib.guard import LIBC, end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,6 +122,7 @@ def _become(output: int, request: dict[str, Any]) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_with_parent(request["end_with"])
+    priority.start(request["part"])
     set_title(request["title"])
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
@@ -151,9 +153,11 @@ class Forks:
                 start_new_session=True,
             )
 
-    def start(self, words: list[str], *, title: str, output: int, end_with: int) -> Fork:
+    def start(
+        self, words: list[str], *, title: str, output: int, end_with: int, part: str = ""
+    ) -> Fork:
         """Forks a part that writes to the descriptor. Raises ForksError."""
-        request = {"start": words, "title": title, "end_with": end_with}
+        request = {"start": words, "title": title, "end_with": end_with, "part": part}
         return Fork(self, self.ask(request, output))
 
     def ask(self, request: dict[str, Any], *descriptors: int) -> Any:

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from flywheel import logs
+from flywheel import logs, priority
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
+    priority.start(given.name)
     given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
     os.execv(
         sys.executable,

@@ -203,6 +203,7 @@ class Stack:
                 title=f"fw-{program.name}",
                 output=written,
                 end_with=signal.SIGTERM if program.name == LAST else signal.SIGKILL,
+                part=program.name,
             )
         except ForksError:
             os.close(output)

@@ -3,7 +3,10 @@ from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig, apps
+from django.db.backends.signals import connection_created
 from django.db.models.signals import pre_migrate
+
+from flywheel import priority
 
 
 class CoreConfig(AppConfig):
@@ -32,6 +35,7 @@ class CoreConfig(AppConfig):
     def ready(self) -> None:
         from apps.core import schema
 
+        connection_created.connect(priority.share)
         pre_migrate.connect(schema.refuse_another_version, sender=self)
         for config in apps.get_app_configs():
             for module in getattr(config, "declares", ()):

@@ -1,5 +1,5 @@
 """GET /healthz: 200 when the database (with this version's schema), the broker, one worker of each
-queue and beat answer.
+queue and beat answer. `lag_s`: how long the oldest of what has arrived waits in the background.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 
-from apps.core import schema
+from apps.core import lags, schema
 from flywheel import alive
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,10 @@ DATABASE_WAIT_S = 2
 def healthz(request: HttpRequest) -> JsonResponse:
     parts = {**_database(), **_broker_and_workers()}
     healthy = all(parts.values())
-    return JsonResponse({"healthy": healthy, "parts": parts}, status=200 if healthy else 503)
+    answer = {"healthy": healthy, "parts": parts}
+    if parts["database"] and parts["schema"]:
+        answer["lag_s"] = lags.seconds()
+    return JsonResponse(answer, status=200 if healthy else 503)
 
 
 def _database() -> dict[str, bool]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import Resolver404, ResolverMatch, resolve
@@ -74,7 +75,9 @@ def straight_for_agents(
     return middleware
 
 
+@lru_cache(maxsize=256)
 def _match(path: str) -> ResolverMatch | None:
+    """Remembered: of hundreds of patterns most are tried for a path."""
     for written in (path, path.removesuffix("/") if path.endswith("/") else f"{path}/"):
         with contextlib.suppress(Resolver404):
             return resolve(written)

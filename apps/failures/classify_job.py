@@ -11,17 +11,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
-from apps.core import jobs
+from apps.core import jobs, lags
 from apps.core.actions import audit
 from apps.core.bus import on
 from apps.core.kinds import Progress
+from apps.core.lags import lag
 from apps.core.models import ACTIVE_STATES, JobState, Project
 from apps.failures import prompts
 from apps.failures.actions.diagnose import diagnose_and_draw, inputs_of
@@ -46,6 +48,12 @@ def note_unclassified(event: RunsDigested) -> None:
             " ANY(%s) ON CONFLICT DO NOTHING",
             [sorted(event.trajectories)],
         )
+
+
+@lag("classified")
+def waiting_since() -> datetime | None:
+    """Since when the oldest run that is digested waits for the rules."""
+    return Unclassified.objects.aggregate(since=Min("noted_at"))["since"]
 
 
 def start(*, project: Project, by: Any) -> Classification:
@@ -105,6 +113,7 @@ def _classify_noted(project: Project, until: float) -> int:
     cursor, looked = {"looked": 0, "found": 0}, []
     noted = project.unclassified.select_for_update(skip_locked=True).values_list("pk", flat=True)
     while time.monotonic() < until:
+        lags.give_way("classified")
         with transaction.atomic():
             ids = list(noted[:CHUNK])
             _classify(project, ids, cursor)

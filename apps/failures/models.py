@@ -11,6 +11,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KeyTransform
+from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
 
@@ -312,6 +313,7 @@ class Unclassified(models.Model):
 
     trajectory_id = models.UUIDField(primary_key=True)
     project = models.ForeignKey(Project, models.CASCADE, related_name="unclassified")
+    noted_at = models.DateTimeField(db_default=Now())
 
     def __str__(self) -> str:
         return str(self.trajectory_id)

@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from threading import BoundedSemaphore
 from typing import Any
 
-from django.http import HttpRequest
+import msgspec
+from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.exceptions import APIException, NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.api import TooLarge
+from apps.core.models import ApiKey
 from apps.core.openapi import JSON, described, reference
+from apps.core.plain import plainly
 from apps.core.query import number_of, parameters, whole_number
 from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import OWNED, READABLE, SENT, Scope
@@ -171,6 +174,38 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
         raise ValidationError({"detail": f"The body is not gzip: {error}"}) from error
 
 
+def post_one(request: HttpRequest, key: ApiKey) -> HttpResponse:
+    row = decoding.decode(body_of(request))
+    if isinstance(row.value if isinstance(row, decoding.Decoded) else row, list):
+        raise ValidationError(
+            {
+                "path": "",
+                "error": (
+                    "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"
+                ),
+            }
+        )
+    with redaction_works():
+        done = names.receive(project=key.project, rows=[row])
+    if done.rejected:
+        first = done.rejected[0]
+        raise ValidationError({"path": first["path"], "error": first["error"]})
+    return _ingested(done, 201 if done.accepted else 202 if done.held else 200)
+
+
+def _ingested(done: Ingested, status: int = 200) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(done.as_dict()), content_type=JSON, status=status)
+
+
+def post_batch(request: HttpRequest, key: ApiKey) -> HttpResponse:
+    with room_for(request):
+        parts = parts_of(request, MAX_ROWS, "rows in one batch")
+        with redaction_works():
+            done = names.receive(project=key.project, rows=decoding.decoded(parts))
+    return _ingested(done)
+
+
+@plainly(POST=post_one)
 @shows(RUNS)
 @extend_schema(
     methods=["POST"],
@@ -204,29 +239,13 @@ def _unzip(raw: bytes | bytearray) -> bytes | bytearray:
     ],
 )
 @api(GET=READABLE, POST=SENT)
-def collection(request: Request) -> Response:
-    return post_one(request) if request.method == "POST" else list_page(request)
+def collection(request: Request) -> Response | HttpResponse:
+    if request.method == "POST":
+        return post_one(request._request, request.auth)
+    return list_page(request)
 
 
-def post_one(request: Request) -> Response:
-    row = decoding.decode(body_of(request))
-    if isinstance(row.value if isinstance(row, decoding.Decoded) else row, list):
-        raise ValidationError(
-            {
-                "path": "",
-                "error": (
-                    "expected one trajectory, got a list: send it to /api/v1/trajectories/batch/"
-                ),
-            }
-        )
-    with redaction_works():
-        done = names.receive(project=request.auth.project, rows=[row])
-    if done.rejected:
-        first = done.rejected[0]
-        raise ValidationError({"path": first["path"], "error": first["error"]})
-    return Response(done.as_dict(), status=201 if done.accepted else 202 if done.held else 200)
-
-
+@plainly(POST=post_batch)
 @extend_schema(
     request={JSON: {"type": "array", "items": reference("Row"), "maxItems": MAX_ROWS}},
     responses=described({200: reference("Ingested")}, 400, 413, 503),
@@ -236,24 +255,17 @@ def post_one(request: Request) -> Response:
     ),
 )
 @api(POST=SENT)
-def batch(request: Request) -> Response:
-    with room_for(request):
-        return Response(_store_batch(request).as_dict())
+def batch(request: Request) -> HttpResponse:
+    return post_batch(request._request, request.auth)
 
 
-def parts_of(request: Request, most: int, what: str) -> list[memoryview]:
+def parts_of(request: Request | HttpRequest, most: int, what: str) -> list[memoryview]:
     """The undecoded items of a JSON array or of NDJSON. Raises RowError, TooLarge."""
     ndjson = "ndjson" in (request.content_type or "") or "jsonl" in (request.content_type or "")
     parts = decoding.split(body_of(request), ndjson)
     if len(parts) > most:
         raise TooLarge(f"{len(parts)} {what}; at most {most} are allowed. Send them in parts.")
     return parts
-
-
-def _store_batch(request: Request) -> Ingested:
-    parts = parts_of(request, MAX_ROWS, "rows in one batch")
-    with redaction_works():
-        return names.receive(project=request.auth.project, rows=decoding.decoded(parts))
 
 
 def list_page(request: Request) -> Response:

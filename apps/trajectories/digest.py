@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from django.db.models import QuerySet
 
 from apps.core import locks
 from apps.core.bus import Event, publish
+from apps.core.lags import lag
 from apps.core.locks import ProjectLock
 from apps.core.postgres import array
 from apps.core.waking import Waker
@@ -90,6 +92,12 @@ def step() -> int:
     for arrival in arrivals:
         _digest_or_set_aside(arrival)
     return len(arrivals)
+
+
+@lag("digested")
+def waiting_since() -> datetime | None:
+    """Since when the oldest run is not in charts and searches."""
+    return Arrival.objects.waiting().order_by("pk").values_list("at", flat=True).first()
 
 
 def _some(waiting: QuerySet[Arrival]) -> list[Arrival]:

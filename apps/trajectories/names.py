@@ -41,7 +41,7 @@ def receive(*, project: Project, rows: Iterable[Any | RowError]) -> Ingested:
     rows wait here.
     """
     if not looks_for_names(project):
-        return store.ingest(project=project, rows=rows)
+        return store.ingest(project=project, rows=rows, together=True)
     redactor, done, waiting = quick_redactor_of(project), Ingested(), []
     for index, given in enumerate(rows):
         try:

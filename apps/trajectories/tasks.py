@@ -4,6 +4,7 @@ import time
 
 from celery import shared_task
 
+from apps.core import lags
 from apps.core.models import Project
 from apps.trajectories import (
     assembly,
@@ -33,6 +34,7 @@ def digest() -> None:
     quiet_since = now = time.monotonic()
     rested_at = 0.0
     while now - quiet_since < LINGER_S:
+        lags.give_way("assembled", "digested")
         worked = traces.sort_some() + assembly.step()
         began = time.monotonic()
         if not worked or began >= rested_at:

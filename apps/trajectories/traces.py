@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import msgspec
 from django.db import connection, transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 
+from apps.core.lags import lag
 from apps.core.models import Project
 from apps.trajectories import contents, digest, held
 from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
@@ -151,6 +153,14 @@ def _redacted(redactor: Redactor, item: Item, names: tuple[str, ...]) -> Item:
     said = msgspec.to_builtins({name: getattr(item, name) for name in names})
     changed, counts = redactor.redact(said)
     return msgspec.convert(msgspec.to_builtins(item) | changed, type(item)) if counts else item
+
+
+@lag("assembled")
+def waiting_since() -> datetime | None:
+    """Since when the oldest of the spans that have arrived should be a run."""
+    body = SpanBody.objects.order_by("pk").values_list("received_at", flat=True).first()
+    due = Trace.objects.filter(due_at__lte=Now()).order_by("due_at")
+    return min(filter(None, (body, due.values_list("due_at", flat=True).first())), default=None)
 
 
 def is_waiting() -> bool:

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from apps.trajectories import redaction
 from apps.trajectories.redaction import BUILTINS, Leaf, Redactor, Rule, RuleError, presidio
+from apps.trajectories.redaction.kinds import anything
+from apps.trajectories.redaction.rules import compile_pattern
+from bench import secret_rows
 
 ALL = Redactor([Rule(kind, kind) for kind in BUILTINS])
 TOKENS = Redactor(
@@ -831,3 +834,20 @@ def test_other_arguments_stay(value: dict[str, Any]) -> None:
     for row in rows_with(value):
         assert DEFAULTS.redact(row) == (row, Counter()), row
     assert not redaction.test(DEFAULTS.rules, json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    "kinds", [[rule.kind for rule in DEFAULTS.rules], [*BUILTINS]], ids=["defaults", "all"]
+)
+def test_the_quick_check_finds_in_parts_what_each_whole_pattern_finds(kinds: list[str]) -> None:
+    whole = [compile_pattern(BUILTINS[kind].pattern.replace("{b}", r"\b")) for kind in kinds]
+    parts = anything(frozenset(kinds))
+    lines = {
+        line.encode()
+        for _, row, _ in secret_rows.SECRETS
+        for text in redaction.strings(row)
+        for line in text.splitlines()
+    }
+    lines |= {b"the db password, from the second page</b> hunter22", b"a pin for you>"}
+    hit = [line for line in lines if any(pattern.search(line) for pattern in whole)]
+    assert len(hit) > 100 and all(map(parts.may_hit, hit))

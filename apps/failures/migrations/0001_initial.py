@@ -429,6 +429,10 @@ class Migration(migrations.Migration):
                         to="core.project",
                     ),
                 ),
+                (
+                    "noted_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                ),
             ],
         ),
         migrations.CreateModel(

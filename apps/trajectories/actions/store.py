@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -19,6 +19,7 @@ from apps.core.bus import on
 from apps.core.models import Project
 from apps.core.postgres import array
 from apps.core.projects.deletion import Deleting
+from apps.core.together import Together
 from apps.registry.prices import prices_of
 from apps.trajectories import (
     contents,
@@ -54,6 +55,7 @@ from apps.trajectories.schema import EvalSample, Parsed
 from workers.lib.prices import PriceOf
 
 CHUNK = 500  # rows of one transaction
+FEW = 20  # rows of a request that may share its transaction with others
 ARRAYS = tuple(
     column.attname for column in Trajectory._meta.concrete_fields if isinstance(column, ArrayField)
 )
@@ -82,6 +84,12 @@ class Ingested:
     rejected: list[dict] = field(default_factory=list)
     warnings: list[dict] = field(default_factory=list)
 
+    def count(self, items: Iterable[Prepared]) -> None:
+        for item in items:
+            setattr(self, item.outcome, getattr(self, item.outcome) + 1)
+            if item.problem:
+                self.rejected.append({"index": item.index, "path": "id", "error": item.problem})
+
     def as_dict(self) -> dict:
         return {
             "accepted": self.accepted,
@@ -98,7 +106,8 @@ class Prepared:
     """A row ready to be stored: the sent or derived columns of Trajectory, and the content.
 
     `digest` covers what was sent; `columns["content_digest"]` also covers feedback. `lifted` is
-    what was embedded in its messages.
+    what was embedded in its messages. `outcome` is the count of Ingested that it belongs to once it
+    is stored; `problem` says why it is not.
     """
 
     index: int
@@ -108,6 +117,8 @@ class Prepared:
     content: dict[str, Any]
     eval_sample: EvalSample | None = None
     lifted: media.Lifted | None = None
+    outcome: str = ""
+    problem: str = ""
 
 
 def ingest(
@@ -117,8 +128,10 @@ def ingest(
     cause: Cause = Cause.RESENT,
     redacted_by: Redactor | None = None,
     restore: bool = False,
+    together: bool = False,
 ) -> Ingested:
     """Stores the valid rows and returns the errors of the others. Durable when it returns.
+    `together`: few rows share their transaction with those of other threads.
 
     Stores in transactions of some hundred rows: what a broken connection leaves half done is
     completed when sent again. Rows that were `redacted_by` all rules are stored as they are. Runs
@@ -133,7 +146,11 @@ def ingest(
         redactor = redactor_of(project)
     prepared = _prepare(redactor, rows, done, prices_of(project))
     while batch := list(islice(prepared, CHUNK)):
-        _store(project, batch, done, cause, restore)
+        if together and len(batch) <= FEW and not connection.in_atomic_block:
+            _few.do((project, batch))
+        else:
+            _store(project, batch, cause, restore)
+        done.count(batch)
     return done
 
 
@@ -225,16 +242,32 @@ def terms(columns: dict[str, Any]) -> list[str]:
     return found + [f"tag:{name}" for name in dict.fromkeys(columns["tags"])]
 
 
-@transaction.atomic
-def _store(
-    project: Project, batch: list[Prepared], done: Ingested, cause: Cause, restore: bool
-) -> None:
+def _store_few(given: Sequence[tuple[Project, list[Prepared]]]) -> None:
+    """What several threads want to store, a transaction for each project."""
+    of_project: defaultdict[Project, list[Prepared]] = defaultdict(list)
+    for project, batch in given:
+        of_project[project] += batch
+    with transaction.atomic():
+        _ensure_partitions(item for batch in of_project.values() for item in batch)
+        for project in sorted(of_project, key=lambda project: project.pk):
+            _store(project, of_project[project], Cause.RESENT, restore=False)
+
+
+_few = Together(_store_few)
+
+
+def _ensure_partitions(items: Iterable[Prepared]) -> None:
+    """Before the first write of a transaction."""
+    now = timezone.now()
+    partitions.ensure({ids.month_of(ids.sort_time(i.columns["started_at"], now)) for i in items})
+
+
+@transaction.atomic(savepoint=False)
+def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool) -> None:
     now = timezone.now()
     if restore:
         tombstones.lift(project, {item.name for item in batch})
-    partitions.ensure(
-        {ids.month_of(ids.sort_time(item.columns["started_at"], now)) for item in batch}
-    )
+    _ensure_partitions(batch)
     first: dict[str, Prepared] = {}
     later: list[Prepared] = []  # of the same id as one before it in this batch
     for item in batch:
@@ -247,7 +280,7 @@ def _store(
         for name, item in first.items()
     }
     new = _claim(project, keys, first)
-    if deleted := _refuse_deleted(project, new, batch, done):
+    if deleted := _refuse_deleted(project, new, batch):
         new -= deleted
         first = {name: item for name, item in first.items() if name not in deleted}
         later = [item for item in later if item.name not in deleted]
@@ -261,9 +294,9 @@ def _store(
     )
     for name in new:
         counts.add(first[name].columns)
-    done.accepted += len(new)
+        first[name].outcome = "accepted"
     changed = [item for name, item in first.items() if name not in new] + later
-    touched = _update(project, changed, counts, done, cause) if changed else []
+    touched = _update(project, changed, counts, cause) if changed else []
     if kept:
         _note_uses(project, [*first.values(), *later], kept)
     announce(project, [keys[name] for name in new] + touched, counts)
@@ -320,9 +353,7 @@ def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) 
         return {name for (name,) in cursor.fetchall()}
 
 
-def _refuse_deleted(
-    project: Project, new: set[str], batch: list[Prepared], done: Ingested
-) -> set[str]:
+def _refuse_deleted(project: Project, new: set[str], batch: list[Prepared]) -> set[str]:
     """The new names that were deleted before. Asked once they are claimed: a deletion that we
     waited for counts, too.
     """
@@ -332,10 +363,7 @@ def _refuse_deleted(
     TrajectoryKey.objects.filter(project=project, external_id__in=list(deleted)).delete()
     for item in batch:
         if at := deleted.get(item.name):
-            done.deleted += 1
-            done.rejected.append(
-                {"index": item.index, "path": "id", "error": DELETED.format(at=at)}
-            )
+            item.outcome, item.problem = "deleted", DELETED.format(at=at)
     return set(deleted)
 
 
@@ -382,9 +410,7 @@ def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
         transaction.on_commit(digest.wake)
 
 
-def _update(
-    project: Project, items: list[Prepared], counts: Counts, done: Ingested, cause: Cause
-) -> list[UUID]:
+def _update(project: Project, items: list[Prepared], counts: Counts, cause: Cause) -> list[UUID]:
     """Replaces what has changed. The lock of a row also guards its key's digest and what people say
     of it.
     """
@@ -403,7 +429,7 @@ def _update(
             or key.digest == item.digest
             or (cause != Cause.ASSEMBLED and _sent_before(row, item))
         ):
-            done.duplicates += 1
+            item.outcome = "duplicates"
             continue
         apply_feedback(item.columns, item.digest, said[item.name])
         replace(row, item.columns, item.content, counts, cause=cause, sent=key.digest)
@@ -412,7 +438,7 @@ def _update(
             digest=key.digest
         )
         touched.append(row.pk)
-        done.updated += 1
+        item.outcome = "updated"
         if item.eval_sample:
             eval_claims.add(project, [(row.pk, item.eval_sample)])
     return touched

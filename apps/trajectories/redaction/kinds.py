@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from stdnum.iso7064 import mod_97_10
 from stdnum.us import ssn
 
 from apps.trajectories.redaction.keys import KEYS, KEYS_EXTRA, key
-from apps.trajectories.redaction.passwords import TRIGGERS, TRIGGERS_EXTRA, password
+from apps.trajectories.redaction.passwords import APART, QUICK, TRIGGERS, password
 from apps.trajectories.redaction.rules import BUILTIN_MEMORY, compile_pattern
 
 Check = Callable[[bytes, int, int], "tuple[int, int] | None"]
@@ -23,7 +23,8 @@ Check = Callable[[bytes, int, int], "tuple[int, int] | None"]
 
 class Builtin(NamedTuple):
     """`pattern` has `{b}` where a word begins; a group, where one took part, is the hit. `extra` is
-    pre-check only.
+    pre-check only. `quick` and `apart` are the whole pre-check: a pattern that may be joined with
+    those of other kinds, and those that may not, each with the bytes that it cannot do without.
 
     `resume` says how far into a candidate that was none the search goes on: another may start
     inside it.
@@ -36,6 +37,8 @@ class Builtin(NamedTuple):
     extra: str = ""
     hint: bytes = b""
     resume: Callable[[bytes], int] = lambda found: 1
+    quick: str = ""
+    apart: tuple[tuple[str, bytes], ...] = ()
 
 
 def _word(char: bytes) -> bool:
@@ -206,13 +209,18 @@ _SSN_LABELLED = (
     r"[\s.:#='\"]{0,6}(?i:is\s{1,3})?['\"]?(\d{3}[ -]?\d{2}[ -]?\d{4})\b"
 )
 
+_CARD = r"{b}(?:\d{12,19}|\d{4}(?:S\d{4}){3}(?:S\d{1,3})?|\d{4}S\d{6}S\d{4,5})\b".replace(
+    "S", r"[ \x{a0}\x{202f}\x{2013}-]"
+)
+
 BUILTINS: dict[str, Builtin] = {
     "api_key": Builtin(
         "API keys and tokens",
         "sk-…, AKIA…, ghp_…, xoxb-…, AIza…, JWT, Bearer …, PEM private keys, webhooks, fw_…",
         KEYS,
         key,
-        extra=KEYS_EXTRA,
+        quick=KEYS_EXTRA,
+        apart=((KEYS, b""),),
     ),
     "email": Builtin(
         "E-mail addresses",
@@ -232,10 +240,9 @@ BUILTINS: dict[str, Builtin] = {
     "card": Builtin(
         "Payment cards",
         "4111 1111 1111 1111, by issuer and check digit",
-        r"{b}(?:\d{12,19}|\d{4}(?:S\d{4}){3}(?:S\d{1,3})?|\d{4}S\d{6}S\d{4,5})\b".replace(
-            "S", r"[ \x{a0}\x{202f}\x{2013}-]"
-        ),
+        _CARD,
         _card,
+        quick=_CARD,
     ),
     "us_ssn": Builtin(
         "US social security numbers",
@@ -264,7 +271,8 @@ BUILTINS: dict[str, Builtin] = {
         " client_secret",
         TRIGGERS,
         password,
-        extra=TRIGGERS_EXTRA,
+        quick=QUICK,
+        apart=APART,
     ),
 }
 
@@ -279,28 +287,43 @@ def _candidates(kind: str) -> Any:
     return compile_pattern(BUILTINS[kind].pattern.replace("{b}", r"\b"), BUILTIN_MEMORY)
 
 
+class Precheck:
+    """Whether one of several patterns is in a text. One pattern of all of them has the states of
+    each times those of the others: RE2 runs out of room, and then takes a hundred times as long.
+    """
+
+    def __init__(self, patterns: Iterable[tuple[str, bytes]]) -> None:
+        self._parts = [
+            (needed, compile_pattern(pattern, BUILTIN_MEMORY, captures=False))
+            for pattern, needed in dict.fromkeys(patterns)
+        ]
+
+    def may_hit(self, text: bytes) -> bool:
+        return any(needed in text and part.search(text) for needed, part in self._parts)
+
+
 @lru_cache
-def anything(kinds: frozenset[str]) -> Any:
+def anything(kinds: frozenset[str]) -> Precheck:
     """Finds something in a text in which one of the kinds would."""
-    return compile_pattern(
-        "|".join(BUILTINS[kind].pattern for kind in sorted(kinds)).replace("{b}", r"\b"),
-        BUILTIN_MEMORY,
-    )
+    return Precheck(_patterns(kinds, r"\b"))
 
 
 @lru_cache
-def precheck_of(kinds: frozenset[str]) -> Any:
+def precheck_of(kinds: frozenset[str]) -> Precheck:
     """Finds something in the JSON of a row in which one of the kinds would."""
-    parts = [_NESTED_ESCAPE]
-    for kind in sorted(kinds):
-        builtin = BUILTINS[kind]
-        parts.append(
-            _PHONE if kind == "phone" else builtin.extra if kind == "email" else builtin.pattern
-        )
-        parts.append(builtin.extra or builtin.pattern)
-    return compile_pattern(
-        "|".join(dict.fromkeys(parts)).replace("{b}", _JSON_START), BUILTIN_MEMORY
-    )
+    return Precheck([(_NESTED_ESCAPE, b"\\\\"), *_patterns(kinds, _JSON_START)])
+
+
+def _patterns(kinds: frozenset[str], start: str) -> Iterator[tuple[str, bytes]]:
+    builtins = [BUILTINS[kind] for kind in sorted(kinds)]
+    if quick := "|".join(builtin.quick for builtin in builtins if builtin.quick):
+        yield quick.replace("{b}", start), b""
+    for kind, builtin in zip(sorted(kinds), builtins, strict=True):
+        whole = _PHONE if kind == "phone" else builtin.extra if kind == "email" else builtin.pattern
+        apart = builtin.apart
+        if not builtin.quick:
+            apart = ((whole, b""), (builtin.extra or builtin.pattern, b""))
+        yield from ((pattern.replace("{b}", start), needed) for pattern, needed in apart)
 
 
 def find(kind: str, text: bytes) -> Iterator[tuple[int, int]]:

@@ -127,7 +127,7 @@ class Redactor:
             )
         except (TypeError, ValueError, OverflowError, RecursionError):
             return True
-        return self._precheck.search(raw) is not None
+        return self._precheck.may_hit(raw)
 
     def _redact(self, row: dict, counts: Counter[str]) -> tuple[dict, Counter[str]]:
         copy = self._rewrite(lambda see: walk_row(row, see), counts)
@@ -216,7 +216,9 @@ class Redactor:
         def add(index: int, start: int, end: int, order: int) -> None:
             found.setdefault(index, []).append(Span(start, end, order))
 
-        for order, kind in self._builtins if self._anything and self._anything.search(blob) else ():
+        for order, kind in (
+            self._builtins if self._anything and self._anything.may_hit(blob) else ()
+        ):
             for start, end in find(kind, blob):
                 index = bisect_right(starts, start) - 1
                 if index >= 0 and end <= ends[index]:

@@ -62,11 +62,12 @@ BUILTIN_MEMORY = (
 )
 
 
-def compile_pattern(pattern: str, memory: int = 8 << 20) -> Any:
+def compile_pattern(pattern: str, memory: int = 8 << 20, *, captures: bool = True) -> Any:
     """An RE2 pattern over bytes. Raises re2.error."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = memory
+    options.never_capture = not captures
     return re2.compile(pattern.encode("utf-8", "replace"), options)
 
 

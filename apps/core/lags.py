@@ -1,0 +1,44 @@
+"""How long what has arrived waits for what is done with it in the background. Apps name what waits
+(`lag`), /healthz shows it, and who does the work gives way to receivers only while it is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from django.db import connection
+from django.utils import timezone
+
+from flywheel import priority
+
+LATE_S = 60.0  # from then on background work takes as much of the machine as receiving
+Since = Callable[[], datetime | None]
+_lags: dict[str, Since] = {}
+
+
+def lag(name: str) -> Callable[[Since], Since]:
+    """Names a function that says since when the oldest waits; None where nothing does."""
+
+    def declare(since: Since) -> Since:
+        _lags[name] = since
+        return since
+
+    return declare
+
+
+def seconds() -> dict[str, float]:
+    """By name, 0 where nothing waits."""
+    return {name: _seconds(since) for name, since in _lags.items()}
+
+
+def give_way(*names: str) -> None:
+    """For a worker, before each piece of work: gives way to receivers, unless what waits under
+    these names is late.
+    """
+    priority.take(any(_seconds(_lags[name]) > LATE_S for name in names), connection)
+
+
+def _seconds(since: Since) -> float:
+    began = since()
+    return round(max(0.0, (timezone.now() - began).total_seconds()), 1) if began else 0.0
