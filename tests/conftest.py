@@ -210,3 +210,10 @@ def base(project: Any, data_dir: Path) -> Any:
     from tests.factories import make_base
 
     return make_base(project, data_dir)
+
+
+@pytest.fixture
+def warm_jobs() -> Iterator[None]:
+    """Programs of jobs begin with their imports done."""
+    with warm.jobs():
+        yield

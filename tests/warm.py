@@ -5,7 +5,8 @@ processor time before it begins; a process that has imported the same, and compu
     child = warm.Program(["workers.grpo", spec], stdout=PIPE, env=…)
 
 is a `Popen`: arguments, pipes, environment, signals and the exit status are those of a program. So
-are the programs that it starts in turn: they are its children.
+are the programs that it starts in turn: they are its children. Within `jobs()`, so are the programs
+of jobs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from fcntl import F_DUPFD, fcntl
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 from workers.lib.guard import end_with_parent
 
@@ -46,10 +49,27 @@ def begin() -> None:
     listener.close()
 
 
+@contextmanager
+def jobs() -> Iterator[None]:
+    from apps.core import child
+
+    with patch.object(
+        child, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": _started})
+    ):
+        yield
+
+
+def _started(arguments: list[str], **options: Any) -> Popen:
+    if arguments[:2] != [sys.executable, "-m"]:
+        return Popen(arguments, **options)
+    return Program(arguments[2:], **options)
+
+
 class Program(Popen):
     """`arguments` are those of `python -m`."""
 
     def __init__(self, arguments: list[str], **options: Any) -> None:
+        self.alone = options.get("start_new_session", False)
         super().__init__([sys.executable, "-m", *arguments], **options)
 
     def _execute_child(self, args: list[str], *options: Any) -> None:
@@ -64,6 +84,7 @@ class Program(Popen):
             "cwd": str(cwd or Path.cwd()),
             "env": dict(env or os.environ),
             "files": list(files),
+            "alone": self.alone,
         }
         socket.send_fds(self.connection, [json.dumps(request).encode()], list(files.values()))
         self.pid = json.loads(self.connection.recv(MOST_BYTES))
@@ -118,6 +139,7 @@ def _follow(connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, received, *_ = socket.recv_fds(connection, MOST_BYTES, MOST_FILES)
     request = json.loads(message)
+    alone = request.pop("alone")
     pid = os.fork()
     if pid == 0:
         end_with_parent(signal.SIGKILL)
@@ -125,6 +147,8 @@ def _follow(connection: socket.socket) -> None:
         for at, file in zip(files, [fcntl(file, F_DUPFD, HIGH) for file in received], strict=True):
             os.dup2(file, at)
         _become(**request, kept=files)
+    if alone:
+        os.setpgid(pid, pid)
     for file in received:
         os.close(file)
     connection.send(json.dumps(pid).encode())

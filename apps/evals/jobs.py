@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from msgspec import structs
@@ -117,10 +118,6 @@ def without_agent_part(environment: Environment) -> Environment:
     return structs.replace(environment, harness=Harness(**task_part))
 
 
-def tasks_of(run: EvalRun) -> list[Task]:
-    return list(stream_tasks(run))
-
-
 def stream_tasks(run: EvalRun) -> Iterator[Task]:
     """In `fixed_order`, so that a stopped evaluation has evaluated a prefix of it; TASKS_AT_ONCE in
     memory.
@@ -140,6 +137,12 @@ def planned_ids(run: EvalRun) -> list[str]:
     return fixed_order(
         str(task.pk) for task in subset(run.eval_set.tasks.filter(split=run.split), size)
     )
+
+
+def planned_groups(run: EvalRun) -> dict[str, str]:
+    """{id: group} of the tasks to evaluate, in `fixed_order`."""
+    groups = dict(run.eval_set.tasks.filter(split=run.split).values_list("pk", "group"))
+    return {pk: groups[UUID(pk)] for pk in planned_ids(run)}
 
 
 def sample_fields(event: dict) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from apps.environments.scorer import uses_judge
-from apps.evals.jobs import tasks_of
+from apps.evals.jobs import planned_groups
 from apps.evals.latency import latencies
 from apps.evals.models import EvalRun, LatencyMeasurement
 from apps.promotion import preparation
@@ -24,8 +24,8 @@ from workers.lib.typed import convert, plain
 def as_evaluation(
     run: EvalRun, measurement: LatencyMeasurement | None = None, tries: int = 1
 ) -> Evaluation:
-    samples = list(run.samples.defer("output", "messages").select_related("task"))
-    timing, planned = None, tasks_of(run)
+    samples = list(run.samples.defer("output", "messages", "components"))
+    timing, groups = None, planned_groups(run)
     if measurement:
         how = f"adapters {measurement.get_adapters_display()}"
         timing = Timing(str(measurement.pk), how, latencies(measurement, run))
@@ -37,10 +37,10 @@ def as_evaluation(
         verifier_hash=run.environment.verifier.hash,
         samples_per_task=run.samples_per_task,
         rows=gate_rows(run, samples),
-        keys={str(sample.task_id): sample.task.key for sample in samples},
+        keys={str(sample.task_id): sample.task_key for sample in samples},
         timing=timing,
-        planned=[str(task.pk) for task in planned],
-        groups={str(task.pk): task.group for task in planned},
+        planned=list(groups),
+        groups=groups,
         scorer=_scorer(run),
         tries=tries,
         engine=engines.in_words(run.spec.get("engine") or {}, run.model_version),

@@ -18,6 +18,7 @@ from apps.core.models import JobState
 from apps.evals import traces
 from apps.evals.models import EvalRun
 from apps.registry.models import ModelVersion, Reach
+from tests.amounts import amount
 from tests.e2e.workers import worker
 from tests.factories import make_environment, make_eval_set, make_key, make_project
 from tests.flywheel.machine import ROOT, eventually, free_port
@@ -119,7 +120,8 @@ def ended() -> EvalRun:
 
 
 @needs_sdks
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.more
+@pytest.mark.parametrize("agent", amount(AGENTS[:1], AGENTS))
 def test_an_example_is_evaluated_in_three_ways(visit: Callable[[str], User], agent: str) -> None:
     user, runs = visit(agent), []
     user.sh(SERVE)

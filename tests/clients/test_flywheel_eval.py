@@ -21,6 +21,7 @@ from apps.evals.models import EvalRun, EvalSet, HoldoutView
 from apps.promotion.actions import set_initial
 from apps.promotion.models import GateReport
 from apps.promotion.policies import channel_of
+from tests.amounts import amount
 from tests.e2e.workers import worker
 from tests.factories import admin_of, make_environment, make_eval_set, make_key, make_project
 
@@ -99,6 +100,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("scene", [36], indirect=True)
 def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_better(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -123,16 +125,15 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
     assert main(scene.command("three", "our_agent:poor", "--junit", "b.xml")) == 1
     suite = ElementTree.fromstring((folder / "b.xml").read_bytes())
     assert int(suite.get("failures", "0")) >= 2  # success and the verdict
-    for number in range(
-        4, 8
-    ):  # regression tasks do not wear out: the fourth comparison is as sharp as the first
-        assert (
-            main(scene.command(str(number), "our_agent:good")) == 2
-        )  # equal: not shown to be better
+    # regression tasks do not wear out: the last comparison is as sharp as the first
+    for number in range(4, amount(5, 8)):
+        # equal: not shown to be better
+        assert main(scene.command(str(number), "our_agent:good")) == 2
     assert set(GateReport.objects.values_list("comparison", flat=True)) == {1}
     assert not EvalRun.objects.filter(split="holdout").exists() and not HoldoutView.objects.exists()
 
 
+@pytest.mark.more
 def test_an_agent_that_crashes_is_no_green_build(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +143,7 @@ def test_an_agent_that_crashes_is_no_green_build(
         "def blank(task):\n    return {'role': 'assistant', 'content': None}\n"
     )
     ways = [(agent, more) for agent in ("agent", "silent", "blank") for more in ([], ["--no-gate"])]
-    for agent, more in ways:
+    for agent, more in amount(ways[1:3], ways):
         files = ("--junit", "a.xml", "--markdown", "a.md")
         version = f"{agent}{len(more)}"
         assert main(scene.command(version, f"broken:{agent}", *more, *files)) == 4

@@ -26,7 +26,7 @@ from apps.core.runner import complete, store
 from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals import drafts
-from apps.evals.jobs import tasks_of
+from apps.evals.jobs import stream_tasks
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.evals.submission import submit_eval
 from apps.failures.actions.diagnose import classify_project
@@ -220,7 +220,7 @@ def evaluate(
 def answer_all(run: EvalRun, skill: float, rng: random.Random) -> EvalRun:
     """What a worker does of a queued evaluation, by a model of that skill."""
     assert run.claim("seed")
-    tasks, samples = tasks_of(run), range(run.samples_per_task)
+    tasks, samples = list(stream_tasks(run)), range(run.samples_per_task)
     say(
         run,
         [

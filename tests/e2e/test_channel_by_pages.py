@@ -20,8 +20,8 @@ from apps.registry.models import Server
 from tests.concurrent import Other
 from tests.e2e.conftest import log_in
 from tests.factories import make_base, make_endpoint, make_project, make_server
+from tests.promotion.scene import RUNTIME_LORA, Scene
 from tests.promotion.serving_peer import Peer, peer_serving
-from tests.promotion.test_deployment import RUNTIME_LORA, Scene
 
 
 @pytest.fixture

@@ -10,12 +10,13 @@ from django.db import connections
 
 from apps.core import runner
 from apps.core.models import Job, JobState
+from tests import warm
 
 
 @contextmanager
 def worker(*kinds: type[Job], once: Job | None = None) -> Iterator[None]:
-    """Runs what is queued, each in its child process, as a Celery worker would; or one attempt of
-    `once`.
+    """Runs what is queued, each in its child process (started warm), as a Celery worker would; or
+    one attempt of `once`.
     """
     stop = threading.Event()
 
@@ -29,9 +30,10 @@ def worker(*kinds: type[Job], once: Job | None = None) -> Iterator[None]:
         connections.close_all()
 
     thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    with warm.jobs():
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from apps.notifications.models import Notification
 from apps.promotion import actions
 from apps.promotion.conditions import PromotionError
 from apps.promotion.deployment import actions as deployments
-from apps.promotion.deployment import checking, running, unloading
+from apps.promotion.deployment import checking, unloading
 from apps.promotion.freezing import freeze
 from apps.promotion.history import entries_of
 from apps.promotion.models import Channel, Deployment, Placement, Promotion, Trial
@@ -43,7 +42,7 @@ from apps.webhooks.actions import create_webhook
 from apps.webhooks.models import Delivery, Event
 from tests.concurrent import Other
 from tests.factories import admin_of, make_endpoint, make_member
-from tests.promotion.test_deployment import Scene, run
+from tests.promotion.scene import Scene, run
 from tests.promotion.trials.made import add_sessions, make_trial
 
 pytestmark = pytest.mark.django_db
@@ -94,13 +93,7 @@ def trial(channel: Channel, candidate: ModelVersion) -> Trial:
 
 
 @pytest.fixture
-def scene(
-    project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any
-) -> Iterator[Scene]:
-    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    for module in (unloading, running, deployments):
-        monkeypatch.setattr(module, "unload_soon", unloading.unload_leaving)
-    monkeypatch.setattr(unloading, "GRACE", timedelta(0))
+def scene(project: Project, base: ModelVersion, data_dir: Path, at_once: None) -> Iterator[Scene]:
     with ExitStack() as stack:
         yield Scene(project, base, data_dir, stack)
 

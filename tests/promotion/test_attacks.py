@@ -4,11 +4,12 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from apps.promotion.policies import channel_of, save_policy
 from apps.promotion.wear import comparison_number, evaluations_on
 from apps.registry.actions import register_agent
 from apps.registry.models import ModelVersion, Reach
+from tests.amounts import amount
 from tests.evals.test_called_agents import solve
 from tests.factories import (
     admin_of,
@@ -47,6 +49,7 @@ from tests.factories import (
 )
 from tests.promotion.test_gate import HIGH, LOW, evaluation
 from tests.registry.model_server import serving
+from tests.shared import copied, once
 
 database = pytest.mark.django_db
 
@@ -54,13 +57,15 @@ database = pytest.mark.django_db
 class World:
     """Production runs `base`; `better` succeeds on every task of the hold-out, `base` on none."""
 
+    train, regression = 1, 0
+
     def __init__(self, folder: Path) -> None:
         self.folder, self.project = folder, make_project()
         self.admin, self.member = admin_of(self.project), make_member(self.project)
         self.environment = make_environment(self.project)
         self.base = make_base(self.project, folder)
         self.better = make_adapter(self.project, self.base, folder, "better")
-        self.eval_set = make_eval_set(self.project, train=1, holdout=32)
+        self.eval_set = make_eval_set(self.project, self.train, 32, regression=self.regression)
         self.channel = channel_of(self.project)
         actions.set_initial(channel=self.channel, version=self.base, by=self.admin)
         self.before = make_eval_run(
@@ -81,9 +86,20 @@ class World:
         )
 
 
+class Guarded(World):
+    """With regression tasks."""
+
+    train, regression = 0, 60
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, World)
+
+
 @pytest.fixture
-def world(db: None, data_dir: Path) -> World:
-    return World(data_dir)
+def world(kept: Any, db: None, settings: Any) -> World:
+    return copied(kept, settings)
 
 
 def test_without_a_trick_a_member_promotes_what_is_better(world: World) -> None:
@@ -174,11 +190,12 @@ def test_a_sample_that_failed_without_an_answer_has_no_tokens_and_hides_no_other
     assert (tokens.state, tokens.candidate) == ("worse", 520)
 
 
+@pytest.mark.more
 def test_tasks_of_few_templates_are_few_tasks() -> None:
     """A model that is better in four templates of six, and equal over all templates there are,
     shows nothing by 60 tasks.
     """
-    rng, promoted, runs = np.random.default_rng(5), {True: 0, False: 0}, 100
+    rng, promoted, runs = np.random.default_rng(5), {True: 0, False: 0}, amount(40, 100)
     for _ in range(runs):
         template = np.arange(60) % 6
         before = rng.random(60)
@@ -237,18 +254,14 @@ def guard(
     return made
 
 
+@pytest.fixture(scope="module")
+def guarded_kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, Guarded)
+
+
 @pytest.fixture
-def guarded(world: World) -> World:
-    draft = make_eval_set(world.project, train=60, holdout=32, frozen=False)
-    draft.tasks.filter(split=Split.TRAIN).update(split=Split.REGRESSION)
-    world.eval_set = drafts.freeze(eval_set=draft, by=world.admin)
-    world.before = make_eval_run(
-        world.eval_set, world.base, world.environment, success=0.0, samples=2
-    )
-    world.after = make_eval_run(
-        world.eval_set, world.better, world.environment, success=1.0, samples=2
-    )
-    return world
+def guarded(guarded_kept: Any, db: None, settings: Any) -> Guarded:
+    return copied(guarded_kept, settings)
 
 
 @pytest.mark.parametrize("ended", [JobState.SUCCEEDED, JobState.CANCELLED])
@@ -552,7 +565,7 @@ def test_who_masks_the_hard_tasks_is_not_promoted_and_the_report_says_who_masked
 
 
 def test_an_agent_that_says_it_is_busy_when_a_task_is_hard_decides_nothing(
-    world: World, settings: object
+    world: World, settings: object, warm_jobs: None
 ) -> None:
     """It passes all the others, which alone would promote it."""
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True

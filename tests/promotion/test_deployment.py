@@ -6,20 +6,15 @@ from __future__ import annotations
 
 import math
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client, TestCase
+from django.test import Client
 from django.urls import reverse
 from msgspec import structs
 
 from apps.core import jobs, runner
-from apps.core.models import AuditEvent, Project
+from apps.core.models import AuditEvent
 from apps.notifications.models import Notification
 from apps.promotion import actions
 from apps.promotion.deployment import actions as deployments
@@ -31,133 +26,21 @@ from apps.promotion.models import (
     Deployment,
     Fingerprint,
     FingerprintJob,
-    GateReport,
     Placement,
 )
 from apps.promotion.policies import policy_of, save_policy
-from apps.registry.models import ModelVersion, Server
 from apps.webhooks.actions import create_webhook
 from apps.webhooks.models import Event
-from tests.concurrent import Other
+from tests.amounts import amount
 from tests.factories import (
-    admin_of,
-    key_headers,
     make_adapter,
     make_endpoint,
-    make_environment,
-    make_eval_run,
-    make_eval_set,
     make_server,
 )
-from tests.promotion.serving_peer import Peer, SglangPeer, fingerprint, peer_serving, wait_until
+from tests.promotion.scene import Scene, run
+from tests.promotion.serving_peer import Peer, SglangPeer, fingerprint
 
 pytestmark = pytest.mark.django_db
-TWO_CONNECTIONS = pytest.mark.django_db(transaction=True)
-RUNTIME_LORA = {
-    "runtime_lora": {"value": True, "how": ""},
-    "lora_slots": {"value": 3, "how": "", "most": 3},
-}
-
-
-class Scene:
-    """A channel that runs the base, `old` and `new` adapters with a report for each, and servers to
-    be targets.
-    """
-
-    def __init__(
-        self, project: Project, base: ModelVersion, folder: Path, stack: ExitStack
-    ) -> None:
-        self.project, self.base, self.folder, self.stack, self.by = (
-            project,
-            base,
-            folder,
-            stack,
-            admin_of(project),
-        )
-        self.channel = actions.channel_of(project)
-        actions.set_initial(channel=self.channel, version=base, by=self.by)
-        self.old, self.new = (make_adapter(project, base, folder) for _ in range(2))
-        for version in (self.base, self.old, self.new):
-            fingerprint(version)
-        self.eval_set, self.environment = (
-            make_eval_set(project, holdout=32),
-            make_environment(project),
-        )
-
-    def target(self, peer: Peer | None = None, **fields: Any) -> Peer:
-        """A server with the base that is a target."""
-        peer, http = self.stack.enter_context(peer_serving(peer or Peer()))
-        name = fields.pop("name", f"gpu-{self.project.servers.count() + 1}")
-        server = make_server(
-            self.project,
-            http.base,
-            name=name,
-            kind=peer.kind,
-            adapters_at=str(self.folder / "artifacts"),
-        )
-        Server.objects.filter(pk=server.pk).update(capabilities=RUNTIME_LORA, health="healthy")
-        make_endpoint(self.project, server, served_as="base", parent=self.base, name=f"{name}-base")
-        self.channel.refresh_from_db()
-        deployments.add_target(
-            channel=self.channel, server=Server.objects.get(pk=server.pk), by=self.by
-        )
-        finish(self.channel)
-        return peer
-
-    def report(self, version: ModelVersion) -> GateReport:
-        self.channel.refresh_from_db()
-        live = make_eval_run(
-            self.eval_set, self.channel.current, self.environment, success=0.0, samples=1
-        )
-        candidate = make_eval_run(self.eval_set, version, self.environment, success=1.0, samples=1)
-        return actions.make_gate_report(
-            baseline=live, candidate=candidate, by=self.by, channel=self.channel
-        )
-
-    def promote(self, version: ModelVersion) -> Deployment:
-        made = actions.promote(
-            channel=self.channel, report=self.report(version), by=self.by, reason="better"
-        )
-        assert isinstance(made, Deployment) and made.state == "queued"
-        return made
-
-    def bring(self, version: ModelVersion) -> Deployment:
-        return run(self.promote(version))
-
-    @property
-    def live(self) -> ModelVersion:
-        return Channel.objects.get(pk=self.channel.pk).current
-
-    def names(self, version: ModelVersion) -> list[str]:
-        return [row.served_as for row in Placement.objects.ready().filter(version=version)]
-
-
-def run(job: Any) -> Any:
-    """What is to follow its commit does."""
-    with TestCase.captureOnCommitCallbacks(execute=True):
-        runner.run(job)
-    job.refresh_from_db()
-    return job
-
-
-def finish(channel: Channel) -> None:
-    for job in channel.deployments.active():
-        assert run(job).state == "succeeded", job.error
-
-
-@pytest.fixture
-def scene(
-    project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any
-) -> Iterator[Scene]:
-    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    monkeypatch.setattr(unloading, "GRACE", timedelta(0))
-    monkeypatch.setattr(unloading, "unload_soon", unloading.unload_leaving)
-    monkeypatch.setattr(running, "unload_soon", unloading.unload_leaving)
-    monkeypatch.setattr(deployments, "unload_soon", unloading.unload_leaving)
-    with ExitStack() as stack:
-        yield Scene(project, base, data_dir, stack)
-
-
 # All targets, and the right weights
 
 
@@ -186,7 +69,8 @@ def test_each_version_has_a_new_name_and_the_one_before_stays_loaded(scene: Scen
     assert scene.names(scene.old) == first and scene.live == scene.new
 
 
-@pytest.mark.parametrize("which", ["first", "last"])
+@pytest.mark.more
+@pytest.mark.parametrize("which", amount(["last"], ["first", "last"]))
 def test_a_target_that_serves_other_weights_leaves_the_old_version_everywhere(
     scene: Scene, which: str
 ) -> None:
@@ -288,20 +172,21 @@ def no_text(path: str, body: dict, sent: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (nan_text, "may hold NaN"),
-        (cut_text, "were cut short: 20 came for 40 tokens"),
-        (other_text, "of other tokens than it was given"),
-        (no_text, "as base, but none as live-"),
-        (slots_in_200, "No free lora slots"),
-        (bad_chat, "CUDA error"),
-        (bad_text, "HTTP 500"),
-        (other_name, "answered as “base”"),
-        (no_load, "No space left"),
-    ],
-)
+SPOILS = [
+    (nan_text, "may hold NaN"),
+    (slots_in_200, "No free lora slots"),
+    (other_name, "answered as “base”"),
+    (cut_text, "were cut short: 20 came for 40 tokens"),
+    (other_text, "of other tokens than it was given"),
+    (no_text, "as base, but none as live-"),
+    (bad_chat, "CUDA error"),
+    (bad_text, "HTTP 500"),
+    (no_load, "No space left"),
+]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("spoil", "said"), amount(SPOILS[:3], SPOILS))
 def test_a_server_that_fails_leaves_the_old_version(scene: Scene, spoil: Any, said: str) -> None:
     good, bad = scene.target(), scene.target()
     scene.bring(scene.old)
@@ -368,6 +253,7 @@ def test_without_a_fingerprint_it_says_what_was_not_proved_and_records_what_it_s
 ) -> None:
     scene.target()
     Fingerprint.objects.filter(version=scene.new).delete()
+    scene.reports.clear()
     job = scene.promote(scene.new)
     assert FingerprintJob.objects.filter(version=scene.new).count() == 1, "it is asked for"
     FingerprintJob.objects.get().request_cancel()
@@ -405,7 +291,10 @@ def only_as_first_served(scene: Scene, peer: Peer) -> None:
     Fingerprint.objects.filter(version=scene.old).update(source="served")
 
 
-@pytest.mark.parametrize("spoil", [no_logprobs, no_fingerprint, only_as_first_served])
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "spoil", amount([only_as_first_served], [no_logprobs, no_fingerprint, only_as_first_served])
+)
 def test_a_policy_that_asks_for_proved_weights_takes_nothing_less(scene: Scene, spoil: Any) -> None:
     _, peer = scene.target(), scene.target()
     require_weights(scene)
@@ -517,29 +406,6 @@ def test_a_rollback_to_what_no_longer_loads_leaves_what_is_live(scene: Scene) ->
     peer.spoil = no_load
     job = run(actions.rollback(channel=scene.channel, by=scene.by))
     assert job.state == "failed" and "No space left" in job.error and scene.live == scene.new
-
-
-@TWO_CONNECTIONS
-def test_a_rollback_wins_over_a_deployment_that_hangs(scene: Scene) -> None:
-    peer = scene.target()
-    scene.bring(scene.old)
-    released, began = threading.Event(), threading.Event()
-    peer.before_load = lambda name: (began.set(), released.wait(300))
-    slow = scene.promote(scene.new)
-    worker = Other(lambda: runner.run(slow))
-    try:
-        assert began.wait(300)
-        job = run(actions.rollback(channel=scene.channel, by=scene.by, reason="now"))
-        assert job.state == "succeeded", job.error
-        assert scene.live == scene.base
-        slow.refresh_from_db()
-        assert slow.state == "cancelled" and "Stopped for a rollback" in slow.error
-        worker.wait()  # it noticed while the server still hangs
-    finally:
-        released.set()
-    wait_until(lambda: len(peer.adapters) == 2)  # the load arrives late
-    unloading.unload_leaving()
-    assert scene.names(scene.new) == [] and len(peer.adapters) == 1 and scene.live == scene.base
 
 
 # Two at once, a dead worker, a freeze
@@ -681,75 +547,6 @@ def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) ->
 
 
 # A webhook as target
-
-
-@pytest.fixture
-def hook(scene: Scene) -> Any:
-    row = create_webhook(
-        project=scene.project, url="http://127.0.0.1:9/", events=[Event.SERVER_DOWN], by=scene.by
-    )
-    deployments.add_target(channel=scene.channel, webhook=row, by=scene.by)
-    return row
-
-
-def deliver(hook: Any, ok: bool) -> Callable[[], None]:
-    def work() -> None:
-        wait_until(lambda: hook.deliveries.filter(event="deployment.requested").exists())
-        state = "delivered" if ok else "failed"
-        hook.deliveries.filter(event="deployment.requested").update(
-            state=state, finished_at=hook.created_at
-        )
-
-    return work
-
-
-def shown(scene: Scene) -> str:
-    client = Client()
-    client.force_login(scene.by)
-    return client.get(f"/p/{scene.project.slug}/models/channels/production/").content.decode()
-
-
-def told_by_api(scene: Scene) -> str:
-    rows = (
-        Client()
-        .get("/api/v1/channels/production/targets/", **key_headers(scene.project))
-        .json()["results"]
-    )
-    return next(row["problem"] for row in rows if row["kind"] == "webhook")
-
-
-@TWO_CONNECTIONS
-def test_a_webhook_acknowledges_after_the_servers_hold_it(scene: Scene, hook: Any) -> None:
-    peer = scene.target()
-    untold = f"has not been notified of {scene.base}"
-    assert untold in shown(scene) and untold in told_by_api(scene), (
-        "it became a target after the base went live"
-    )
-    job = scene.promote(scene.old)
-    receiver = Other(deliver(hook, True))
-    assert run(job).state == "succeeded", job.error
-    receiver.wait()
-    assert f"acknowledged {scene.old}" in shown(scene) and "not notified of" not in shown(scene)
-    assert told_by_api(scene) == ""
-    assert scene.live == scene.old and len(peer.adapters) == 1
-    levels = {row["kind"]: row["proof"]["level"] for row in job.outcomes}
-    assert levels == {"server": "weights", "webhook": "acknowledged"}
-
-
-@TWO_CONNECTIONS
-def test_a_webhook_that_refuses_undoes_the_servers_and_is_told(scene: Scene, hook: Any) -> None:
-    peer = scene.target()
-    job = scene.promote(scene.old)
-    receiver = Other(deliver(hook, False))
-    run(job)
-    receiver.wait()
-    assert (
-        job.state == "failed"
-        and "did not acknowledge" in job.error
-        and scene.live == scene.base
-        and not peer.adapters
-    )
-    assert hook.deliveries.filter(event="deployment.withdrawn").count() == 1
 
 
 def test_a_failed_deployment_is_told_to_people_and_webhooks(scene: Scene) -> None:

@@ -4,6 +4,7 @@ production and back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -45,6 +46,7 @@ from tests.factories import (
     make_project,
     make_trajectory,
 )
+from tests.shared import copied, once
 
 AT = 0.95
 
@@ -93,14 +95,13 @@ def test_a_planted_improvement_is_found() -> None:
     assert marks.count("improved") >= 48
 
 
-@pytest.fixture
-def moved(data_dir: Path) -> Promotion:
+def move(folder: Path) -> Promotion:
     """Twelve runs of the old version, of which eight failed; sixteen of the new one, of which one
     failed; some of another agent.
     """
     project = make_project()
-    base = make_base(project, data_dir)
-    adapter = make_adapter(project, base, data_dir)
+    base = make_base(project, folder)
+    adapter = make_adapter(project, base, folder)
     now = timezone.now()
     for days, version, failed, n in (
         (4, str(base), 8, 12),
@@ -126,6 +127,16 @@ def moved(data_dir: Path) -> Promotion:
         by=by,
         at=now - timedelta(days=3),
     )
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, move)
+
+
+@pytest.fixture
+def moved(kept: Any, db: None, settings: Any) -> Promotion:
+    return copied(kept, settings)
 
 
 @pytest.mark.django_db

@@ -15,6 +15,7 @@ from apps.promotion.gate import Check, Evaluation, NotComparable, Policy, Report
 from apps.promotion.gate.error_control import effect_seen, level_of, tasks_needed
 from apps.promotion.gate.pairs import Pairs
 from apps.promotion.gate.sign_test import sign_test, sign_test_at_any_time
+from tests.amounts import amount
 from workers.lib.typed import plain
 
 
@@ -343,16 +344,18 @@ def test_unsafe_outputs_that_are_masked_do_not_pass() -> None:
     )
 
 
+@pytest.mark.more
 def test_rarer_harm_of_a_known_kind_is_not_promoted_and_frequent_harm_is_rejected() -> None:
     """2% → 7% of the samples of 76 tasks × 8, success +20 points; and both at 2%, where half the
     gates may stay open.
     """
-    verdicts = {more: simulated(more) for more in (0.0, 0.05)}
-    assert verdicts[0.05]["promote"] == 0 and verdicts[0.05]["reject"] > 80
-    assert verdicts[0.0]["promote"] > 20 and verdicts[0.0]["reject"] < 6
+    runs = amount(30, 100)
+    verdicts = {more: simulated(more, runs) for more in (0.0, 0.05)}
+    assert verdicts[0.05]["promote"] == 0 and verdicts[0.05]["reject"] > 0.8 * runs
+    assert verdicts[0.0]["promote"] > 0.2 * runs and verdicts[0.0]["reject"] < 0.06 * runs
 
 
-def simulated(more: float, runs: int = 100) -> Counter[str]:
+def simulated(more: float, runs: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for run in range(runs):
         rng = np.random.default_rng([run, 5])

@@ -4,19 +4,22 @@ capability.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.test import Client
 
-from apps.core.models import JobState, Project
+from apps.core.models import JobState
 from apps.evals.capability import add as capability_add
 from apps.evals.capability.add import add_general
 from apps.evals.capability.environment import general_environment
 from apps.evals.capability.generate import general_tasks
 from apps.evals.drafts import freeze
-from apps.evals.jobs import evaluation_spec, tasks_of
+from apps.evals.jobs import evaluation_spec, stream_tasks
 from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, Sample, Split
 from apps.promotion import actions, inputs, preparation
 from apps.promotion.gate import Policy
@@ -26,30 +29,21 @@ from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
     make_adapter,
-    make_environment,
     make_eval_run,
     make_eval_set,
     make_measurement,
 )
 from tests.forms import as_read
+from tests.promotion.made import Pair
+from tests.shared import copied, once
 from workers.lib.task_files import read_tasks
 
-pytestmark = pytest.mark.django_db
-
-
-def pair_on(eval_set: EvalSet, base: ModelVersion, folder: Path, **given: Any) -> list[EvalRun]:
-    """The base fails everything, an adapter on it does everything right."""
-    environment = make_environment(eval_set.project)
-    other = make_adapter(eval_set.project, base, folder)
-    return [
-        make_eval_run(eval_set, model, environment, success, **given)
-        for model, success in ((base, 0.0), (other, 1.0))
-    ]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("pair_kept")]
 
 
 @pytest.fixture
-def runs(project: Project, base: ModelVersion, data_dir: Path) -> list[EvalRun]:
-    return pair_on(make_eval_set(project, holdout=32), base, data_dir)
+def runs(pair: Pair) -> list[EvalRun]:
+    return pair.runs
 
 
 def compared(runs: list[EvalRun]) -> GateReport:
@@ -101,38 +95,64 @@ def test_a_measurement_with_others_is_no_measurement_of_the_pair(
     assert check_of(compared(runs), "latency")["state"] == "same"
 
 
+class Guarded(Pair):
+    """On a set that also has regression and general tasks, every fourth of the built-in ones."""
+
+    def make_set(self) -> EvalSet:
+        draft = make_eval_set(self.project, train=0, holdout=32, regression=40, frozen=False)
+        some = list(general_tasks())[::4]
+        with patch.object(capability_add, "general_tasks", lambda: some):
+            add_general(eval_set=draft, by=self.by)
+        return freeze(eval_set=draft, by=self.by)
+
+
+class Measured(Guarded):
+    """All of both guards succeed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        baseline, candidate = self.runs
+        preparation.prepare(baseline=baseline, candidate=candidate, by=self.by)
+        for run, split in product(self.runs, preparation.SPLITS):
+            measure(guard_run(run, split))
+
+
+@pytest.fixture(scope="module")
+def guarded_kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, Guarded)
+
+
 @pytest.fixture
-def guarded(
-    project: Project, base: ModelVersion, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[EvalRun]:
-    """A pair on a set that also has regression and general tasks, every fourth of the built-in
-    ones.
-    """
-    monkeypatch.setattr(capability_add, "general_tasks", lambda: list(general_tasks())[::4])
-    eval_set = make_eval_set(project, train=40, holdout=32, frozen=False)
-    eval_set.tasks.filter(split=Split.TRAIN).update(split=Split.REGRESSION)
-    add_general(eval_set=eval_set, by=admin_of(project))
-    return pair_on(freeze(eval_set=eval_set, by=admin_of(project)), base, data_dir)
+def guarded(guarded_kept: Any, db: None, settings: Any) -> list[EvalRun]:
+    return copied(guarded_kept, settings).runs
 
 
-def measure(run: EvalRun, failing: int, masked: int = 0) -> None:
-    """Ends a guard's evaluation: the first tasks fail, the next cannot be scored."""
-    tasks = tasks_of(run)
+@pytest.fixture(scope="module")
+def measured_kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, Measured)
+
+
+@pytest.fixture
+def measured(measured_kept: Any, db: None, settings: Any) -> list[EvalRun]:
+    return copied(measured_kept, settings).runs
+
+
+def measure(run: EvalRun) -> None:
+    """Ends a guard's evaluation: all tasks succeed."""
     Sample.objects.bulk_create(
-        Sample(
-            run=run,
-            task=task,
-            index=index,
-            output="x",
-            success=at >= failing + masked,
-            masked=failing <= at < failing + masked,
-            reward=None if failing <= at < failing + masked else 1.0,
-        )
-        for at, task in enumerate(tasks)
+        Sample(run=run, task=task, index=index, output="x", success=True, reward=1.0)
+        for task in stream_tasks(run)
         for index in range(run.samples_per_task)
     )
     run.claim("test")
     run.finish(JobState.SUCCEEDED)
+
+
+def spoil(run: EvalRun, failing: int, masked: int) -> None:
+    """The first tasks fail, the next cannot be scored."""
+    tasks = list(stream_tasks(run))
+    run.samples.filter(task__in=tasks[: failing + masked]).update(success=False)
+    run.samples.filter(task__in=tasks[failing : failing + masked]).update(masked=True, reward=None)
 
 
 def guard_run(run: EvalRun, split: Split) -> EvalRun:
@@ -140,7 +160,8 @@ def guard_run(run: EvalRun, split: Split) -> EvalRun:
 
 
 def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: list[EvalRun]) -> None:
-    by = admin_of(guarded[0].project)
+    project = guarded[0].project
+    by = admin_of(project)
     report = compared(guarded)
     assert report.verdict == "inconclusive"
     assert {check_of(report, name)["state"] for name in ("regression", "general")} == {
@@ -154,8 +175,8 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
         )
     assert [part.state for part in preparation.parts(*guarded)] == ["queued"] * 3
     assert (
-        EvalRun.objects.filter(state="queued").count() == 4
-        and LatencyMeasurement.objects.count() == 1
+        EvalRun.objects.filter(project=project, state="queued").count() == 4
+        and LatencyMeasurement.objects.filter(project=project).count() == 1
     )
     general = [guard_run(run, Split.GENERAL) for run in guarded]
     spec, other = (as_read(evaluation_spec(run)) for run in general)
@@ -183,20 +204,23 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
     ],
 )
 def test_general_capability_and_regression_tasks_are_judged(
-    split: Split | None, failing: int, masked: int, verdict: str, state: str, guarded: list[EvalRun]
+    split: Split | None,
+    failing: int,
+    masked: int,
+    verdict: str,
+    state: str,
+    measured: list[EvalRun],
 ) -> None:
-    preparation.prepare(baseline=guarded[0], candidate=guarded[1], by=admin_of(guarded[0].project))
-    for guard in preparation.SPLITS:
-        measure(guard_run(guarded[0], guard), 0)
-        measure(guard_run(guarded[1], guard), *((failing, masked) if guard == split else (0, 0)))
-    by, channel = admin_of(guarded[0].project), channel_of(guarded[0].project)
+    if split:
+        spoil(guard_run(measured[1], split), failing, masked)
+    by, channel = admin_of(measured[0].project), channel_of(measured[0].project)
     policy = Policy(max_regression_drop=0.1)  # the least that 40 tasks can show
     save_policy(channel=channel, policy=policy, reason="few tasks", by=by)
-    report = compared(guarded)
+    report = compared(measured)
     assert report.verdict == verdict, report.report["summary"]
     assert check_of(report, str(split or Split.GENERAL))["state"] == state
     assert report.guards.keys() == {"regression", "general"} and inputs.reproduce(report)[1]
-    guard_run(guarded[1], Split.GENERAL).samples.first().delete()
+    guard_run(measured[1], Split.GENERAL).samples.first().delete()
     with pytest.raises(Exception, match="same tasks"):
         inputs.reproduce(report)
 
@@ -215,8 +239,7 @@ def test_runs_on_different_subsets_are_no_pair(guarded: list[EvalRun]) -> None:
                 samples_per_task=1,
                 subset=size,
                 by=by,
-            ),
-            0,
+            )
         )
     assert preparation.measured_guards(*guarded)["general"] is None
 
@@ -244,16 +267,16 @@ def test_the_page_measures_and_shows_progress(guarded: list[EvalRun]) -> None:
         and "Measure what is missing" not in page
     )
     assert (
-        LatencyMeasurement.objects.get().adapters == "hot"
+        LatencyMeasurement.objects.get(project=project).adapters == "hot"
         and guard_run(guarded[0], Split.GENERAL).total == 12
     )
-    job = LatencyMeasurement.objects.get()
+    job = LatencyMeasurement.objects.get(project=project)
     assert job.claim("test")
     LatencyMeasurement.objects.filter(pk=job.pk).update(done=7, total=90, label="round 2")
     fragment = client.get(f"{address}parts/")
     assert "7 of 90 · round 2" in fragment.content.decode() and "HX-Refresh" not in fragment.headers
     assert job.finish(JobState.CANCELLED)
-    for run in EvalRun.objects.filter(state="queued"):
+    for run in EvalRun.objects.filter(project=project, state="queued"):
         run.request_cancel()
     assert client.get(f"{address}parts/").headers["HX-Refresh"] == "true"
     assert "Measure what is missing" in client.get(address).content.decode()

@@ -26,6 +26,7 @@ from apps.registry import merging
 from apps.registry.actions import ModelError, register_adapter, register_base
 from apps.registry.artifacts import _home, free_with, local_path, store_folder
 from apps.registry.models import Artifact, MergedModel, MergeJob, ModelVersion
+from tests import warm
 from tests.factories import admin_of, key_headers, make_adapter, make_member, make_project
 from tests.workers.conftest import make_tiny_model
 from tests.workers.test_merge_adapter import tuned
@@ -44,7 +45,7 @@ def adapter(project: Project, base: ModelVersion, data_dir: Path) -> ModelVersio
 
 
 def run(job: MergeJob) -> MergeJob:
-    with TestCase.captureOnCommitCallbacks(execute=True):
+    with TestCase.captureOnCommitCallbacks(execute=True), warm.jobs():
         runner.run(job)
     job.refresh_from_db()
     return job

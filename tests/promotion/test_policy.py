@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from django.contrib.messages import get_messages
 from django.core.exceptions import PermissionDenied
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.http import Http404
@@ -15,26 +14,12 @@ from msgspec import structs
 from apps.core.models import AuditEvent, Project, Role
 from apps.promotion import actions, policies
 from apps.promotion.gate.policy import FIELDS, Policy, as_toml, from_toml
-from apps.promotion.models import Channel, GateReport
-from tests.factories import (
-    admin_of,
-    make_adapter,
-    make_base,
-    make_environment,
-    make_eval_run,
-    make_eval_set,
-    make_member,
-    make_user,
-)
-from tests.promotion.made import signed_again
+from apps.promotion.models import Channel
+from tests.factories import admin_of, make_eval_run, make_member, make_user
+from tests.promotion.made import Pair, signed_again
 from workers.lib.typed import FormError, plain
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def channel(project: Project) -> Channel:
-    return policies.channel_of(project)
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("pair_kept")]
 
 
 def saved(channel: Channel, reason: str = "because", **changes: object) -> None:
@@ -184,53 +169,29 @@ def test_the_page_exports_and_imports_the_file(project: Project, channel: Channe
     )
 
 
-def better(project: Project, folder: Path, channel: Channel, after: float = 1.0) -> GateReport:
-    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
-    base = channel.current or make_base(project, folder)
-    return actions.make_gate_report(
-        baseline=make_eval_run(eval_set, base, environment, success=0.0),
-        candidate=make_eval_run(
-            eval_set, make_adapter(project, base, folder), environment, success=after
-        ),
-        by=admin_of(project),
-        channel=channel,
-    )
-
-
-@pytest.fixture
-def running(project: Project, channel: Channel, data_dir: Path) -> Channel:
-    actions.set_initial(channel=channel, version=make_base(project, data_dir), by=None)
-    channel.refresh_from_db()
-    return channel
-
-
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("verdict", ["promote", "inconclusive"])
 def test_who_may_promote(
-    verdict: str, filled: bool, project: Project, running: Channel, data_dir: Path
+    verdict: str, filled: bool, project: Project, channel: Channel, pair: Pair
 ) -> None:
     """Roles × the policy's role × the verdict × a channel with and without a model."""
-    report, base = (
-        better(project, data_dir, running, after=1.0 if verdict == "promote" else 0.0),
-        running.current,
-    )
-    assert report.verdict == verdict
+    report, base = pair.report(), channel.current
     for promoters in ("engineer", "owner"):
-        saved(running, promoters=promoters)
-        signed_again(report, verdict, policy_version=policies.policy_of(running)[1])
+        saved(channel, promoters=promoters)
+        signed_again(report, verdict, policy_version=policies.policy_of(channel)[1])
         for role in Role:
-            Channel.objects.filter(pk=running.pk).update(current=base if filled else None)
-            client, moves = Client(), running.promotions.count()
+            Channel.objects.filter(pk=channel.pk).update(current=base if filled else None)
+            client, moves = Client(), channel.promotions.count()
             client.force_login(
                 admin_of(project) if role == Role.OWNER else make_member(project, role)
             )
             address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
-            response = client.post(address, {"reason": "r"}, follow=True)
+            response = client.post(address, {"reason": "r"})
             may = role == Role.OWNER or (
                 role in Role(promoters).upward and verdict == "promote" and filled
             )
-            assert (running.promotions.count() > moves) == may, (promoters, role)
-            said = response.content.decode()
+            assert (channel.promotions.count() > moves) == may, (promoters, role)
+            said = "".join(map(str, get_messages(response.wsgi_request)))
             assert (
                 may
                 or response.status_code == 403
@@ -240,23 +201,23 @@ def test_who_may_promote(
 
 
 def test_a_report_promotes_only_where_and_by_what_it_was_made(
-    project: Project, running: Channel, data_dir: Path
+    project: Project, channel: Channel, pair: Pair
 ) -> None:
     """An easier channel's report does not promote in production, nor does one from before the
     policy was tightened.
     """
     lax, by = policies.channel_of(project, "lax"), admin_of(project)
     saved(lax, min_tasks=10, max_unsafe_increase=1.0)
-    Channel.objects.filter(pk=lax.pk).update(current=running.current)
+    Channel.objects.filter(pk=lax.pk).update(current=channel.current)
     lax.refresh_from_db()
-    report = better(project, data_dir, lax)
+    report = pair.report(lax)
     with pytest.raises(actions.PromotionError, match="a channel other than"):
-        actions.promote(channel=running, report=report, by=by, reason="it is better")
-    report = better(project, data_dir, running)
-    saved(running, min_tasks=1_000)
+        actions.promote(channel=channel, report=report, by=by, reason="it is better")
+    report = pair.report()
+    saved(channel, min_tasks=1_000)
     with pytest.raises(actions.PromotionError, match="policy of production has changed"):
-        actions.promote(channel=running, report=report, by=by, reason="it is better")
-    assert better(project, data_dir, running).verdict == "inconclusive"
+        actions.promote(channel=channel, report=report, by=by, reason="it is better")
+    assert pair.report().verdict == "inconclusive"
 
 
 def test_a_wrong_value_in_a_file_is_named_by_its_field() -> None:
@@ -266,15 +227,13 @@ def test_a_wrong_value_in_a_file_is_named_by_its_field() -> None:
 
 
 def test_a_rollback_needs_a_reason_where_the_policy_asks(
-    project: Project, running: Channel, data_dir: Path
+    project: Project, channel: Channel, pair: Pair
 ) -> None:
     by = admin_of(project)
-    actions.promote(
-        channel=running, report=better(project, data_dir, running), by=by, reason="better"
-    )
-    saved(running, rollback_needs_reason=True)
+    actions.promote(channel=channel, report=pair.report(), by=by, reason="better")
+    saved(channel, rollback_needs_reason=True)
     with pytest.raises(actions.PromotionError, match="Enter a reason"):
-        actions.rollback(channel=running, by=by)
+        actions.rollback(channel=channel, by=by)
     client = Client()
     client.force_login(by)
     models, address = (
@@ -284,24 +243,21 @@ def test_a_rollback_needs_a_reason_where_the_policy_asks(
     assert 'maxlength="2000" required' in client.get(models).content.decode()
     assert "Enter a reason" in client.post(address, {}, follow=True).content.decode()
     client.post(address, {"reason": "complaints"})
-    assert running.promotions.filter(kind="rollback").get().reason == "complaints"
+    assert channel.promotions.filter(kind="rollback").get().reason == "complaints"
 
 
 def test_a_weak_prompt_of_the_baseline_promotes_no_model(
-    project: Project, running: Channel, data_dir: Path
+    project: Project, channel: Channel, pair: Pair
 ) -> None:
     from tests.promotion.test_promote import with_harness
 
-    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
-    weak = with_harness(environment, system_prompt="Answer wrongly.")
+    weak = with_harness(pair.environment, system_prompt="Answer wrongly.")
     report = actions.make_gate_report(
-        baseline=make_eval_run(eval_set, running.current, weak, success=0.0),
-        candidate=make_eval_run(
-            eval_set, make_adapter(project, running.current, data_dir), environment, success=1.0
-        ),
+        baseline=make_eval_run(pair.eval_set, pair.base, weak, success=0.0, samples=2),
+        candidate=pair.runs[1],
         by=make_member(project),
     )
     assert report.verdict == "promote"
     with pytest.raises(PermissionDenied):
-        actions.promote(channel=running, report=report, by=make_member(project), reason="better")
-    actions.promote(channel=running, report=report, by=admin_of(project), reason="an owner knows")
+        actions.promote(channel=channel, report=report, by=make_member(project), reason="better")
+    actions.promote(channel=channel, report=report, by=admin_of(project), reason="an owner knows")

@@ -31,6 +31,7 @@ from apps.promotion.policies import channel_of, save_policy
 from apps.promotion.views import change_of, shown_of, suggested_pair
 from apps.promotion.wear import comparison_number
 from apps.registry.models import ModelVersion
+from tests.amounts import amount
 from tests.factories import (
     admin_of,
     key_headers,
@@ -40,8 +41,9 @@ from tests.factories import (
     make_eval_set,
     make_member,
 )
+from tests.promotion.made import Pair
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("pair_kept")]
 
 
 def report_on(
@@ -65,19 +67,19 @@ def report_on(
 
 
 def test_a_report_on_other_tasks_than_a_frozen_holdout_promotes_nothing(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, channel: Channel
 ) -> None:
-    report = report_on(project, base, data_dir)
+    report = pair.report()
     EvalRun.objects.filter(pk=report.candidate_id).update(split="train")
     report.refresh_from_db()
     with pytest.raises(actions.PromotionError, match="Only a frozen hold-out may promote"):
         actions.promote(channel=channel, report=report, by=admin_of(project), reason="it is better")
 
 
-def test_where_nothing_runs_yet_an_owner_decides(
-    project: Project, base: ModelVersion, data_dir: Path
-) -> None:
-    report, channel = report_on(project, base, data_dir), actions.channel_of(project)
+def test_where_nothing_runs_yet_an_owner_decides(pair: Pair, project: Project) -> None:
+    report, channel = pair.report(), actions.channel_of(project)
+    Channel.objects.filter(pk=channel.pk).update(current=None)
+    channel.refresh_from_db()
     with pytest.raises(PermissionDenied):
         actions.promote(
             channel=channel, report=report, by=make_member(project), reason="a weak baseline"
@@ -134,10 +136,8 @@ def test_picking_the_best_before_the_gate_is_asked_is_paid_for(
     assert actions.make_gate_report(baseline=baseline, candidate=best, by=by).comparison == 2 * 3
 
 
-def test_a_report_is_reproduced_from_the_stored_samples(
-    project: Project, base: ModelVersion, data_dir: Path
-) -> None:
-    report = report_on(project, base, data_dir)
+def test_a_report_is_reproduced_from_the_stored_samples(pair: Pair) -> None:
+    report = pair.report()
     said = StringIO()
     call_command("reproduce_gate_report", str(report.pk), stdout=said)
     assert "Reproduced" in said.getvalue() and "promote" in said.getvalue()
@@ -155,16 +155,16 @@ PROMPTS = [
 
 @pytest.mark.parametrize(("harness", "sign"), PROMPTS)
 def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
-    harness: dict, sign: str, project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    harness: dict, sign: str, project: Project, base: ModelVersion, channel: Channel, pair: Pair
 ) -> None:
-    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    eval_set, environment = pair.eval_set, pair.environment
     changed = with_harness(environment, **harness)
     assert (
         changed.task_hash == environment.task_hash and changed.agent_hash != environment.agent_hash
     )
     report = actions.make_gate_report(
-        baseline=make_eval_run(eval_set, base, environment, success=0.0),
-        candidate=make_eval_run(eval_set, base, changed, success=1.0),
+        baseline=pair.runs[0],
+        candidate=make_eval_run(eval_set, base, changed, success=1.0, samples=2),
         by=admin_of(project),
     )
     assert report.verdict == "promote" and inputs.reproduce(report)[1]
@@ -184,17 +184,17 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
     "harness", [{"max_turns": 5}, {"max_seconds": 10}, {"tools": [{"type": "function"}]}]
 )
 def test_what_defines_the_task_stays_incomparable(
-    harness: dict, project: Project, base: ModelVersion, data_dir: Path
+    harness: dict, project: Project, base: ModelVersion, pair: Pair
 ) -> None:
-    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
+    eval_set, environment = pair.eval_set, pair.environment
     changed = with_harness(environment, **harness)
     assert (
         changed.task_hash != environment.task_hash and changed.agent_hash == environment.agent_hash
     )
     with pytest.raises(actions.PromotionError, match="differ in environment beyond the agent"):
         actions.make_gate_report(
-            baseline=make_eval_run(eval_set, base, environment),
-            candidate=make_eval_run(eval_set, base, changed),
+            baseline=pair.runs[0],
+            candidate=make_eval_run(eval_set, base, changed, samples=2),
             by=admin_of(project),
         )
 
@@ -211,10 +211,10 @@ def with_harness(environment: Environment, **changes: Any) -> Environment:
 
 
 def test_it_promotes_what_is_better_and_rolls_back(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, base: ModelVersion, channel: Channel
 ) -> None:
     member = make_member(project)
-    report = report_on(project, base, data_dir)
+    report = pair.report()
     assert report.verdict == "promote"
     actions.promote(channel=channel, report=report, by=member, reason="better on the hold-out")
     channel.refresh_from_db()
@@ -230,12 +230,12 @@ def test_it_promotes_what_is_better_and_rolls_back(
 
 
 def test_a_rollback_to_an_archived_version_unarchives_it_and_says_so(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, base: ModelVersion, channel: Channel
 ) -> None:
     """What takes production back to what worked is not refused for tidiness, and what is live is in
     the lists.
     """
-    by, report, client = admin_of(project), report_on(project, base, data_dir), Client()
+    by, report, client = admin_of(project), pair.report(), Client()
     client.force_login(by)
     actions.promote(channel=channel, report=report, by=by, reason="better")
     objects.archive(managed=KINDS["model"], row=base, by=by)
@@ -258,9 +258,9 @@ def test_a_rollback_to_an_archived_version_unarchives_it_and_says_so(
 
 
 def test_an_archived_version_is_not_promoted(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, channel: Channel
 ) -> None:
-    by, report = admin_of(project), report_on(project, base, data_dir)
+    by, report = admin_of(project), pair.report()
     candidate = report.candidate.model_version
     objects.archive(managed=KINDS["model"], row=candidate, by=by)
     candidate.refresh_from_db()
@@ -295,9 +295,9 @@ def test_a_channel_does_not_move_to_files_that_are_gone(
 
 
 def test_a_reason_is_as_long_by_page_as_by_api(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, channel: Channel
 ) -> None:
-    report, client = report_on(project, base, data_dir), Client()
+    report, client = pair.report(), Client()
     client.force_login(admin_of(project))
     address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
     said = client.post(address, {"reason": "x" * 2_001}, follow=True).content.decode()
@@ -313,9 +313,9 @@ def test_a_reason_is_as_long_by_page_as_by_api(
 
 
 def test_a_reason_that_postgres_cannot_store_is_refused(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, base: ModelVersion, channel: Channel
 ) -> None:
-    report, client = report_on(project, base, data_dir), Client()
+    report, client = pair.report(), Client()
     client.force_login(admin_of(project))
     address = f"/p/{project.slug}/models/reports/{report.pk}/promote/"
     assert client.post(address, {"reason": "so\0 good"}).status_code == 400
@@ -340,9 +340,9 @@ def test_overriding_the_gate_needs_an_admin_and_a_reason(
 
 
 def test_it_refuses_a_report_on_what_no_longer_runs(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, base: ModelVersion, channel: Channel, data_dir: Path
 ) -> None:
-    first, second = report_on(project, base, data_dir), report_on(project, base, data_dir)
+    first, second = pair.report(), report_on(project, base, data_dir)
     actions.promote(channel=channel, report=first, by=admin_of(project), reason="better")
     with pytest.raises(actions.PromotionError, match="Compare again"):
         actions.promote(channel=channel, report=second, by=admin_of(project), reason="better")
@@ -360,8 +360,11 @@ def test_the_database_refuses_a_promotion_without_a_report(
         Promotion.objects.create(channel=channel, kind="promote", to_version=base)
 
 
+@pytest.mark.more
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=amount(5, 15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(moves=st.lists(st.booleans(), max_size=8))
 def test_any_sequence_goes_back_the_way_it_came(
@@ -441,10 +444,10 @@ def test_rates_are_shown_in_percent_and_their_difference_in_points() -> None:
 
 
 def test_a_report_by_an_older_policy_leads_to_another_comparison(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, channel: Channel
 ) -> None:
     """It could only be refused, so it has no button to promote."""
-    report = report_on(project, base, data_dir)
+    report = pair.report()
     client = Client()
     client.force_login(make_member(project))
     address = f"/p/{project.slug}/models/reports/{report.pk}/"
@@ -460,9 +463,9 @@ def test_a_report_by_an_older_policy_leads_to_another_comparison(
 
 
 def test_the_pages_lead_from_a_report_to_its_moved_tasks_and_name_the_split_of_a_number(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project
 ) -> None:
-    report = report_on(project, base, data_dir)
+    report = pair.report()
     client = Client()
     client.force_login(make_member(project))
     page = client.get(f"/p/{project.slug}/models/reports/{report.pk}/").content.decode()
@@ -496,9 +499,9 @@ def test_the_choice_of_evaluations_begins_with_a_candidate_beside_what_is_live()
 
 
 def test_a_viewer_cannot_promote(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    pair: Pair, project: Project, base: ModelVersion, channel: Channel
 ) -> None:
-    report = report_on(project, base, data_dir)
+    report = pair.report()
     client = Client()
     client.force_login(make_member(project, Role.VIEWER))
     address = f"/p/{project.slug}/models/reports/{report.pk}/"
@@ -510,13 +513,9 @@ def test_a_viewer_cannot_promote(
 
 
 def test_a_report_shows_some_changed_tasks_and_leads_to_all(
-    project: Project,
-    base: ModelVersion,
-    data_dir: Path,
-    client: Client,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: Pair, project: Project, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = report_on(project, base, data_dir)
+    report = pair.report()
     client.force_login(admin_of(project))
     url = reverse("promotion:report", args=[project.slug, report.pk])
     shown, moved = client.get(url), len(report.report["improved"]) + len(report.report["regressed"])

@@ -58,7 +58,7 @@ def careless(body: dict) -> tuple[int, dict]:
 
 
 @pytest.fixture
-def live(settings: Any) -> Iterator[Any]:
+def live(settings: Any, warm_jobs: None) -> Iterator[Any]:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
     with serving({("GET", "/v1/models"): models("m"), ASKED: careless}) as server:
         yield server

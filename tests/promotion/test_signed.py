@@ -16,7 +16,7 @@ from msgspec import structs
 from apps.core.models import AuditEvent, Membership, Project, Role
 from apps.evals.bounds import fixed_order
 from apps.evals.holdout.view_log import WORN_OUT, record_view
-from apps.evals.jobs import IsDecided, store_events, tasks_of
+from apps.evals.jobs import IsDecided, store_events, stream_tasks
 from apps.evals.models import EvalRun, Sample
 from apps.promotion import actions, inputs, policies
 from apps.promotion.gate.policy import Policy, as_toml
@@ -28,16 +28,15 @@ from apps.registry.models import ModelVersion
 from tests.factories import (
     admin_of,
     key_headers,
-    make_adapter,
     make_environment,
     make_eval_run,
     make_eval_set,
     make_member,
     make_project,
 )
-from tests.promotion.made import signed_again
+from tests.promotion.made import Pair, signed_again
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("pair_kept")]
 
 
 def saved(channel: Channel, **changes: object) -> None:
@@ -45,37 +44,30 @@ def saved(channel: Channel, **changes: object) -> None:
     policies.save_policy(channel=channel, policy=policy, reason="because", by=None)
 
 
-def pair(
-    project: Project, base: ModelVersion, folder: Path, holdout: int = 32
-) -> tuple[EvalRun, EvalRun]:
-    eval_set, environment = make_eval_set(project, holdout=holdout), make_environment(project)
-    candidate = make_adapter(project, base, folder)
-    before = make_eval_run(eval_set, base, environment, success=0.0, samples=2)
-    return before, make_eval_run(eval_set, candidate, environment, success=1.0, samples=2)
+class World(Pair):
+    holdout = 40
 
 
 def stopped(run: EvalRun, tasks: int) -> EvalRun:
     """As if it had been cancelled after so many tasks, with the first sample of one more."""
-    done = [task.pk for task in tasks_of(run)]
+    done = [task.pk for task in stream_tasks(run)]
     run.samples.exclude(task__in=done[:tasks]).exclude(task=done[tasks], index=0).delete()
     EvalRun.objects.filter(pk=run.pk).update(state="cancelled")
     run.refresh_from_db()
     return run
 
 
-def test_tasks_are_evaluated_in_an_order_that_depends_on_nothing_but_their_ids(
-    project: Project, base: ModelVersion, data_dir: Path
-) -> None:
-    run = pair(project, base, data_dir, holdout=5)[0]
-    assert [str(task.pk) for task in tasks_of(run)] == fixed_order(
+def test_tasks_are_evaluated_in_an_order_that_depends_on_nothing_but_their_ids(pair: Pair) -> None:
+    run = pair.runs[0]
+    assert [str(task.pk) for task in stream_tasks(run)] == fixed_order(
         str(task.pk) for task in run.eval_set.tasks.holdout()
     )
 
 
 def test_a_sequential_policy_decides_on_an_evaluation_that_was_stopped(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    project: Project, channel: Channel, pair: Pair
 ) -> None:
-    before, after = pair(project, base, data_dir, holdout=40)
+    before, after = pair.runs
     stopped(after, 34)
     by = admin_of(project)
     with pytest.raises(actions.PromotionError, match="did not succeed"):
@@ -88,10 +80,10 @@ def test_a_sequential_policy_decides_on_an_evaluation_that_was_stopped(
 
 
 def test_a_report_on_a_running_evaluation_is_reproduced_when_it_has_gone_on(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    channel: Channel, pair: Pair
 ) -> None:
     saved(channel, sequential=True)
-    before, after = pair(project, base, data_dir, holdout=12)
+    before, after = pair.runs
     rest = list(after.samples.all())
     stopped(after, 5)
     report = actions.make_gate_report(baseline=before, candidate=after, by=None)
@@ -102,18 +94,18 @@ def test_a_report_on_a_running_evaluation_is_reproduced_when_it_has_gone_on(
     )
     assert inputs.reproduce(report)[1]
     later = actions.make_gate_report(baseline=before, candidate=after, by=None)
-    assert later.report["tasks"] == 12 and later.comparison == report.comparison
+    assert later.report["tasks"] == 40 and later.comparison == report.comparison
 
 
 def test_the_command_reproduces_a_sequential_report_with_masked_samples(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    channel: Channel, pair: Pair
 ) -> None:
     """By the samples it was made of: what came later changes nothing, a mask that was taken off
     does.
     """
     saved(channel, sequential=True, max_masked_share=0.2)
-    before, after = pair(project, base, data_dir, holdout=40)
-    order = [task.pk for task in tasks_of(after)]
+    before, after = pair.runs
+    order = [task.pk for task in stream_tasks(after)]
     for run, at in ((before, 3), (after, 5), (after, 39)):
         run.samples.filter(task=order[at], index=1).update(masked=True, reward=None, success=False)
     rest = list(after.samples.all())
@@ -138,23 +130,21 @@ def test_the_command_reproduces_a_sequential_report_with_masked_samples(
     ("asked", "stops"), [("production", False), ("staging", True), ("", False), ("gone", False)]
 )
 def test_an_evaluation_stops_by_the_policy_of_the_channel_that_was_asked_for(
-    asked: str, stops: bool, project: Project, base: ModelVersion, channel: Channel, data_dir: Path
+    asked: str, stops: bool, project: Project, channel: Channel, pair: Pair
 ) -> None:
     saved(policies.channel_of(project, "staging"), sequential=True)
-    before, after = pair(project, base, data_dir, holdout=40)
+    before, after = pair.runs
     after.spec |= {"stop_against": str(before.pk), "stop_channel": asked}
     assert is_decided(IsDecided(after)) == stops
 
 
-def test_which_tasks_are_done_first_does_not_choose_them(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
-) -> None:
+def test_which_tasks_are_done_first_does_not_choose_them(channel: Channel, pair: Pair) -> None:
     """A candidate that answers the tasks it can do at once, and hangs on the first of the fixed
     order, shows nothing.
     """
     saved(channel, sequential=True)
-    before, after = pair(project, base, data_dir, holdout=12)
-    after.samples.filter(task=tasks_of(after)[0], index=0).delete()
+    before, after = pair.runs
+    after.samples.filter(task=next(stream_tasks(after)), index=0).delete()
     assert actions.make_gate_report(baseline=before, candidate=after, by=None).report["tasks"] == 0
 
 
@@ -166,12 +156,11 @@ def test_an_evaluation_stops_itself_when_the_gate_has_decided(
     success: float,
     stops: bool,
     project: Project,
-    base: ModelVersion,
     channel: Channel,
-    data_dir: Path,
+    pair: Pair,
 ) -> None:
     saved(channel, sequential=sequential)
-    before, after = pair(project, base, data_dir, holdout=40)
+    before, after = pair.runs
     events = [
         {
             "type": "sample",
@@ -181,7 +170,7 @@ def test_an_evaluation_stops_itself_when_the_gate_has_decided(
             "reward": success,
             "success": success == 1,
         }
-        for task in tasks_of(after)
+        for task in stream_tasks(after)
         for index in range(2)
     ]
     after.samples.all().delete()
@@ -191,10 +180,10 @@ def test_an_evaluation_stops_itself_when_the_gate_has_decided(
     )
     after.refresh_from_db()
     done = []
-    for event in events:
-        store_events(after, [event])
+    for start in range(0, 80, 4):
+        store_events(after, events[start : start + 4])
         after.refresh_from_db()
-        done.append(event)
+        done += events[start : start + 4]
         if after.cancel_requested_at:
             break
     assert bool(after.cancel_requested_at) == stops and (
@@ -214,9 +203,8 @@ def test_an_evaluation_stops_itself_when_the_gate_has_decided(
 
 
 @pytest.fixture
-def report(project: Project, base: ModelVersion, channel: Channel, data_dir: Path) -> GateReport:
-    before, after = pair(project, base, data_dir)
-    return actions.make_gate_report(baseline=before, candidate=after, by=admin_of(project))
+def report(pair: Pair) -> GateReport:
+    return pair.report()
 
 
 def changes(value: Any, path: tuple = ()) -> list[tuple]:
@@ -314,13 +302,11 @@ def test_before_the_start_it_is_said_what_can_never_be_met(
         ).status_code == (404 if wrong else 400)
 
 
-def test_power_is_read_from_evaluations_on_the_same_tasks(
-    project: Project, base: ModelVersion, data_dir: Path
-) -> None:
+def test_power_is_read_from_evaluations_on_the_same_tasks(project: Project, pair: Pair) -> None:
     """All samples of a task agree, and both models differ everywhere by the same: nothing varies,
     few tasks suffice.
     """
-    before, _ = pair(project, base, data_dir)
+    before, _ = pair.runs
     plan = plan_for(before.eval_set, Policy(), samples=8)
     assert "From the 2 newest evaluations" in plan.source and plan.needed[8] == [2, 2, 2]
     assumed = plan_for(make_eval_set(project, holdout=32), Policy(), samples=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,35 +23,22 @@ from apps.teamwork.models import Proposal
 from apps.teamwork.proposals import ProposalError
 from tests.factories import (
     admin_of,
-    make_adapter,
-    make_environment,
-    make_eval_run,
-    make_eval_set,
     make_member,
 )
-from tests.promotion.made import signed_again
+from tests.promotion.made import Pair, signed_again
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("pair_kept")]
 
 
-def report_of(
-    project: Project,
-    channel: Channel,
-    base: ModelVersion,
-    folder: Path,
-    verdict: str,
-    **policy: Any,
-) -> GateReport:
+class World(Pair):
+    holdout = 3
+
+
+def report_of(pair: Pair, verdict: str, **policy: Any) -> GateReport:
+    channel = pair.channel
     changed = structs.replace(policies.policy_of(channel)[0], two_people=True, **policy)
     policies.save_policy(channel=channel, policy=changed, reason="two pairs of eyes", by=None)
-    eval_set, environment = make_eval_set(project), make_environment(project)
-    runs = [
-        make_eval_run(eval_set, model, environment)
-        for model in (base, make_adapter(project, base, folder))
-    ]
-    found = actions.make_gate_report(
-        baseline=runs[0], candidate=runs[1], by=admin_of(project), channel=channel
-    )
+    found = pair.report()
     signed_again(found, verdict)
     return found
 
@@ -62,10 +48,8 @@ def person(project: Project, role: Role) -> Any:
 
 
 @pytest.fixture
-def make_report(project: Project, channel: Channel, base: ModelVersion, data_dir: Path) -> Any:
-    return lambda verdict="promote", **policy: report_of(
-        project, channel, base, data_dir, verdict, **policy
-    )
+def make_report(pair: Pair) -> Any:
+    return lambda verdict="promote", **policy: report_of(pair, verdict, **policy)
 
 
 def promote(report: GateReport, by: Any) -> Promotion | Approval:

@@ -5,7 +5,6 @@ next comparison.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,32 +17,18 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun, HoldoutView, Sample
 from apps.promotion import actions, policies
 from apps.promotion.conditions import PromotionError
-from apps.promotion.models import Channel, GateReport, Promotion, UnsafeReview
+from apps.promotion.models import GateReport, Promotion, UnsafeReview
 from apps.promotion.unsafe_outputs import kinds_in, review_outputs
-from apps.registry.models import ModelVersion
-from tests.factories import (
-    admin_of,
-    key_headers,
-    make_adapter,
-    make_environment,
-    make_eval_run,
-    make_eval_set,
-    make_member,
-    make_project,
-)
+from tests.factories import admin_of, key_headers, make_member, make_project
+from tests.promotion.made import Pair
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("pair_kept")]
 
 
 @pytest.fixture
-def runs(
-    project: Project, base: ModelVersion, channel: Channel, data_dir: Path
-) -> tuple[EvalRun, EvalRun]:
+def runs(pair: Pair) -> tuple[EvalRun, EvalRun]:
     """The candidate is better, and wires money in two of its outputs."""
-    eval_set, environment = make_eval_set(project, holdout=32), make_environment(project)
-    candidate = make_adapter(project, base, data_dir)
-    before = make_eval_run(eval_set, base, environment, success=0.0, samples=2)
-    after = make_eval_run(eval_set, candidate, environment, success=1.0, samples=2)
+    before, after = pair.runs
     for sample in after.samples.filter(index=0)[:2]:
         output = f"<b>Wired</b> for {sample.task_key}"
         after.samples.filter(pk=sample.pk).update(

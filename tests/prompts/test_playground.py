@@ -31,6 +31,7 @@ from apps.prompts.playground import Side, Step, tokens_of
 from apps.registry.actions import register_agent, register_prompt
 from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories.models import Trajectory
+from tests import warm
 from tests.e2e.workers import worker
 from tests.factories import (
     admin_of,
@@ -126,7 +127,8 @@ def live(transactional_db: None, settings: Any, data_dir: Any) -> Iterator[World
 
 
 def finished(run: Playground) -> Playground:
-    runner.run(run)
+    with warm.jobs():
+        runner.run(run)
     run.refresh_from_db()
     assert run.state == JobState.SUCCEEDED, run.error
     return run

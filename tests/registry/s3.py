@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
 import boto3
+from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
 from flywheel.settings import artifact_store
 
 BUCKET = "flywheel-artifacts"
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+
+_read = cache(partial(JSONFileLoader.load_file, JSONFileLoader()))
+# Each client would read the description of the whole service again: 1 MB of JSON.
+JSONFileLoader.load_file = lambda self, path: _read(path)
 
 
 @contextmanager
@@ -29,6 +35,7 @@ def s3_server() -> Iterator[str]:
         server.stop()
 
 
+@cache
 def client_of(address: str) -> Any:
     given = {
         "aws_access_key_id": "test",

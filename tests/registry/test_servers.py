@@ -28,7 +28,7 @@ from tests.registry.model_server import ModelServer, models, serving, vllm
 from tests.workers.test_responses_api import call as item
 from tests.workers.test_responses_api import response
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("warm_jobs")]
 MODELS, CHAT = ("GET", "/v1/models"), ("POST", "/v1/chat/completions")
 URL = "http://127.0.0.1:8123/v1"
 

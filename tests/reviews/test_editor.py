@@ -19,6 +19,7 @@ from apps.registry.models import ModelVersion
 from apps.reviews import rescoring, specs
 from apps.reviews.actions import ReviewError, open_review
 from apps.reviews.editing import save_edit
+from tests import warm
 from tests.factories import (
     admin_of,
     make_base,
@@ -214,7 +215,8 @@ def test_a_hostile_spec_stays_text(environment: Environment) -> None:
 
 
 def ended(job: Job) -> Any:
-    runner.run(job)
+    with warm.jobs():
+        runner.run(job)
     job.refresh_from_db()
     assert job.state == JobState.SUCCEEDED, job.error
     return job

@@ -1,38 +1,38 @@
-"""One running Flywheel and one provider of models for the whole folder."""
+"""A running Flywheel, which stores what comes as its worker would, and a provider of models."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
+from django.db import connections
 
-from flywheel.embedded import Layout
-from tests.flywheel.machine import Machine, free_port, up
+from apps.trajectories import assembly, digest, traces
+from tests.factories import make_key, make_project
 from tests.sending.provider import provider
 from tests.sending.snippets import User
 
-KEY = "fw_test-key-0123456789"
 
+@pytest.fixture
+def server(live_server: Any, data_dir: Path) -> Iterator[str]:
+    stop = threading.Event()
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The address of `manage.py up` on a data folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="flywheel-test-"))
-    folder.chmod(0o777)  # the database runs as another user
-    machine = Machine(folder / "data", environment={"FLYWHEEL_API_KEY": KEY})
-    port = free_port()
-    try:
-        up(machine, port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        machine.kill_everything()
-        if (home := Layout.of(machine.data).home) != machine.data:
-            shutil.rmtree(home, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+    def work() -> None:
+        while not stop.wait(0.1):
+            traces.sort_some()
+            assembly.step()
+            digest.step()
+        connections.close_all()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield live_server.url
+    stop.set()
+    thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,12 @@ def openai_url() -> Iterator[str]:
 
 @pytest.fixture
 def user(server: str, openai_url: str, tmp_path: Path) -> User:
-    return User(tmp_path, server, KEY, openai_url)
+    return User(tmp_path, server, make_key(make_project()), openai_url)
 
 
 @pytest.fixture
-def api(server: str) -> Iterator[httpx2.Client]:
-    base, headers = f"{server}/api/v1/trajectories/", {"Authorization": f"Bearer {KEY}"}
+def api(user: User) -> Iterator[httpx2.Client]:
+    base = f"{user.flywheel_url}/api/v1/trajectories/"
+    headers = {"Authorization": f"Bearer {user.key}"}
     with httpx2.Client(base_url=base, headers=headers, timeout=300) as client:
         yield client

@@ -13,11 +13,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.amounts import amount
 from tests.flywheel.machine import eventually, holds_in_the_end
 from tests.sending.provider import MODEL
 from tests.sending.snippets import PROGRAMS, SDKS, User, sections
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 needs_sdks = pytest.mark.skipif(not SDKS.exists(), reason="the SDKs are not installed: make sdks")
 CITIES = ("Oslo", "Atlantis", "Outage", "Relapse")
 LATER = "Reporting outcomes later"
@@ -93,7 +94,8 @@ def arguments(function: dict[str, Any]) -> dict[str, Any]:
 
 
 @needs_sdks
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.more
+@pytest.mark.parametrize("name", amount(("openai", "openai-streamed", "langfuse"), tuple(WAYS)))
 def test_runs_of_an_sdk_arrive_whole(name: str, user: User, api: httpx2.Client) -> None:
     way = WAYS[name]
     before = stored(api).keys()

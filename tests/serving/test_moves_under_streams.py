@@ -29,10 +29,11 @@ from apps.serving.spool import segments
 from apps.serving.turns import Bounds
 from apps.trajectories import assembly
 from apps.trajectories.models import Trajectory, with_content
+from tests.amounts import amount
 from tests.factories import make_adapter, make_endpoint, make_server
 from tests.flywheel.machine import eventually
+from tests.promotion.scene import Scene, finish, run
 from tests.promotion.serving_peer import fingerprint
-from tests.promotion.test_deployment import Scene, finish, run
 from tests.serving.conftest import Running, served
 from tests.serving.lora_server import WORDS, LoraServer, lora_server, word_of
 
@@ -169,19 +170,21 @@ def stored(production: Production) -> list[Trajectory]:
     return with_content(list(Trajectory.objects.all()))
 
 
-def test_promotions_and_rollbacks_during_100_streams_lose_none_and_mix_none(
+@pytest.mark.more
+def test_promotions_and_rollbacks_during_streams_lose_none_and_mix_none(
     production: Production,
 ) -> None:
     """Each answer is held in its middle while the channel moves on, to and fro. Two slots: the
     third version needs the slot of one that has just been asked, and gets it when that is long
     enough ago."""
     scene, old, new = production.scene, production.scene.old, production.scene.new
+    many, some = amount((20, 10), (100, 30))
     production.promote(old)
-    production.ask(100)
+    production.ask(many)
     production.promote(new)
-    production.ask(30)
+    production.ask(some)
     production.rollback(old)
-    production.ask(30)
+    production.ask(some)
     third = make_adapter(scene.project, scene.base, scene.folder)
     fingerprint(third)
     job = scene.promote(third)
@@ -204,7 +207,7 @@ def test_promotions_and_rollbacks_during_100_streams_lose_none_and_mix_none(
     production.ask(10)
     said = production.release()
     words = {str(version): word_of(version) for version in (old, new, third)}
-    asked = [old] * 100 + [new] * 30 + [old] * 30 + [third] * 10
+    asked = [old] * many + [new] * some + [old] * some + [third] * 10
     assert said == [(str(version), f"{words[str(version)]} " * WORDS) for version in asked]
     rows = {row.messages[0]["content"]: row for row in stored(production)}
     assert len(rows) == len(asked)

@@ -5,6 +5,7 @@ who has not opened it.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,37 @@ from tests.factories import (
     make_member,
     make_project,
 )
+from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
 SECRET = "the held-out answer is forty-two"
 
 
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.project = make_project()
+        self.run = make_failed(self.project)
+        classify_project(project=self.project)
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, World)
+
+
 @pytest.fixture
-def run(project: Project) -> Trajectory:
-    made: Trajectory = make_failed(project)
-    classify_project(project=project)
-    return made
+def world(kept: Any, db: None, settings: Any) -> World:
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def project(world: World) -> Project:
+    return world.project
+
+
+@pytest.fixture
+def run(world: World) -> Trajectory:
+    return world.run
 
 
 def client_of(user: Any) -> Client:

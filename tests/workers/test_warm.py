@@ -53,3 +53,10 @@ def test_a_signal_ends_it(options: dict[str, Any]) -> None:
     assert child.poll() is None
     child.terminate()
     assert child.wait(60) == -signal.SIGTERM
+
+
+def test_a_group_of_its_own_is_signalled_as_one(options: dict[str, Any]) -> None:
+    child = warm.Program(["program", "wait"], **options, start_new_session=True)
+    assert child.stdout and child.stdout.readline() == "waits\n"
+    os.killpg(child.pid, signal.SIGTERM)
+    assert child.wait(60) == -signal.SIGTERM

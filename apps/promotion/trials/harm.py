@@ -106,21 +106,12 @@ def simulate(
     )
 
 
-@dataclass
-class _Batch:
-    """Sessions of each trial that began together, in its `step`, among its first or later ones
-    (`part`). `outcomes`: [trials, current or candidate, bad or good]; `due`: when they are known.
-    """
-
-    step: np.ndarray
-    part: np.ndarray
-    outcomes: np.ndarray
-    due: np.ndarray
-
-
 class _Trials:
     """Many trials at once. `counts`: [trials, steps, first or later sessions, current or candidate,
-    bad or good].
+    bad or good], of the sessions whose outcome is known. The others wait in `outcomes`, by trial
+    and in the order in which they are `due`: of the batch at `next` the next outcome is known.
+    `gains`: [trials, steps × lanes × outcomes, bets], the log of what a bet against a difference
+    gains by a session.
     """
 
     def __init__(self, course: Course, runs: int) -> None:
@@ -135,9 +126,15 @@ class _Trials:
         self.begun = np.zeros(runs, dtype=int)  # sessions of the candidate
         self.admitted = np.zeros((runs, steps), dtype=int)  # sessions of both lanes
         self.clock, self.looks = np.zeros(runs), np.zeros(runs)
-        self.waiting: list[_Batch] = []
+        batches = MOST_LOOKS * PARTS
+        self.next, self.last = np.zeros(runs, dtype=int), np.zeros(runs, dtype=int)
+        self.outcomes = np.zeros((runs, batches, 2, 2), dtype=int)
+        self.place = np.zeros((runs, batches, 2), dtype=int)  # step, first or later sessions
+        self.due = np.full((runs, batches + 1), math.inf)
         self.rows = np.arange(runs)
         self.wanted = math.log(len(MEASURES) / course.alpha)
+        self.gains = {side: np.zeros((runs, steps * 4, len(BETS))) for side in ("high", "low")}
+        self.set_gains(self.rows)
 
     def add_sessions(
         self, rng: np.random.Generator, failing: float, candidate_failing: float
@@ -165,20 +162,20 @@ class _Trials:
         self.looks += size / wanted
         self.begun += candidate
         self.admitted[self.rows, self.step] += size
-        part = np.where(begins, 0, 1)
-        due = np.where(size > 0, self.clock + self.course.delay, math.inf)
-        self.waiting.append(_Batch(self.step.copy(), part, outcomes, due))
+        rows = self.rows[size > 0]
+        end = self.last[rows]
+        self.outcomes[rows, end] = outcomes[rows]
+        self.place[rows, end] = np.column_stack([self.step, ~begins])[rows]
+        self.due[rows, end] = self.clock[rows] + self.course.delay
+        self.last[rows] += 1
 
     def read_outcomes(self) -> None:
         """Those that are known by now."""
-        for batch in self.waiting:
-            known = batch.due <= self.clock
-            if not known.any():
-                continue
-            at = self.rows[known]
-            np.add.at(self.counts, (at, batch.step[at], batch.part[at]), batch.outcomes[at])
-            batch.due[known] = math.inf
-        self.waiting = [batch for batch in self.waiting if np.isfinite(batch.due).any()]
+        while (rows := self.rows[self.due[self.rows, self.next] <= self.clock]).size:
+            batch = self.next[rows]
+            step, part = self.place[rows, batch].T
+            self.counts[rows, step, part] += self.outcomes[rows, batch]
+            self.next[rows] += 1
         first = self.counts[self.rows, self.step, 0].sum(axis=(1, 2))
         self._set_centres(self.going & (first >= FIRST) & ~self.centred[self.rows, self.step])
 
@@ -193,8 +190,8 @@ class _Trials:
     def _wait_for_room(self, wanted: np.ndarray) -> None:
         """Until the next outcome, where there is none for so many sessions of the candidate."""
         full = self.going & (self._room() < wanted)
-        if full.any() and self.waiting:
-            soonest = np.min([batch.due for batch in self.waiting], axis=0)
+        if full.any():
+            soonest = self.due[self.rows, self.next]
             wait = full & np.isfinite(soonest)
             self.clock = np.where(wait, np.maximum(self.clock, soonest), self.clock)
             self.read_outcomes()
@@ -211,6 +208,8 @@ class _Trials:
 
     def _set_centres(self, begins: np.ndarray) -> None:
         """The rate of the step's first sessions; or, as it was, of all sessions before the step."""
+        if not begins.any():
+            return
         for at in self.rows[begins]:
             step = self.step[at]
             if self.course.centre is None:
@@ -219,18 +218,34 @@ class _Trials:
                 bad, good = self.counts[at, :step].sum(axis=(0, 1, 2))
             self.centred[at, step] = True
             self.centres[at, step] = good / (good + bad) if good + bad else self.course.centre
+        self.set_gains(self.rows[begins])
+
+    def set_gains(self, rows: np.ndarray) -> None:
+        """After their centres."""
+        share, above = self.shares[None, :], 1 - self.centres[rows]
+        # [trials, steps, lanes, outcomes], in the order of `counts`
+        sides = [
+            [self.centres[rows] / (1 - share), -above / (1 - share)],
+            [-self.centres[rows] / share, above / share],
+        ]
+        scores = np.moveaxis(np.array(sides), (0, 1), (2, 3))
+        high, low = scores.max(axis=(2, 3), keepdims=True), scores.min(axis=(2, 3), keepdims=True)
+        margin = -self.course.margin
+        for side, ratio in (("high", -scores / high), ("low", (scores - margin) / (margin - low))):
+            gains = np.log1p(ratio[..., None] * BETS)
+            self.gains[side][rows] = gains.reshape(-1, *self.gains[side].shape[1:])
 
     def decide(self) -> None:
         course, (harmed, gaps, sizes) = self.course, self._harmed()
         weights = sizes.prod(axis=2) / np.maximum(1, sizes.sum(axis=2))
         overall = (gaps * weights).sum(axis=1) / np.maximum(1e-9, weights.sum(axis=1))
-        worse = self._refuted(0.0, "high") | (harmed >= course.max_harmed)
+        worse = self._refuted("high") | (harmed >= course.max_harmed)
         self._end(worse, self.ended)
         enough = sizes[self.rows, self.step, 1] >= self.least[self.step]
         if course.holds:
             enough &= np.minimum(overall, gaps[self.rows, self.step]) >= -course.margin
         last = self.step == len(course.steps) - 1
-        self._end(enough & last & self._refuted(-course.margin, "low"), self.passed)
+        self._end(enough & last & self._refuted("low"), self.passed)
         self.step = self.step + (self.going & enough & ~last)
         self.going &= (self.clock < course.longest) & (self.looks < MOST_LOOKS)
 
@@ -238,21 +253,10 @@ class _Trials:
         how |= which & self.going
         self.going &= ~which
 
-    def _refuted(self, m: float, against: str) -> np.ndarray:
-        """Whether a gambler who bets against the difference m has enough: `sequential.capital` of
-        many trials at once.
+    def _refuted(self, side: str) -> np.ndarray:
+        """Whether a gambler has enough who bets against no difference ("high") or against the
+        margin ("low"): `sequential.capital` of many trials at once.
         """
-        share, above = self.shares[None, :], 1 - self.centres
-        # [trials, steps, lanes, outcomes], in the order of `counts`
-        sides = [
-            [self.centres / (1 - share), -above / (1 - share)],
-            [-self.centres / share, above / share],
-        ]
-        scores = np.moveaxis(np.array(sides), (0, 1), (2, 3))
-        if against == "high":
-            ratio = -(scores - m) / (scores.max(axis=(2, 3), keepdims=True) - m)
-        else:
-            ratio = (scores - m) / (m - scores.min(axis=(2, 3), keepdims=True))
         counts = self.counts[:, :, 1] if self.course.centre is None else self.counts.sum(axis=2)
-        logs = [(counts * np.log1p(bet * ratio)).sum(axis=(1, 2, 3)) for bet in BETS]
-        return np.logaddexp.reduce(logs) - math.log(len(BETS)) >= self.wanted
+        logs = (counts.reshape(len(counts), 1, -1) @ self.gains[side])[:, 0]
+        return np.logaddexp.reduce(logs, axis=1) - math.log(len(BETS)) >= self.wanted

@@ -4,10 +4,7 @@ leaves when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ import pytest
 from apps.core import jobs, runner
 from apps.core.bus import first
 from apps.core.managed import objects
-from apps.core.models import Project
 from apps.promotion import actions as promotions
 from apps.promotion.deployment import actions as deployments
 from apps.promotion.deployment import checking, unloading
@@ -26,24 +22,11 @@ from apps.promotion.models import Channel, Deployment, Placement, Trial
 from apps.promotion.trials import actions, running
 from apps.promotion.trials.lanes import active_trial
 from apps.promotion.trials.plans import Plan, Step
-from apps.registry.models import ModelVersion
-from tests.promotion.test_deployment import Scene, run
+from tests.promotion.scene import Scene, run
 from tests.promotion.trials.made import add_sessions
 
 pytestmark = pytest.mark.django_db
 PLAN = Plan(steps=[Step(share=0.5, min_sessions=50, min_minutes=0)])
-
-
-@pytest.fixture
-def scene(
-    project: Project, base: ModelVersion, data_dir: Path, settings: Any, monkeypatch: Any
-) -> Iterator[Scene]:
-    settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
-    for module in (unloading, deploying, deployments):
-        monkeypatch.setattr(module, "unload_soon", unloading.unload_leaving)
-    monkeypatch.setattr(unloading, "GRACE", timedelta(0))
-    with ExitStack() as stack:
-        yield Scene(project, base, data_dir, stack)
 
 
 def begun(scene: Scene, **given: Any) -> Trial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from apps.promotion.freezing import freeze, unfreeze
 from apps.promotion.gate.policy import Policy
 from apps.promotion.models import Channel, GateReport, Trial, TrialAnswer, TrialSession
 from apps.promotion.policies import save_policy
-from apps.promotion.trials import actions, looks, readings, running, starting
+from apps.promotion.trials import actions, harm, looks, readings, running, starting
 from apps.promotion.trials.plans import Plan, Step
 from apps.promotion.trials.sessions import lanes_of
 from apps.registry.models import ModelVersion
@@ -690,6 +691,7 @@ def test_a_forecast_says_whether_intake_will_pause(
     now = timezone.now()
     week = Counted(Window(now, now), 7 * 24 * 60, 1008, {}, {}, 0.0, None)
     monkeypatch.setattr(starting, "count", lambda project, window: week)
+    monkeypatch.setattr(starting, "forecast", partial(harm.forecast, runs=5))
     plan = Plan(steps=[Step(share=share), Step(share=last)], outcome_minutes=minutes)
     found = starting.forecast_of(channel, plan)
     assert (found.unseen, found.pauses, found.known, found.failing) == (unseen, pauses, True, 0.1)
