@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from flywheel.processes import PARTS
+from tests.amounts import amount
 from tests.factories import row
 from tests.flywheel.faults import (
     KEY,
@@ -173,14 +174,15 @@ def test_what_was_acknowledged_is_there_once_and_nothing_is_left_after_a_kill(
     eventually(one_machine.is_quiet)
 
 
-@pytest.mark.parametrize(
-    ("begun", "number"),
-    [
-        ("bin/postgres", signal.SIGHUP),
-        ("fw-prepare", signal.SIGTERM),
-        ("fw-light", signal.SIGINT),
-    ],
+WHILE_IT_STARTS = (
+    ("fw-prepare", signal.SIGHUP),
+    ("bin/postgres", signal.SIGTERM),
+    ("fw-light", signal.SIGINT),
 )
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("begun", "number"), amount(WHILE_IT_STARTS[:1], WHILE_IT_STARTS))
 def test_a_signal_while_it_starts_stops_everything_and_is_quiet(
     one_machine: Machine, begun: str, number: signal.Signals
 ) -> None:
