@@ -54,6 +54,7 @@ class Program(Popen):
 
     def _execute_child(self, args: list[str], *options: Any) -> None:
         _, _, _, passed, cwd, env, _, _, _, *pipes = options[:15]
+        _, _, _, _, _, new_session, *_ = options[15:]
         files = dict(zip((0, 1, 2), (pipes[0], pipes[3], pipes[5]), strict=True))
         files = {at: at if file == -1 else file for at, file in files.items()}
         files |= {file: file for file in passed}
@@ -64,6 +65,7 @@ class Program(Popen):
             "cwd": str(cwd or Path.cwd()),
             "env": dict(env or os.environ),
             "files": list(files),
+            "new_session": new_session,
         }
         socket.send_fds(self.connection, [json.dumps(request).encode()], list(files.values()))
         self.pid = json.loads(self.connection.recv(MOST_BYTES))
@@ -81,6 +83,13 @@ class Program(Popen):
             if ended:
                 self._handle_exitstatus(status)
         return self.returncode
+
+
+def popen(command: list[str], **options: Any) -> Popen:
+    """In place of `subprocess.Popen` where the product starts programs of ours."""
+    if command[:2] == [sys.executable, "-m"]:
+        return Program(command[2:], **options)
+    return Popen(command, **options)
 
 
 class Nested(Popen):
@@ -121,6 +130,8 @@ def _follow(connection: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         end_with_parent(signal.SIGKILL)
+        if request.pop("new_session"):
+            os.setsid()
         files = request.pop("files")
         for at, file in zip(files, [fcntl(file, F_DUPFD, HIGH) for file in received], strict=True):
             os.dup2(file, at)

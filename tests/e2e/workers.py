@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
+import pytest
 from django.db import connections
 
-from apps.core import runner
+from apps.core import child, runner
 from apps.core.models import Job, JobState
+from tests import warm
+
+FORKING = SimpleNamespace(**vars(subprocess) | {"Popen": warm.popen})
 
 
 @contextmanager
 def worker(*kinds: type[Job], once: Job | None = None) -> Iterator[None]:
-    """Runs what is queued, each in its child process, as a Celery worker would; or one attempt of
-    `once`.
+    """Runs what is queued, each in its child process, which is forked with its imports done, as a
+    Celery worker would; or one attempt of `once`.
     """
     stop = threading.Event()
 
@@ -29,9 +35,11 @@ def worker(*kinds: type[Job], once: Job | None = None) -> Iterator[None]:
         connections.close_all()
 
     thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "subprocess", FORKING)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
