@@ -12,8 +12,8 @@ from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.core.models import JobState
+from apps.reviews import rescoring
 from apps.reviews.models import ProbeRun, Rescore
-from apps.reviews.rescoring import PROBED_TASKS, submit_probe
 from tests.amounts import amount
 from tests.e2e.seed import World
 from tests.e2e.workers import worker
@@ -52,7 +52,8 @@ def test_the_probes_run_and_their_findings_are_shown(
     world: World, logged_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A verifier written here, attacked from its page: its hole is found, and holds the lock."""
-    monkeypatch.setitem(submit_probe.__kwdefaults__, "tasks", amount(8, PROBED_TASKS))
+    spread = rescoring._spread
+    monkeypatch.setattr(rescoring, "_spread", lambda tasks, count: spread(tasks, amount(8, count)))
     page, project = logged_in, world.project
     page.goto(reverse("reviews:verifier_edit", args=[project.slug, world.environment.verifier_id]))
     expect(page.locator("#check")).to_contain_text("valid")
