@@ -235,3 +235,12 @@ def base(project: Any, data_dir: Path) -> Any:
     from tests.factories import make_base
 
     return make_base(project, data_dir)
+
+
+@pytest.fixture(scope="module")
+def kept_world(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """What `world` of test_access copies, for whichever file imports it."""
+    from tests.shared import once
+    from tests.test_access import make_world
+
+    yield from once(request, make_world)

@@ -120,22 +120,15 @@ def static_files_are_kept() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def kept_contexts() -> list[Any]:
-    """At most one: that of the first test of this process."""
-    return []
-
-
 @pytest.fixture(scope="module")
-def context(
-    browser: Any, live_server: Any, static_files_are_kept: None, kept_contexts: list[Any]
-) -> Any:
-    """All tests share what was downloaded and compiled: our scripts, Plotly, the editor."""
-    if not kept_contexts:
-        viewport = {"width": 1280, "height": 800}
-        kept_contexts.append(browser.new_context(base_url=live_server.url, viewport=viewport))
-        kept_contexts[0].set_default_timeout(PATIENCE_MS)
-    return kept_contexts[0]
+def context(browser: Any, live_server: Any, static_files_are_kept: None) -> Iterator[Any]:
+    """The tests of a module share what was downloaded and compiled: our scripts, Plotly, the
+    editor.
+    """
+    made = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
+    made.set_default_timeout(PATIENCE_MS)
+    yield made
+    made.close()
 
 
 @pytest.fixture
