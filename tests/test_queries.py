@@ -459,4 +459,5 @@ def test_a_form_that_selects_by_filters_refuses_what_the_list_refuses(
     assert answer.status_code == 400 and f"“{named}”" in answer.content.decode()
     run = project.trajectories.get()
     assert not run.tags and run.failure.state == "open"
-    assert not Chart.objects.exists() and not SavedView.objects.exists()
+    assert not Chart.objects.filter(dashboard__project=project).exists()
+    assert not SavedView.objects.filter(project=project).exists()
