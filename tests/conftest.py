@@ -5,6 +5,7 @@ this machine.
 from __future__ import annotations
 
 import gc
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +23,7 @@ LONG = tuple(
     for name in (
         "workers/test_processes",
         "e2e/test_pages",
-        "flywheel/test_faults",
+        "flywheel/test_up",
         "evals/test_leak_routes",
         "test_access",
         "promotion/test_deployment",
@@ -116,6 +117,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         gc.set_threshold(2_000, 10, 30)
         gc.enable()
         warm.begin()
+        reach_only_this_machine()
+        messages_leave_at_once()
 
 
 def load_for_all() -> None:
@@ -137,6 +140,8 @@ def load_for_all() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Proofs are minutes long and only run when asked for."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    for item in items:
+        forgo_fixtures(item)
     if config.getoption("--hypothesis-profile") != "proof":
         for item in items:
             try_fewer_examples(item)
@@ -146,6 +151,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "proof" in item.keywords:
             item.add_marker(skip)
+
+
+# Fixtures that pytest-django has for every test, and the mark without which they do nothing.
+IDLE = {
+    "_django_db_marker": "django_db",
+    "_django_isolate_apps": "django_isolate_apps",
+    "_django_set_urlconf": "urls",
+    "_template_string_if_invalid_marker": "ignore_template_errors",
+}
+
+
+def forgo_fixtures(item: pytest.Item) -> None:
+    """What does nothing for this test: to set it all up takes a millisecond."""
+    marks = {mark.name for mark in item.iter_markers()}
+    idle = {name for name, mark in IDLE.items() if mark not in marks}
+    idle.add("_django_clear_site_cache")  # of an app that we do not have
+    if not item.cls:
+        idle.add("_django_setup_unittest")
+    if "live_server" not in item.fixturenames:
+        idle.add("_live_server_helper")
+    item.fixturenames = [name for name in item.fixturenames if name not in idle]
 
 
 def try_fewer_examples(item: pytest.Item) -> None:
@@ -158,11 +184,8 @@ def try_fewer_examples(item: pytest.Item) -> None:
         setattr(test, named, settings(asked, max_examples=EXAMPLES))
 
 
-@pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only this machine: a connection to anywhere else is an error."""
-    import socket
-
+def reach_only_this_machine() -> None:
+    """A connection to anywhere else is an error."""
     connect = socket.socket.connect
 
     def guarded(self: socket.socket, address: object) -> None:
@@ -174,11 +197,10 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
             ), f"a test wants to reach {address[0]}"
         return connect(self, address)
 
-    monkeypatch.setattr(socket.socket, "connect", guarded)
+    socket.socket.connect = guarded  # type: ignore[method-assign]
 
 
-@pytest.fixture(autouse=True)
-def _messages_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def messages_leave_at_once() -> None:
     """What is posted to workers is with the broker when `post` returns."""
     from apps.core import outbox
 
@@ -187,7 +209,10 @@ def _messages_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             with suppress(*outbox.BROKER_AWAY):
                 outbox.deliver(message)
 
-    monkeypatch.setattr(outbox, "_outbox", Direct())
+        def flush(self, patience_s: float) -> bool:
+            return True
+
+    outbox._outbox = Direct()  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -217,3 +242,12 @@ def warm_jobs() -> Iterator[None]:
     """Programs of jobs begin with their imports done."""
     with warm.jobs():
         yield
+
+
+@pytest.fixture(scope="module")
+def kept_world(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """What `world` of test_access copies, for whichever file imports it."""
+    from tests.shared import once
+    from tests.test_access import make_world
+
+    yield from once(request, make_world)

@@ -82,6 +82,11 @@ def copied_from(creation: DatabaseCreation, name: str) -> str | None:
         return found and found[0]
 
 
+def copy_migrated(creation: DatabaseCreation, name: str) -> None:
+    with _one_at_a_time():
+        _copy(creation, migrated(creation), name)
+
+
 def _copy(creation: DatabaseCreation, made: str, name: str) -> None:
     with creation._nodb_cursor() as cursor:
         cursor.execute(_named("DROP DATABASE IF EXISTS {} WITH (FORCE)", name))

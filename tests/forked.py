@@ -46,13 +46,12 @@ LONGEST = (  # of a run of the whole suite; what begins last would be waited for
     "trajectories/test_extremes.py",
     "e2e/test_lock_by_pages.py",
     "flywheel/test_embedded.py",
-    "flywheel/test_faults.py",
+    "flywheel/test_up.py",
     "training/test_out_of_memory.py",
     "registry/test_managed.py",
     "test_queries.py",
     "workers/test_options.py",
     "workers/test_processes.py",
-    "flywheel/test_up.py",
 )
 
 

@@ -20,8 +20,8 @@ import httpx2
 import pytest
 from openai import AsyncOpenAI
 
+from tests.flywheel.faults import endpoint_url
 from tests.flywheel.machine import Machine, eventually, free_port, up
-from tests.flywheel.test_faults import endpoint_url
 from tests.workers.conftest import make_tiny_model
 from tests.workers.test_model_server import make_adapter
 from workers.lib.engines import Prompt, Sampling

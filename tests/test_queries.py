@@ -356,7 +356,9 @@ def test_an_error_page_leads_to_the_filter_that_was_meant_and_back(project: Proj
     assert f'href="{url}?user=bob">Remove “outcome”' in page and "<script>" not in page
 
 
+@pytest.mark.more
 def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> None:  # noqa: F811
+    """By what the address declares, and by its answer: in the suite, that of every fourth."""
     person, wrong, seen = logged_in(make_member(world["project"], Role.OWNER)), [], set()
     for name in PAGES:
         if name in WRITES:
@@ -380,7 +382,7 @@ def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> N
                     refuse_invalid(QueryDict(parts.query), getattr(view, "query", {}), by_form=True)
                     status = (
                         200
-                        if url in links.posts
+                        if url in links.posts or len(seen) % amount(4, 1)
                         else person.get(f"{parts.path}?{parts.query}").status_code
                     )
                 except QueryError as error:
@@ -457,4 +459,5 @@ def test_a_form_that_selects_by_filters_refuses_what_the_list_refuses(
     assert answer.status_code == 400 and f"“{named}”" in answer.content.decode()
     run = project.trajectories.get()
     assert not run.tags and run.failure.state == "open"
-    assert not Chart.objects.exists() and not SavedView.objects.exists()
+    assert not Chart.objects.filter(dashboard__project=project).exists()
+    assert not SavedView.objects.filter(project=project).exists()

@@ -53,16 +53,8 @@ def begin() -> None:
 def jobs() -> Iterator[None]:
     from apps.core import child
 
-    with patch.object(
-        child, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": _started})
-    ):
+    with patch.object(child, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": popen})):
         yield
-
-
-def _started(arguments: list[str], **options: Any) -> Popen:
-    if arguments[:2] != [sys.executable, "-m"]:
-        return Popen(arguments, **options)
-    return Program(arguments[2:], **options)
 
 
 class Program(Popen):
@@ -102,6 +94,13 @@ class Program(Popen):
             if ended:
                 self._handle_exitstatus(status)
         return self.returncode
+
+
+def popen(command: list[str], **options: Any) -> Popen:
+    """In place of `subprocess.Popen` where the product starts programs of ours."""
+    if command[:2] == [sys.executable, "-m"]:
+        return Program(command[2:], **options)
+    return Popen(command, **options)
 
 
 class Nested(Popen):

@@ -32,7 +32,7 @@ from tests.factories import (
     make_project,
     make_trajectory,
 )
-from tests.test_access import world  # noqa: F401 - a fixture
+from tests.test_access import own_world, world  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.django_db
 
@@ -93,12 +93,12 @@ def test_what_refers_goes_before_what_is_referred_to() -> None:
 
 
 def test_everything_goes_and_nothing_of_others(
-    world: dict[str, Any],  # noqa: F811
+    own_world: dict[str, Any],  # noqa: F811
     data_dir: Path,
     monkeypatch: Any,
     django_capture_on_commit_callbacks: Any,
 ) -> None:
-    project, other = world["project"], make_project()
+    project, other = own_world["project"], make_project()
     shared, theirs = make_base(other, data_dir), make_trajectory(other)
     make_adapter(other, shared, data_dir)
     before = left(other)
@@ -167,9 +167,9 @@ def test_it_goes_on_where_a_worker_died(project: Project, monkeypatch: pytest.Mo
 def test_jobs_under_way_are_cancelled_first(
     project: Project,
     data_dir: Path,
-    world: dict[str, Any],  # noqa: F811
+    own_world: dict[str, Any],  # noqa: F811
 ) -> None:
-    full = world["project"]
+    full = own_world["project"]
     assert deletion.active_jobs(full)
     runner.run(delete(full))
     assert not left(full)
@@ -269,7 +269,7 @@ def flows_spec() -> Any:
     return read_yaml('starts: [{by: cron, when: "0 * * * *"}]\nsteps: [{do: classify}]')
 
 
-def test_nothing_is_started_in_an_archived_project(world: dict[str, Any], data_dir: Path) -> None:  # noqa: F811
+def test_nothing_is_started_in_an_archived_project(world: dict[str, Any]) -> None:  # noqa: F811
     project = world["project"]
     quieten(project)
     lifecycle.archive(project=project, by=admin_of(project))

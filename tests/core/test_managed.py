@@ -33,7 +33,7 @@ from tests.factories import (
     make_project,
     make_user,
 )
-from tests.test_access import world  # noqa: F401 - a fixture
+from tests.test_access import own_world as world  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.test import Client
-from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.core.models import JobState, Project, Role
 from apps.environments.models import Verifier
 from apps.evals.models import EvalSet
+from apps.reviews import actions
 from apps.reviews.models import Judgement, ProbeRun, Rescore, ReviewItem, RewardReview
 from apps.reviews.pages.judging import OTHERS_HAVE_IT
 from apps.training.models import TrainingRun
@@ -32,7 +33,7 @@ from tests.factories import make_base, make_environment, make_eval_set, make_mem
 
 SIZE = 50
 # of these each of the first, and what is left at the end; what lies between is more of the same,
-# and sent without Chromium
+# and judged without Chromium
 IN_BROWSER = 4
 TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
 
@@ -190,7 +191,7 @@ def judge_all(one: Any, two: Any, review: RewardReview) -> int:
         if done == 1:
             undo(one)
     kept = {differing, shown(one), shown(two)}
-    waiting = {page: send_the_forms(page, verifier, kept, wrong_on) for page, wrong_on in both}
+    waiting = {page: judge_the_others(page, verifier, kept, wrong_on) for page, wrong_on in both}
     for page in (one, two):
         open_the_review(page)
         page.keyboard.press("t")
@@ -216,26 +217,22 @@ def judge_next(page: Any, verifier: dict[int, bool], wrong_on: int | None) -> No
     expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)
 
 
-def send_the_forms(
+def judge_the_others(
     page: Any, verifier: dict[int, bool], kept: set[int], wrong_on: int | None
 ) -> int:
-    """What `judge_next` sends, by the person whose page this is, for all that they have not judged
-    but what is kept; how many are left then.
+    """As `judge_next`, without Chromium, by the person whose page this is, for all that they have
+    not judged but what is kept; how many are left then.
     """
     person = Client()
     person.cookies.load({cookie["name"]: cookie["value"] for cookie in page.context.cookies()})
-    judged = Judgement.objects.filter(by=person.session["_auth_user_id"]).values_list(
-        "item", flat=True
-    )
+    by = get_user_model().objects.get(pk=person.session["_auth_user_id"])
+    judged = Judgement.objects.filter(by=by).values_list("item", flat=True)
     waiting = verifier.keys() - set(judged)
     for case in waiting - kept:
         assert case != wrong_on
-        args = [RewardReview.objects.get().project.slug, case]
-        for name, given in (
-            ("judge", {"success": "01"[verifier[case]]}),
-            ("answer", {"agrees": "1"}),
-        ):
-            assert person.post(reverse(f"reviews:{name}", args=args), given).status_code == 302
+        item = ReviewItem.objects.get(pk=case)
+        actions.judge(item=item, success=verifier[case], by=by)
+        actions.answer(item=item, agrees=True, by=by)
     return len(waiting & kept)
 
 

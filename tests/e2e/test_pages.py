@@ -18,6 +18,7 @@ from apps.failures.models import Failure
 from apps.registry.actions import register_prompt
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method
+from tests.amounts import amount
 from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, WHOLE_PROMPT, pages_of, told, tried
 from tests.e2e.checks import is_stuck, links, unreadable, wrong_with
 from tests.e2e.conftest import PASSWORD, log_in, log_in_by_form
@@ -91,7 +92,9 @@ def test_a_pale_text_is_found_among_others_that_look_nearly_alike(browser: Any) 
 def test_full_pages_stand_every_check_and_are_reached_by_links(
     world: World, user: Any, logged_in: Any
 ) -> None:
-    """All pages that there are: a new route is visited here, or is named as none."""
+    """All pages that there are: a new route is visited here, or is named as none. In the suite
+    axe-core looks at one page, and Tab goes through the next.
+    """
     visited, none = pages_of(world, user), {name for names in NO_PAGES.values() for name in names}
     known = {name for name in PAGES if name not in WRITES} | {"core:projects"}
     assert "core:projects" in OWN and visited.keys() | none == known and not visited.keys() & none
@@ -99,7 +102,8 @@ def test_full_pages_stand_every_check_and_are_reached_by_links(
     for number, (name, address) in enumerate(visited.items()):
         wrong += wrong_with(logged_in, address, number)
         linked |= links(logged_in)
-        wrong += [f"{name}: Tab does not come to its main action"] * is_stuck(logged_in)
+        if number % 2 or amount(False, True):
+            wrong += [f"{name}: Tab does not come to its main action"] * is_stuck(logged_in)
     unreached = {name for name, address in visited.items() if urlsplit(address).path not in linked}
     wrong += [f"{name}: no page links to it" for name in unreached - BY_MAIL_OR_JOB]
     assert not wrong, "\n".join(wrong)
@@ -109,8 +113,9 @@ def test_full_pages_stand_every_check_and_are_reached_by_links(
 def test_empty_pages_say_what_to_do(user: Any, page: Any) -> None:
     project = create_project(slug="empty", name="Empty", by=user)
     log_in(page)
-    wrong = []
-    for number, (name, words) in enumerate((STATIONS | dict.fromkeys(FORMS, "")).items()):
+    """In the suite without the forms, which look the same in a full project."""
+    wrong, forms = [], dict.fromkeys(amount((), FORMS), "")
+    for number, (name, words) in enumerate((STATIONS | forms).items()):
         wrong += wrong_with(page, reverse(name, args=[project.slug]), number)
         expect(page.locator("main")).to_contain_text(words)
     assert not wrong, "\n".join(wrong)

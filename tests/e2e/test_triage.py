@@ -1,4 +1,6 @@
-"""Fifty failures by the keyboard alone: what the page says is held to what the database says."""
+"""Failures by the keyboard alone, fifty in proof: what the page says is held to what the database
+says.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.failures.models import Failure, FailureDecision, FailureState
+from tests.amounts import amount
 from tests.e2e.conftest import PATIENCE_MS, log_in
 from tests.e2e.seed import fill_inbox
 from tests.factories import make_member
 
-COUNT = 50
+COUNT = amount(16, 50)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +59,8 @@ def press(page: Any, key: str, before: int, waiting: int) -> None:
     expect(page.locator(f'[data-case="{before}"]')).to_have_count(0)
 
 
-def test_fifty_failures_by_keyboard(user: Any, page: Any) -> None:
+@pytest.mark.more
+def test_many_failures_by_keyboard(user: Any, page: Any) -> None:
     project = fill_inbox(user, COUNT)
     rows = Failure.objects.filter(project=project)
     log_in(page)

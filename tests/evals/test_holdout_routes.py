@@ -31,7 +31,8 @@ from apps.trajectories.actions import redaction
 from apps.trajectories.actions.scores import receive
 from apps.trajectories.scores import Sent
 from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory
-from tests.test_access import PAGES, ROLES, WRITES, body_of, logged_in, url_of, world
+from tests.test_access import PAGES, ROLES, WRITES, body_of, logged_in, url_of
+from tests.test_access import own_world as world
 
 __all__ = ["world"]
 pytestmark = pytest.mark.django_db

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flywheel.embedded import UNPRIVILEGED, Layout
+from tests.amounts import amount
 from tests.flywheel.machine import Machine, eventually
 
 pytestmark = pytest.mark.slow
@@ -207,10 +208,11 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
     assert "No space left on device" in machine.run("-c", program).stdout
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["makemigrations", "--check"], ["collectstatic", "--noinput"], ["migrate", "--help"]],
-)
+COMMANDS = (["makemigrations", "--check"], ["collectstatic", "--noinput"], ["migrate", "--help"])
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("command", amount(COMMANDS[:1], COMMANDS))
 def test_commands_that_need_no_services_start_none(machine: Machine, command: list[str]) -> None:
     done = machine.run("manage.py", *command)
     assert done.returncode == 0, done.stdout

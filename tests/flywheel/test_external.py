@@ -1,4 +1,6 @@
-"""The same code on a PostgreSQL and a Redis of one's own: Debian's, where they are installed."""
+"""The same code on a PostgreSQL and a Redis of one's own. Redis is Debian's, where it is installed;
+PostgreSQL is Debian's in `make proof`, and the suite's own in the suite.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,16 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.db import connection
 
-from flywheel.embedded import UNPRIVILEGED, Layout
+from flywheel.embedded import ROLE, UNPRIVILEGED, Layout, data_dir
+from tests.amounts import amount
+from tests.database import copy_migrated
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -23,7 +30,7 @@ REDIS = shutil.which("redis-server") or shutil.which(
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not (POSTGRES and REDIS),
+        not ((POSTGRES or amount(True, False)) and REDIS),
         reason="no PostgreSQL and Redis are installed (apt: postgresql redis-server)",
     ),
 ]
@@ -34,8 +41,18 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture
-def database_url(folder: Path) -> Iterator[str]:
+@contextmanager
+def migrated_database() -> Iterator[str]:
+    """One of the suite's own PostgreSQL: what migrating another one costs is most of a start."""
+    name = f"flywheel_external_{os.getpid()}"
+    copy_migrated(connection.creation, name)
+    yield f"postgres://{ROLE}@/{name}?host={Layout.of(data_dir()).run}"
+    with connection.creation._nodb_cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def empty_database(folder: Path) -> Iterator[str]:
     uid = pwd.getpwnam(UNPRIVILEGED).pw_uid if os.getuid() == 0 else os.getuid()
     port, data, bin_folder = free_port(), folder / "their-postgres", POSTGRES[-1]
     identity = {"user": uid} if os.getuid() == 0 else {}
@@ -70,6 +87,15 @@ def database_url(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def database_url(
+    request: pytest.FixtureRequest, folder: Path, django_db_blocker: Any
+) -> Iterator[str]:
+    request.getfixturevalue("django_db_setup")
+    with django_db_blocker.unblock(), amount(migrated_database(), empty_database(folder)) as url:
+        yield url
+
+
+@pytest.fixture
 def broker_url(folder: Path) -> Iterator[str]:
     port = free_port()
     server = subprocess.Popen(
@@ -81,6 +107,7 @@ def broker_url(folder: Path) -> Iterator[str]:
     server.wait(timeout=300)
 
 
+@pytest.mark.more
 def test_all_is_up_on_services_of_ones_own(
     machine: Machine, database_url: str, broker_url: str
 ) -> None:

@@ -1,4 +1,6 @@
-"""`manage.py up`, as someone runs it."""
+"""`manage.py up`, as someone runs it. One installation for all of it: a first start migrates the
+database, for 10 CPU s and more.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ import httpx2
 import pytest
 
 from flywheel.processes import PARTS
+from tests.amounts import amount
 from tests.factories import row
+from tests.flywheel.faults import (
+    KEY,
+    what_was_acknowledged_is_there_once,
+    what_was_answered_is_there_once,
+)
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
 
 LINE = re.compile(
@@ -113,7 +121,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     machine = one_machine
     machine.environment |= {
         "FLYWHEEL_ADMIN_PASSWORD": "correct horse battery",
-        "FLYWHEEL_API_KEY": "fw_test-key-0123456789",
+        "FLYWHEEL_API_KEY": KEY,
     }
     port = free_port()
     process = up(machine, port)
@@ -124,7 +132,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     )
 
     its_static_files_are_packed_and_kept(port)
-    it_takes_bodies_without_a_length(port, "fw_test-key-0123456789")
+    it_takes_bodies_without_a_length(port, KEY)
 
     it_logs_what_was_asked(machine, port)
 
@@ -154,14 +162,27 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     eventually(machine.is_quiet)
 
 
-@pytest.mark.parametrize(
-    ("begun", "number"),
-    [
-        ("bin/postgres", signal.SIGHUP),
-        ("fw-prepare", signal.SIGTERM),
-        ("fw-light", signal.SIGINT),
-    ],
+def test_what_was_acknowledged_is_there_once_and_nothing_is_left_after_a_kill(
+    one_machine: Machine,
+) -> None:
+    one_machine.environment |= {"FLYWHEEL_API_KEY": KEY, "FLYWHEEL_ALLOW_PRIVATE_URLS": "1"}
+    port = free_port()
+    process = up(one_machine, port)
+    what_was_acknowledged_is_there_once(one_machine, port)
+    what_was_answered_is_there_once(one_machine)
+    process.kill()
+    eventually(one_machine.is_quiet)
+
+
+WHILE_IT_STARTS = (
+    ("fw-prepare", signal.SIGHUP),
+    ("bin/postgres", signal.SIGTERM),
+    ("fw-light", signal.SIGINT),
 )
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(("begun", "number"), amount(WHILE_IT_STARTS[:1], WHILE_IT_STARTS))
 def test_a_signal_while_it_starts_stops_everything_and_is_quiet(
     one_machine: Machine, begun: str, number: signal.Signals
 ) -> None:
