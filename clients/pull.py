@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import tarfile
 import tempfile
 from contextlib import suppress
@@ -116,8 +117,15 @@ def fetch(home, live):
         folder = Path(made) / live["adapter"]
         with tarfile.open(fileobj=answer, mode="r|") as archive:
             for member in archive:
-                if member.isfile() and member.size <= sizes.get(member.name, -1):
-                    archive.extract(member, folder, filter="data")
+                path = Path(os.path.normpath(folder / member.name))
+                if (
+                    member.isfile()
+                    and member.size <= sizes.get(member.name, -1)
+                    and path.is_relative_to(os.path.normpath(folder))
+                ):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.extractfile(member) as content, path.open("wb") as file:
+                        shutil.copyfileobj(content, file)
         if not is_whole(Path(made), live):
             raise ValueError("the download is not what the channel announced")
         if is_whole(home, live):  # another process was first

@@ -5,6 +5,7 @@ this machine.
 from __future__ import annotations
 
 import gc
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -212,7 +213,11 @@ def messages_leave_at_once() -> None:
         def flush(self, patience_s: float) -> bool:
             return True
 
-    outbox._outbox = Direct()  # type: ignore[assignment]
+    def install() -> None:
+        outbox._outbox = Direct()  # type: ignore[assignment]
+
+    install()
+    os.register_at_fork(after_in_child=install)  # where outbox begins anew
 
 
 @pytest.fixture

@@ -176,6 +176,9 @@ def test_browsers_send_empty_fields_and_other_sites_append_names() -> None:
         refuse_invalid(sent, QUERY)
 
 
+OF_TEXT = {"type", "required", "maxLength"}  # what a parameter says that takes any words
+
+
 def refused(query: Query, *, by_form: bool = False) -> Iterator[tuple[str, str]]:
     """(query string, parameter) of what an address with this query refuses."""
     yield "no_such_filter=1", "no_such_filter"
@@ -183,8 +186,9 @@ def refused(query: Query, *, by_form: bool = False) -> Iterator[tuple[str, str]]
         yield f"x{name}y=1", f"x{name}y"
         schema = schema_of(kind)
         is_many, schema = "items" in schema, schema.get("items", schema)
-        plain = {"type": "string"}, {"type": "string", "required": True}
-        values = [] if schema in plain else ["¿"]
+        is_text = schema.get("type") == "string" and not schema.keys() - OF_TEXT
+        values = [] if is_text else ["¿"]
+        values += ["x" * (schema["maxLength"] + 1)] if "maxLength" in schema else []
         if schema.get("type") in ("integer", "number"):
             values += ["1,5", "nan", "0x1", "١"]
             values += [str(schema["minimum"] - 1)] if "minimum" in schema else []

@@ -175,7 +175,7 @@ FULL = Recipe(
     },
     grpo=LORA
     | {
-        "steps": 26,
+        "steps": 22,
         "prompts_per_step": 6,
         "generations": 8,
         # Adam's first steps have the size of the rate whatever the gradient: at 6e-4 they undid
@@ -191,10 +191,10 @@ FULL = Recipe(
         "temperature": 1.0,
         "max_new_tokens": 48,
         "kl_every": 5,
-        "eval_every": 26,
+        "eval_every": 22,
         "eval_samples": 1,
         "sampled_outputs": 4,
-        "save_every": 13,
+        "save_every": 11,
     },
 )
 FAST = Recipe(

@@ -4,6 +4,7 @@ count of looks rises; each other one is asked, and no held-out request is in its
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 from django.contrib.messages import get_messages
+from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
@@ -26,7 +28,7 @@ from apps.registry.actions import register_agent
 from apps.reviews import agreement
 from apps.reviews.models import Judgement, Rescore
 from apps.teamwork.models import Comment
-from apps.trajectories import digest
+from apps.trajectories import digest, media_store
 from apps.trajectories.actions import redaction
 from apps.trajectories.actions.scores import receive
 from apps.trajectories.scores import Sent
@@ -301,9 +303,13 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         by=scene["by"],
     )
     graded = {"grader": grader, "model_sample": "x", "item": {"messages": task.messages}}
+    picture = hashlib.sha256(b"picture").hexdigest()
+    with transaction.atomic():
+        media_store.use([(run.pk, media_store.keep(project, {picture: b"picture"})[picture])])
     asked: dict[str, tuple[str, Any]] = {
         "api:trajectories": (reverse("api:trajectories"), None),
         "api:trajectory": (reverse("api:trajectory", args=[run.external_id]), None),
+        "api:medium": (reverse("api:medium", args=[picture]), None),
         "api:steps": (reverse("api:steps"), None),
         "api:steps_export": (reverse("api:steps_export"), None),
         "api:scores": (reverse("api:scores"), None),
