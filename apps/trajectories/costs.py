@@ -4,12 +4,15 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from apps.trajectories.schema import BASES, MAX_COST_USD, Parsed
+import msgspec
+
+from apps.trajectories.schema import BASES, MAX_COST_USD, ModelCall, Parsed
 from workers.lib import token_usage
-from workers.lib.prices import SENT, Cost, PriceOf, cost_of, total_cost
+from workers.lib.prices import COMPLETE, SENT, Cost, PriceOf, cost_of, total_cost
 from workers.lib.token_usage import Usage, parse
 
 LARGEST = MAX_COST_USD - 1
@@ -43,20 +46,56 @@ def cost_of_run(parsed: Parsed, price_of: PriceOf) -> Cost:
     if row.usage.cost_usd is not None:
         return Cost(row.usage.cost_usd, row.usage.cost_basis or SENT)
     if row.usage.calls:
-        return total_cost(
-            _cost(
-                call.usage,
-                tuple(filter(None, (call.model, call.request_model))) or (row.model,),
-                call.provider,
-                call.at or row.started_at,
-                price_of,
-            )
-            for call in row.usage.calls
-        )
+        return _cost_of_calls(row.usage.calls, row.model, row.started_at, price_of)
     calls = sum(message.role == "assistant" for message in row.messages)
     used = parsed.used
     price = price_of((row.model,), "", row.started_at, used.service_tier) if used.counts else None
     return cost_of(used, price, calls=max(calls, 1))
+
+
+def _cost_of_calls(
+    calls: Iterable[ModelCall], model: str, at: datetime | None, price_of: PriceOf
+) -> Cost:
+    return total_cost(
+        _cost(
+            call.usage,
+            tuple(filter(None, (call.model, call.request_model))) or (model,),
+            call.provider,
+            call.at or at,
+            price_of,
+        )
+        for call in calls
+    )
+
+
+def metadata_of(parsed: Parsed, cost_basis: str, price_of: PriceOf) -> dict[str, Any]:
+    """As it is stored: with the cost of each model step. Where the cost is not complete and no step
+    says what was counted, the calls of the usage are kept, each to be priced later.
+    """
+    metadata = with_costs(parsed.metadata, price_of, parsed.row.started_at)
+    calls, usage = parsed.row.usage.calls, metadata.get("usage", {})
+    if cost_basis in COMPLETE or not calls or _counted_steps(metadata):
+        return metadata
+    if not isinstance(usage, dict):
+        return metadata
+    return metadata | {"usage": usage | {"calls": msgspec.to_builtins(calls)}}
+
+
+def _counted_steps(metadata: dict[str, Any]) -> list[dict]:
+    steps = metadata.get("steps")
+    return [
+        step
+        for step in (steps if isinstance(steps, list) else [])
+        if isinstance(step, dict) and step.get("kind") == "model" and parse(step).counts
+    ]
+
+
+def _kept_calls(metadata: dict[str, Any]) -> list[ModelCall]:
+    usage = metadata.get("usage")
+    try:
+        return msgspec.convert(usage["calls"], list[ModelCall]) if usage else []
+    except (LookupError, TypeError, msgspec.ValidationError):  # metadata may hold anything
+        return []
 
 
 def with_costs(metadata: dict[str, Any], price_of: PriceOf, at: datetime | None) -> dict[str, Any]:
@@ -76,14 +115,11 @@ def cost_of_stored(
     price_of: PriceOf,
 ) -> Cost:
     """Of a run that is stored: of its model steps, whose `metadata` has been given `with_costs`,
-    else of its counts. `answers`: messages of the model.
+    else of the calls that were kept, else of its counts. `answers`: messages of the model.
     """
-    steps = metadata.get("steps")
-    counted = [
-        step
-        for step in (steps if isinstance(steps, list) else [])
-        if isinstance(step, dict) and step.get("kind") == "model" and parse(step).counts
-    ]
+    counted = _counted_steps(metadata)
+    if not counted and (calls := _kept_calls(metadata)):
+        return _cost_of_calls(calls, model, at, price_of)
     if not counted:
         price = price_of((model,), "", at, "") if used.counts else None
         return cost_of(used, price, calls=max(answers, 1))

@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -213,6 +214,13 @@ class Parsed:
     value: dict[str, Any]
     warnings: list[dict]
     used: token_usage.Usage
+
+    @property
+    def model(self) -> str:
+        """The run's, or the one that most of its calls name."""
+        names = (call.model or call.request_model for call in self.row.usage.calls)
+        most = Counter(filter(None, names)).most_common(1)
+        return self.row.model or (most[0][0] if most else "")
 
     @property
     def metadata(self) -> dict[str, Any]:

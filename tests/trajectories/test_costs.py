@@ -342,6 +342,32 @@ def test_entered_prices_come_before_list_prices_and_price_what_had_no_cost(
     )
 
 
+def test_the_calls_of_a_usage_are_priced_later_each_by_its_own_model(project: Project) -> None:
+    """Not all of them at the price of the run's model."""
+    two = [call("gpt-4o", tokens(1_000)), call("mine", tokens(1_000_000))]
+    ingest(project, id="mixed", model="gpt-4o", usage={"calls": two})
+    ingest(project, id="mine", usage={"calls": two[1:]})
+    digest.run()
+    assert [use.model for use in models_used(project=project)] == ["mine", "gpt-4o"]
+    by = admin_of(project)
+    set_price(project=project, by=by, given=NewPrice(model="other", input=1.0, output=1.0))
+    assert repricing.price_runs(project, "other") == 0
+    set_price(project=project, by=by, given=NewPrice(model="mine", input=0.01, output=0.01))
+    assert repricing.price_runs(project, "mine") == 2
+    costs = {row.external_id: row.cost for row in project.trajectories.all()}
+    assert costs["mixed"] == Cost(1_000 * 2.5 / M + 0.01, PRICED)
+    assert costs["mine"] == Cost(0.01, PRICED)
+
+
+@pytest.mark.parametrize("usage", ["x", [], {"calls": "x"}, {"calls": [{"usage": 3}]}])
+def test_metadata_may_hold_anything_where_calls_are_kept(project: Project, usage: Any) -> None:
+    ingest(project, model="mine", usage=tokens(), metadata={"usage": usage})
+    by = admin_of(project)
+    set_price(project=project, by=by, given=NewPrice(model="mine", input=2.0, output=1.0))
+    assert repricing.price_runs(project, "mine") == 1
+    assert project.trajectories.get().cost == Cost(2.0, PRICED)
+
+
 def test_the_page_of_prices_says_which_models_have_none_and_takes_one(
     project: Project, client: Client
 ) -> None:

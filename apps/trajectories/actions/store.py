@@ -188,7 +188,7 @@ def prepare(index: int, parsed: Parsed, price_of: PriceOf = costs.no_price) -> P
     columns: dict[str, Any] = {
         "agent_name": row.agent.name,
         "agent_version": row.agent.version,
-        "model": row.model,
+        "model": parsed.model,
         "workload": row.workload,
         "session_id": row.session_id,
         "user_id": row.user_id,
@@ -211,7 +211,7 @@ def prepare(index: int, parsed: Parsed, price_of: PriceOf = costs.no_price) -> P
         "messages": lifted.messages,
         "tools": value.get("tools") or [],
         "interventions": value.get("interventions") or [],
-        "metadata": costs.with_costs(parsed.metadata, price_of, row.started_at),
+        "metadata": costs.metadata_of(parsed, columns["cost_basis"], price_of),
         "warnings": parsed.warnings,
     }
     digest = columns["content_digest"] = schema.content_digest(value)
