@@ -122,6 +122,15 @@ def test_zendesk_tells_the_requester_from_agents_and_leaves_notes_out() -> None:
     assert (row.row.outcome.status, row.row.outcome.reason) == ("failure", "trop lent")
 
 
+@pytest.mark.parametrize("public", [False, 0, "0", "false", "False"])
+def test_what_a_table_makes_of_an_internal_note_is_left_out(public: Any) -> None:
+    notes = [{"author_id": 12, "body": "à vérifier", "public": public}]
+    asked = [{"author_id": 900, "body": "Bonjour", "public": 1}]
+    ticket = {"requester_id": 900, "description": "Bonjour", "via": {"channel": "web"}}
+    [row] = parsed([ticket | {"comments": asked + notes}], format="zendesk")
+    assert said(row) == [("user", "Bonjour")]
+
+
 def promptfoo(**changes: Any) -> dict:
     return {
         "promptIdx": 0,

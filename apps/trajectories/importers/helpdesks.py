@@ -116,6 +116,11 @@ def zendesk_rows(records: Iterable[Record], name: str) -> Iterator[Row]:
     return each(records, _zendesk)
 
 
+def _is_public(comment: dict) -> bool:
+    """Exports by way of a table write false as 0 or as text."""
+    return str(comment.get("public", True)).strip().lower() not in ("false", "0", "0.0", "no")
+
+
 def _zendesk(record: dict) -> dict:
     asks = text(first(record, "requester_id", "submitter_id"))
     asks = asks or text(obj(record.get("requester")).get("id"))
@@ -124,7 +129,7 @@ def _zendesk(record: dict) -> dict:
     messages = [
         {"role": _zendesk_role(comment, people), "content": said}
         for comment in comments
-        if comment.get("public") is not False and (said := _zendesk_words(comment))
+        if _is_public(comment) and (said := _zendesk_words(comment))
     ]
     if not comments and (said := text(record.get("description"))):
         messages = [{"role": "user", "content": said}]
