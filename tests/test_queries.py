@@ -120,6 +120,7 @@ QUERY: Query = {
         ("state=open&state=done", "state"),
         ("User=x", "User"),
         ("cost_min=nan", "cost_min"),
+        ("user=%00", "user"),
         ("cost_min=1,5", "cost_min"),
         ("all=maybe", "all"),
         ("state=opened", "state"),

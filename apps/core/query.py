@@ -19,6 +19,7 @@ from django.http import QueryDict
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
+from apps.core.storable import PROBLEM, is_storable
 from workers.lib.typed import FormError
 
 Schema = Mapping[str, Any]
@@ -119,8 +120,9 @@ def _parameter(
 
 
 def refuse_invalid(query: QueryDict, known: Query, *, by_form: bool = False) -> None:
-    """Raises QueryError for a name that is not known, for a value that it cannot have, for a second
-    value where one is meant, and for a required parameter that is missing.
+    """Raises QueryError for a name that is not known, for a value that it cannot have or that
+    cannot be stored, for a second value where one is meant, and for a required parameter that is
+    missing.
 
     `by_form`: as a browser sends it, where empty fields are no filters and another site may have
     appended to it.
@@ -136,6 +138,8 @@ def refuse_invalid(query: QueryDict, known: Query, *, by_form: bool = False) -> 
             schema = schema["items"]
         elif len(sent) > 1:
             raise QueryError(name, "is given more than once, and has one value")
+        if not all(map(is_storable, values)):
+            raise QueryError(name, PROBLEM)
         for value in sent:
             if problem := problem_of(value, schema, is_filter=name not in PAGING):
                 raise QueryError(name, problem)

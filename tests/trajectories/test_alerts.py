@@ -167,6 +167,9 @@ def test_without_enough_days_nothing_is_unusual(project: Project) -> None:
         ({"filters": "since=1h"}, "filters", "Unknown filter “since”"),
         ({"measure": "score"}, "filters", "Name the score"),
         ({"measure": "step_p95", "filters": "kind=toll"}, "filters", "must be one of model"),
+        ({"measure": "score", "filters": "name=%00"}, "filters", "cannot be stored"),
+        ({"line": 10}, "line", "0.1 is 10%"),
+        ({"measure": "step_error_rate", "line": -0.1}, "line", "0.1 is 10%"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(
@@ -175,6 +178,17 @@ def test_what_cannot_be_checked_is_refused(
     with pytest.raises(AlertError, match=says.replace("?", r"\?")) as error:
         alert(project, **more)
     assert error.value.field == field
+
+
+def test_one_that_fails_keeps_no_other_from_being_checked(project: Project) -> None:
+    broken = alert(project, measure="score", filters="name=a", condition="below")
+    other = alert(project, name="b", line=0.1)
+    Alert.objects.filter(pk=broken.pk).update(measure="gone")
+    send(project, NOW - 10 * MINUTE, failed=5, fine=5)
+    assert check_all(NOW) == 1
+    other.refresh_from_db()
+    broken.refresh_from_db()
+    assert (other.state, other.checked_at, broken.checked_at) == ("firing", NOW, NOW)
 
 
 def test_an_edit_begins_anew(project: Project) -> None:

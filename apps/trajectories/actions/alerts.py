@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from apps.trajectories.models import Alert, AlertChange
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 
+log = logging.getLogger(__name__)
 MOST = 100
 CHECK_MS = 10_000
 USUAL_FOR = timedelta(hours=1)
@@ -246,6 +248,9 @@ def _refuse(given: NewAlert) -> None:
     """Raises AlertError for what cannot be checked."""
     if given.condition != Alert.Condition.UNUSUAL and given.line is None:
         raise AlertError("Give the line that it must not cross.", "line")
+    share = MEASURES[given.measure].unit == "share"
+    if share and given.line is not None and not 0 <= given.line <= 1:
+        raise AlertError("This measure is a share, from 0 to 1: 0.1 is 10%.", "line")
     try:
         chosen = from_browser(QueryDict(given.filters), MEASURES[given.measure].known)
     except QueryError as error:
@@ -271,7 +276,17 @@ def check_all(now: datetime | None = None) -> int:
     now = now or timezone.now()
     due = Alert.objects.filter(enabled=True, project__stage=Stage.ACTIVE)
     due = due.order_by("checked_at", "pk")
-    return sum(check(pk, now) for pk in due.values_list("pk", flat=True))
+    return sum(_checked(pk, now) for pk in due.values_list("pk", flat=True))
+
+
+def _checked(pk: int, now: datetime) -> bool:
+    """One that fails keeps no other from being checked, whosever it is."""
+    try:
+        return check(pk, now)
+    except Exception:
+        log.exception("Alert %s was not checked", pk)
+        Alert.objects.filter(pk=pk).update(checked_at=now, value=None, n=0)
+        return False
 
 
 @transaction.atomic
