@@ -160,6 +160,24 @@ def test_figures_and_files(runs: Project, agent: Client, client: Client) -> None
     assert b"run-2-3" in page.content and b"run-2-2" not in page.content
 
 
+def test_a_key_cannot_change_what_a_person_said(
+    runs: Project, agent: Client, client: Client
+) -> None:
+    run = Trajectory.objects.get(external_id="run-1-0")
+    person = make_member(runs, Role.REVIEWER)
+    client.force_login(person)
+    client.post(
+        reverse("trajectories:score_give", args=[runs.slug, run.pk]),
+        {"name": "tone", "value": "yes"},
+    )
+    ours = Score.objects.get()
+    as_person = {"run": "run-1-0", "name": "tone", "value": False, "source": "person"}
+    send(agent, as_person | {"by": person.username})
+    send(agent, as_person | {"by": person.username, "id": ours.key})
+    ours.refresh_from_db()
+    assert ours.value == 1 and Score.objects.filter(name="tone", value=0).count() == 2
+
+
 def test_a_person_scores_a_run(runs: Project, client: Client) -> None:
     run = Trajectory.objects.get(external_id="run-1-0")
     address = reverse("trajectories:score_give", args=[runs.slug, run.pk])

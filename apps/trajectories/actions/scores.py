@@ -23,8 +23,9 @@ CHANGED = ["trajectory_id", "kind", "value", "text", "source", "by", "comment", 
 
 
 @transaction.atomic
-def receive(*, project: Project, sent: Sequence[Sent]) -> dict[str, int]:
-    """Stores each once: another with the same id, or without one from the same source, replaces it.
+def receive(*, project: Project, sent: Sequence[Sent], account: int = 0) -> dict[str, int]:
+    """Stores each once: another with the same id, or without one from the same source, replaces it;
+    those that a person gave here (`account`), only theirs.
     `waiting`: their runs have not arrived yet. `deleted`: their runs were deleted; those are not
     stored. Raises RowError.
     """
@@ -54,7 +55,7 @@ def receive(*, project: Project, sent: Sequence[Sent]) -> dict[str, int]:
         )
         for one, value in zip(sent, values, strict=True)
         if one.run not in deleted
-        for key in [f"id:{one.id}" if one.id else f"{one.source}:{one.by}"]
+        for key in [_key(one, account)]
     }
     _save(rows.values())
     return {
@@ -97,7 +98,7 @@ def give(
         source="person",
         by=person,
     )
-    receive(project=trajectory.project, sent=[sent])
+    receive(project=trajectory.project, sent=[sent], account=by.pk)
     audit(
         "score.given",
         project=trajectory.project,
@@ -106,6 +107,12 @@ def give(
         name=sent.name,
         said=value.strip()[:120],
     )
+
+
+def _key(sent: Sent, account: int) -> str:
+    if account:
+        return f"account:{account}"
+    return f"id:{sent.id}" if sent.id else f"{sent.source}:{sent.by}"
 
 
 def _typed(text: str) -> float | bool | str:
