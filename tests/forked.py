@@ -106,9 +106,9 @@ class Processes:
     def hear(self, connection: Connection, kind: str, *values: Any) -> None:
         hook = self.session.config.hook
         if kind == "next":
-            numbers = self.take(connection)
+            numbers, is_long = self.take(connection)
             self.left[connection] += numbers
-            connection.send(numbers)
+            connection.send((numbers, is_long))
         elif kind == "report":
             report = hook.pytest_report_from_serializable(
                 config=self.session.config, data=values[0]
@@ -119,14 +119,15 @@ class Processes:
         elif kind == "warning":
             hook.pytest_warning_recorded.call_historic(kwargs=values[0])
 
-    def take(self, connection: Connection) -> list[int]:
+    def take(self, connection: Connection) -> tuple[list[int], bool]:
+        """The items of a file, and whether it is one of the longest."""
         if not self.files:
-            return []
+            return [], False
         own, others = self.folders.pop(connection, None), {*self.folders.values()}
         file = min(self.files, key=lambda file: (not file[2], file[0] != own, file[0] in others))
         self.files.remove(file)
         self.folders[connection] = file[0]
-        return file[1]
+        return file[1], file[2]
 
     def end(self, connection: Connection) -> None:
         """Of a process that ended: where it did so in a test, another one takes the rest of the
@@ -159,6 +160,7 @@ class Child:
         factory._basetemp.mkdir(mode=0o700, exist_ok=True)
         self.capture_apart()
         self.config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        self.gives_way = False
         self.begun = False  # what was warned of until here is known
         self.config.pluginmanager.register(self)
         self.begun = True
@@ -192,9 +194,12 @@ class Child:
     def items(self) -> Iterator[pytest.Item]:
         while True:
             self.say("next")
-            numbers = self.parent.recv()
+            numbers, is_long = self.parent.recv()
             if not numbers:
                 return
+            if not is_long and not self.gives_way:
+                os.nice(5)  # those that have the longest files shall not end last
+                self.gives_way = True
             yield from (self.session.items[number] for number in numbers)
 
     def say(self, *message: Any) -> None:

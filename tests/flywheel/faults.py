@@ -193,7 +193,7 @@ print(json.dumps(found))
 
 
 def endpoint_url(machine: Machine) -> str:
-    (pid,) = machine.part("endpoint")
+    (pid,) = eventually(lambda: machine.part("endpoint"))  # it may be starting again
     variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return dict(line.split("=", 1) for line in variables if line)["FLYWHEEL_ENDPOINT_URL"]
 

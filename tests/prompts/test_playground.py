@@ -325,6 +325,16 @@ def test_a_page_is_sent_only_what_is_new_to_it(world: World) -> None:
         assert 'id="cell-' in status_of(world, run, odd)
 
 
+def all_failed(page: str) -> dict[int, list[str]]:
+    """The cells of both sides, once all of the second's say why it failed."""
+    cells = {
+        number: re.findall(rf'id="cell-\d+-{number}"(.*?)</td>', page, re.DOTALL)
+        for number in (0, 1)
+    }
+    failed = [cell for cell in cells[1] if "No answer: " in cell and "HTTP 401" in cell]
+    return cells if len(failed) == 3 else {}
+
+
 def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: None) -> None:
     script = Held("Half")
 
@@ -334,16 +344,10 @@ def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: No
     with streaming(say) as world:
         run = world.start(Side(world.model), Side(world.broken), samples_per_task=2)
         with worker(once=run):
-            page = until(world, run, "HTTP 401")
+            until(world, run, "HTTP 401")
+            cells = eventually(lambda: all_failed(status_of(world, run)))
             assert run.answers.count() == 0 and not script.go_on.is_set(), (
                 "the other one still writes"
-            )
-            cells = {
-                number: re.findall(rf'id="cell-\d+-{number}"(.*?)</td>', page, re.DOTALL)
-                for number in (0, 1)
-            }
-            assert len(cells[1]) == 3 and all(
-                "No answer: " in cell and "HTTP 401" in cell for cell in cells[1]
             )
             assert not any("Waiting" in cell or "aria-busy" in cell for cell in cells[1])
             assert not any("HTTP 401" in cell for cell in cells[0])
