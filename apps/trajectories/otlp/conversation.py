@@ -135,7 +135,7 @@ class Conversation:
 
     def _add_missing(self, calls: list[tuple[dict, Node | None]], built: list[Message]) -> None:
         for call, node in calls:
-            if node is not None and _has_answered(node.reading):
+            if node is not None and node.reading.has_answered:
                 self.index[node.span.span_id] = len(built)
                 built.append(reply(call, node.reading))
 
@@ -342,15 +342,6 @@ def _prints(messages: list[Message]) -> list[bytes]:
     return [print_of(message) for message in messages]
 
 
-def _has_answered(reading: Reading) -> bool:
-    """Whether a tool came to its end: one that paused or was cancelled has not answered its
-    call.
-    """
-    return (
-        reading.tool_result is not None or reading.error is None or not reading.error.interruption
-    )
-
-
 def _call_and_reply(node: Node) -> list[Message]:
     reading = node.reading
     arguments = reading.tool_arguments
@@ -361,4 +352,4 @@ def _call_and_reply(node: Node) -> list[Message]:
     }
     reading.tool_call_id = call["id"]
     called: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
-    return [called, reply(call, reading)] if _has_answered(reading) else [called]
+    return [called, reply(call, reading)] if reading.has_answered else [called]

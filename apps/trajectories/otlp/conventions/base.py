@@ -98,6 +98,13 @@ class Reading(Struct):
     def has_messages(self) -> bool:
         return self.kind in ("model", "agent")
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether a tool came to its end: one that paused or was cancelled has not answered its
+        call.
+        """
+        return self.tool_result is not None or self.error is None or not self.error.interruption
+
 
 class Spoken(Struct):
     """A span while it is read. `seen` holds the messages that were read before, by their JSON:

@@ -1,0 +1,130 @@
+"""What the spans around model calls say of their request, where the calls hold only answers.
+
+Some frameworks have the messages of a request in an attribute of their own, in a span above the
+call. The words and the tools are put into the readings of the calls, as if the server kept the
+history: each has what is new, so that threads and messages are made as for all other traces.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from apps.trajectories.dialects import OWN_ROLES, instructions_beside, messages_of, one_turn
+from apps.trajectories.otlp.conventions import is_known
+from apps.trajectories.otlp.conventions.raw import is_lossy
+from apps.trajectories.otlp.replies import reply
+from apps.trajectories.values import structured
+from workers.lib.messages import PROMPT_ROLES, Message
+
+if TYPE_CHECKING:
+    from apps.trajectories.otlp.runs import Node
+
+Talk = tuple[int, bool]
+
+
+def tell_requests(nodes: list[Node]) -> None:
+    """Completes the calls of each agent of a trace. The nodes are in the order of time and know
+    what is above them.
+    """
+    calls: defaultdict[Talk, list[Node]] = defaultdict(list)
+    tools: defaultdict[Talk, list[Node]] = defaultdict(list)
+    for node in nodes:
+        if node.agent is not None and not node.in_model:
+            kinds = {"model": calls, "tool": tools}
+            if (own := kinds.get(node.reading.kind)) is not None:
+                own[id(node.agent), node.in_tool].append(node)
+    for talk, own in calls.items():
+        if not any(map(_holds_request, own)) and (request := _request_around(own[0])):
+            _tell(own, tools[talk], request)
+
+
+def _holds_request(call: Node) -> bool:
+    """Whether a call says what it was asked, or what it called."""
+    reading = call.reading
+    is_asked = any(message["role"] not in PROMPT_ROLES for message in reading.input)
+    return is_asked or any(message.get("tool_calls") for message in reading.output)
+
+
+def _request_around(call: Node) -> list[Message]:
+    """The longest of the requests that the call and the spans up to its agent hold."""
+    return max(_requests_around(call), key=len, default=[])
+
+
+def _requests_around(call: Node) -> Iterator[list[Message]]:
+    node: Node | None = call
+    while node is not None:
+        for key, value in node.span.attributes.items():
+            if not is_known(key, node.reading.kind) and (request := _request(value)):
+                yield request
+        if node is call.agent:
+            return
+        node = node.parent
+
+
+def _request(value: Any) -> list[Message]:
+    """The messages of a value that is a list of them, or has one as its `messages`; none where it
+    ends with an answer, or only outlines what was said.
+    """
+    found = structured(value)
+    listed = found.get("messages") if isinstance(found, dict) else found
+    if not isinstance(listed, list) or not all(map(_is_plain, listed)):
+        return []
+    messages = one_turn(messages_of(listed, "user"))
+    roles = [message["role"] for message in messages]
+    if "user" not in roles or roles[-1] == "assistant" or is_lossy(messages):
+        return []
+    lead = instructions_beside(found, messages) if isinstance(found, dict) else []
+    return lead + messages
+
+
+def _is_plain(message: Any) -> bool:
+    return (
+        isinstance(message, dict)
+        and message.get("role") in OWN_ROLES
+        and not message.keys().isdisjoint(("content", "parts", "tool_calls"))
+    )
+
+
+def _tell(calls: list[Node], tools: list[Node], request: list[Message]) -> None:
+    """The first call has the request, each later one the replies to the calls of the one before;
+    the tools that began after a call are what it called.
+    """
+    first = calls[0]
+    if request[0]["role"] not in PROMPT_ROLES:
+        above = first.agent.reading.input
+        request = [message for message in above[:1] if message["role"] in PROMPT_ROLES] + request
+    starts = [call.span.start_ns for call in calls]
+    called: defaultdict[int, list[Node]] = defaultdict(list)
+    for tool in tools:
+        called[max(bisect_right(starts, tool.span.start_ns) - 1, 0)].append(tool)
+    given = request
+    for place, call in enumerate(calls):
+        reading = call.reading
+        reading.input = given
+        reading.output, given = _answer(reading.output, called[place])
+        reading.raw_input = reading.raw_output = False
+        reading.server_conversation = f"{call.span.trace_id}:{first.agent.span.span_id}"
+
+
+def _answer(said: list[Message], tools: list[Node]) -> tuple[list[Message], list[Message]]:
+    """What a call answered, with its calls, and the replies to these."""
+    made: list[dict] = []
+    replies: list[Message] = []
+    for tool in tools:
+        reading = tool.reading
+        reading.tool_call_id = reading.tool_call_id or tool.span.span_id
+        function = {
+            "name": reading.tool_name or "tool",
+            "arguments": reading.tool_arguments or "{}",
+        }
+        made.append({"id": reading.tool_call_id, "type": "function", "function": function})
+        if reading.has_answered:
+            replies.append(reply(made[-1], reading))
+    words = [message for message in said if message.get("content")]
+    if not made:
+        return words, []
+    last = words[-1] if words else {"role": "assistant", "content": None}
+    return [*words[:-1], last | {"tool_calls": made}], replies

@@ -1,0 +1,112 @@
+"""What spans around model calls hold of their request completes calls that hold only answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from apps.trajectories.otlp import Span, assemble
+
+SECOND = 10**9
+PROMPT = {"role": "system", "content": "Answer about parcels."}
+HISTORY = [
+    PROMPT,
+    {"role": "user", "content": [{"type": "text", "text": "Where is parcel 4?"}]},
+    {"role": "assistant", "content": "At the harbour."},
+    {"role": "user", "content": "And 5 and 6?"},
+]
+
+
+def span(number: int, parent: int, at: int, operation: str, **attributes: Any) -> Span:
+    return Span(
+        f"{7:032x}",
+        f"{number:016x}",
+        f"{parent:016x}" if parent else "",
+        start_ns=1_790_000_000 * SECOND + at * SECOND,
+        end_ns=1_790_000_000 * SECOND + (at + 1) * SECOND,
+        attributes={"gen_ai.operation.name": operation}
+        | {name.replace("__", "."): value for name, value in attributes.items()},
+    )
+
+
+def chat(number: int, at: int, words: str, **more: Any) -> Span:
+    said = [{"role": "assistant", "parts": [{"type": "text", "content": words}]}]
+    return span(number, 2, at, "chat", gen_ai__output__messages=json.dumps(said), **more)
+
+
+def look(number: int, at: int, parcel: int) -> Span:
+    return span(
+        number,
+        2,
+        at,
+        "execute_tool",
+        gen_ai__tool__name="locate",
+        gen_ai__tool__call__id=f"call_of_parcel_{parcel}",
+        gen_ai__tool__call__arguments=json.dumps({"parcel": parcel}),
+        gen_ai__tool__call__result=f"parcel {parcel} is in Bergen",
+    )
+
+
+def run(request: Any, **of_agent: Any) -> list[dict]:
+    """An agent whose model calls two tools at once, with words beside them, and then answers."""
+    spans = [
+        span(1, 0, 0, "invoke_agent", gen_ai__agent__name="post", **of_agent),
+        span(2, 1, 1, "framework_step", acme__step__request=json.dumps(request)),
+        chat(3, 2, "I look."),
+        look(4, 3, 5),
+        look(5, 3, 6),
+        chat(6, 5, "Both in Bergen."),
+    ]
+    (one,) = assemble(spans, [])
+    return one.row["messages"]
+
+
+def test_the_request_around_calls_that_hold_only_answers_completes_the_run():
+    for request in (
+        HISTORY,
+        {"messages": HISTORY},
+        {"system": PROMPT["content"], "messages": HISTORY[1:]},
+    ):
+        messages = run(request)
+        assert [m["role"] for m in messages] == [
+            "system",
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "assistant",
+        ]
+        assert messages[0] == PROMPT
+        assert messages[4]["content"] == "I look."
+        ids = ["call_of_parcel_5", "call_of_parcel_6"]
+        assert [call["id"] for call in messages[4]["tool_calls"]] == ids
+        assert [m["tool_call_id"] for m in messages[5:7]] == ids
+        assert messages[7]["content"] == "Both in Bergen."
+
+
+def test_instructions_of_the_agent_come_before_a_request_that_has_none():
+    messages = run(HISTORY[1:], gen_ai__system_instructions="Answer about parcels.")
+    assert messages[:2] == [PROMPT, {"role": "user", "content": "Where is parcel 4?"}]
+
+
+def test_what_a_call_says_itself_wins_over_what_is_around_it():
+    asked = [{"role": "user", "parts": [{"type": "text", "content": "Where is parcel 9?"}]}]
+    spans = [
+        span(1, 0, 0, "invoke_agent", acme__input=json.dumps(HISTORY)),
+        span(2, 1, 1, "framework_step"),
+        chat(3, 2, "On its way.", gen_ai__input__messages=json.dumps(asked)),
+    ]
+    (one,) = assemble(spans, [])
+    assert [m["content"] for m in one.row["messages"]] == ["Where is parcel 9?", "On its way."]
+
+
+def test_an_outline_of_a_history_or_an_answer_is_no_request():
+    outline = [
+        *HISTORY,
+        {"role": "assistant", "content": "[locate]"},
+        {"role": "tool", "content": "[result]"},
+    ]
+    for value in (outline, HISTORY[:3], [{"role": "admin", "content": "x"}], ["Where?"]):
+        assert all(m["role"] != "user" for m in run(value))
