@@ -651,9 +651,16 @@ def _reply(identity: Any, said: Any, name: Any = None) -> Message:
 
 
 def reply_text(said: Any) -> str:
-    """What a tool answered, as text: of text blocks the text, of Vercel's `{type, value}` the
-    value.
+    """What a tool answered, as text: of text blocks, also as JSON, the text, of Vercel's `{type,
+    value}` the value.
     """
+    if isinstance(said, str) and OPENS_PARTS.match(said):
+        blocks = structured(said)
+        are_texts = isinstance(blocks, list) and all(
+            isinstance(block, dict) and block.get("type") in TEXTS and block.keys() > {"type"}
+            for block in blocks
+        )
+        said = blocks if are_texts else said
     if (
         isinstance(said, dict)
         and said.get("type") in ("text", "json", "error-text")

@@ -1023,3 +1023,37 @@ def test_words_that_look_like_json_stay_words(words: str) -> None:
 def test_outputs_of_a_workflow_are_its_words() -> None:
     assert messages_of({"outputs": {"answer": "Two."}}, "assistant") == ANSWERED
     assert messages_of({"inputs": {"messages": ASKED}}, "user") == ASKED
+
+
+def test_a_reply_of_text_blocks_as_json_is_their_text() -> None:
+    blocks = [{"type": "text", "text": "3 left", "id": "b1", "made_at": "2026-01-02"}]
+    for said in (json.dumps(blocks), json.dumps([*blocks, {"type": "text", "text": "2 sold"}])):
+        part = {"type": "tool_call_response", "id": "c1", "response": said}
+        (reply,) = messages_of([{"role": "tool", "parts": [part]}], "user")
+        assert reply["content"] == "\n".join(block["text"] for block in json.loads(said))
+    for said in (
+        '[{"type": "text"}]',
+        '[{"type": "shop", "text": "x"}]',
+        '[{"text": "x", "n": 1}]',
+    ):
+        part = {"type": "tool_call_response", "id": "c1", "response": said}
+        assert messages_of([{"role": "tool", "parts": [part]}], "user")[0]["content"] == said
+
+
+def test_a_tool_whose_result_says_that_it_failed() -> None:
+    content = [{"type": "text", "text": "no such shop"}]
+    for outcome, failed in (
+        ({"isError": True}, True),
+        ({"state": "error", "id": "c1"}, True),
+        ({"isError": False}, False),
+        ({"state": "success"}, False),
+    ):
+        found = reading(
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.call.result": json.dumps({"content": content} | outcome),
+            }
+        )
+        assert found.tool_result == "no such shop"
+        assert (found.error is not None) is failed
+        assert not failed or found.error.text == "no such shop"

@@ -107,6 +107,7 @@ COST_PARTS = (
     "llm.cost.prompt",
     "llm.cost.completion",
 )
+OUTCOMES = {"isError", "state"}  # beside a tool's content, as MCP has it: whether it failed
 MANY_NAMES = 10_000  # of attributes, that are remembered
 USUAL_NAMES = 64  # of one span, that are remembered together
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI, GENAI)
@@ -292,10 +293,23 @@ def _read_tool(spoken: Spoken) -> None:
     if isinstance(message, dict) and "tool_call_id" in message and "content" in message:
         reading.tool_call_id = reading.tool_call_id or label(message["tool_call_id"])
         reading.tool_result = message["content"]
-    blocks = isinstance(message, list) and all(
-        isinstance(item, dict) and item.get("type") == "text" for item in message
+    elif (
+        isinstance(message, dict)
+        and message.keys() & OUTCOMES
+        and _are_texts(message.get("content"))
+    ):
+        reading.tool_result = reply_text(message["content"])
+        if reading.error is None and (
+            message.get("isError") is True or message.get("state") == "error"
+        ):
+            reading.error = problem_of(spoken.span, reading.tool_result)
+    reading.tool_result = reply_text(message if _are_texts(message) else reading.tool_result)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(item, dict) and item.get("type") == "text" for item in value
     )
-    reading.tool_result = reply_text(message if blocks else reading.tool_result)
 
 
 def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
