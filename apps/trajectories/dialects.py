@@ -140,6 +140,8 @@ def messages_of(
         return [{"role": role, "content": text(value)}]
     if _is_message(value):
         return chat(value, role, cut)
+    if isinstance(value.get("text"), str) and isinstance(value.get("toolCalls"), list):
+        return _words_and_calls(value)
     for name in WRAPPERS:
         if inner := value.get(name):
             if name in ALTERNATIVES and isinstance(inner, list):
@@ -147,6 +149,14 @@ def messages_of(
             found = messages_of(inner, role, cut=cut)
             return (instructions_beside(value, found) if name in REQUESTS else []) + found
     return [{"role": role, "content": dumps(value)}]
+
+
+def _words_and_calls(value: dict) -> list[Message]:
+    """An answer as a function gives it back (Vercel's): none where it is empty."""
+    if not value["text"] and not value["toolCalls"]:
+        return []
+    answer = {"content": value["text"], "tool_calls": value["toolCalls"]}
+    return chat({"role": "assistant"} | answer, "assistant")
 
 
 def instructions_beside(value: dict, messages: list[Message]) -> list[Message]:

@@ -110,3 +110,47 @@ def test_an_outline_of_a_history_or_an_answer_is_no_request():
     ]
     for value in (outline, HISTORY[:3], [{"role": "admin", "content": "x"}], ["Where?"]):
         assert all(m["role"] != "user" for m in run(value))
+
+
+def openinference(number: int, parent: int, at: int, kind: str, **more: Any) -> Span:
+    made = span(number, parent, at, "", openinference__span__kind=kind, **more)
+    del made.attributes["gen_ai.operation.name"]
+    return made
+
+
+def one_call_with_steps(*answers: dict) -> list[Span]:
+    """All steps of an agent recorded as one model call, with a tool that fails after the first."""
+    whole = openinference(2, 1, 1, "LLM")
+    whole.attributes |= {
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": "Where is parcel 4?",
+    }
+    whole.end_ns += 20 * SECOND
+    failed = openinference(4, 2, 4, "TOOL", tool__name="locate", tool_call__id="call_parcel_4")
+    failed.status_code, failed.status_message = 2, "no such parcel"
+    steps = [
+        openinference(10 + at, 2, 2 + 4 * at, "LLM", output__value=json.dumps(answer))
+        for at, answer in enumerate(answers)
+    ]
+    return [openinference(1, 0, 0, "AGENT"), whole, failed, *steps]
+
+
+CALLED = {
+    "text": "",
+    "toolCalls": [{"toolCallId": "call_parcel_4", "toolName": "locate", "args": {"parcel": 4}}],
+}
+
+
+def test_a_step_inside_a_model_call_that_answers_recovers_from_a_tools_error():
+    (one,) = assemble(one_call_with_steps(CALLED, {"text": "Lost.", "toolCalls": []}), [])
+    assert one.row["outcome"]["status"] == "unknown"
+    (one,) = assemble(one_call_with_steps(CALLED, {"text": "", "toolCalls": []}), [])
+    assert one.row["outcome"] == {"status": "failure", "reason": "no such parcel"}
+
+
+def test_words_and_calls_in_one_object_are_an_answer():
+    (one,) = assemble(one_call_with_steps(CALLED, {"text": "", "toolCalls": []}), [])
+    called, replied = one.row["messages"][1:]
+    assert called["tool_calls"][0]["id"] == replied["tool_call_id"] == "call_parcel_4"
+    assert called["tool_calls"][0]["function"]["name"] == "locate"
+    assert not called["content"]

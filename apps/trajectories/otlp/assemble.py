@@ -271,12 +271,20 @@ def _handled_by_a_tool(node: Node) -> bool:
 
 def _last_answer(group: Group) -> int:
     """When the last model call that went well began, in ns: the run recovered from every error
-    before that.
+    before that. A call that another one contains counts if it has an answer: a framework may record
+    all steps of an agent as one call.
     """
-    return max(
-        (c.span.start_ns for c in group.calls if c.reading.error is None and not c.nested),
-        default=-1,
-    )
+    calls = [c.span.start_ns for c in group.calls if c.reading.error is None and not c.nested]
+    steps = [
+        node.span.start_ns
+        for node in group.nodes
+        if node.in_model and not node.in_tool and _has_spoken(node.reading)
+    ]
+    return max(calls + steps, default=-1)
+
+
+def _has_spoken(reading: Reading) -> bool:
+    return reading.kind == "model" and reading.error is None and bool(reading.output)
 
 
 # Metadata
