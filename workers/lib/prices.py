@@ -198,9 +198,13 @@ FRAMEWORKS = frozenset(
 
 def _places(model: str, provider: str, base_url: str) -> list[tuple[str, dict[str, Any]]]:
     """Where to look for the model, and by which name: a version whose date is not listed costs what
-    the model does.
+    the model does. Its own provider's name before it and the kind of request after it, as in
+    `openai/gpt-x:chat`, change no price; those of another may (OpenRouter's `:free`).
     """
     models = dict.fromkeys((model, DATED.sub("", model)))
+    if provider and model.startswith(f"{provider}/"):
+        bare = model.removeprefix(f"{provider}/").partition(":")[0]
+        models |= dict.fromkeys((bare, DATED.sub("", bare)))
     if base_url:
         return [(name, {"provider_api_url": base_url}) for name in models]
     if provider and provider not in FRAMEWORKS:
