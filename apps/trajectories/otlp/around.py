@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from apps.trajectories.dialects import OWN_ROLES, instructions_beside, messages_of, one_turn
 from apps.trajectories.otlp.conventions import is_known
 from apps.trajectories.otlp.conventions.raw import is_lossy
-from apps.trajectories.otlp.replies import reply
+from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.values import structured
 from workers.lib.messages import PROMPT_ROLES, Message
 
@@ -114,15 +114,9 @@ def _answer(said: list[Message], tools: list[Node]) -> tuple[list[Message], list
     made: list[dict] = []
     replies: list[Message] = []
     for tool in tools:
-        reading = tool.reading
-        reading.tool_call_id = reading.tool_call_id or tool.span.span_id
-        function = {
-            "name": reading.tool_name or "tool",
-            "arguments": reading.tool_arguments or "{}",
-        }
-        made.append({"id": reading.tool_call_id, "type": "function", "function": function})
-        if reading.has_answered:
-            replies.append(reply(made[-1], reading))
+        made.append(call_of(tool.reading, tool.span.span_id))
+        if tool.reading.has_answered:
+            replies.append(reply(made[-1], tool.reading))
     words = [message for message in said if message.get("content")]
     if not made:
         return words, []

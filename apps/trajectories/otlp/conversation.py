@@ -5,12 +5,11 @@ their places. Pure.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from msgspec import Struct
 
 from apps.trajectories.otlp.conventions import Reading, values_of
-from apps.trajectories.otlp.replies import reply
+from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.otlp.runs import Group, Node
 from apps.trajectories.otlp.threads import Call, Thread, print_of
 from apps.trajectories.values import text
@@ -344,12 +343,6 @@ def _prints(messages: list[Message]) -> list[bytes]:
 
 def _call_and_reply(node: Node) -> list[Message]:
     reading = node.reading
-    arguments = reading.tool_arguments
-    call: dict[str, Any] = {
-        "id": reading.tool_call_id or node.span.span_id,
-        "type": "function",
-        "function": {"name": reading.tool_name or "tool", "arguments": arguments or "{}"},
-    }
-    reading.tool_call_id = call["id"]
+    call = call_of(reading, node.span.span_id)
     called: Message = {"role": "assistant", "content": None, "tool_calls": [call]}
     return [called, reply(call, reading)] if reading.has_answered else [called]

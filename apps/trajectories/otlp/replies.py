@@ -1,9 +1,22 @@
-"""What a tool answered, as the message that replies to its call."""
+"""A tool's span as the call in a message, and what it answered as the message that replies."""
 
 from __future__ import annotations
 
 from apps.trajectories.otlp.conventions import Reading
 from workers.lib.messages import Message
+
+
+def call_of(reading: Reading, span_id: str) -> dict:
+    """The call of a tool, which from now on has an id: its span's, where it was given none."""
+    reading.tool_call_id = reading.tool_call_id or span_id
+    return {
+        "id": reading.tool_call_id,
+        "type": "function",
+        "function": {
+            "name": reading.tool_name or "tool",
+            "arguments": reading.tool_arguments or "{}",
+        },
+    }
 
 
 def reply(call: dict, reading: Reading) -> Message:

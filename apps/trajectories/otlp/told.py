@@ -28,7 +28,7 @@ from apps.trajectories.otlp.conventions.coding_agents import (
     agent_of,
     told_by,
 )
-from apps.trajectories.otlp.replies import reply
+from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.otlp.spans import LogRecord
 from apps.trajectories.values import label, number, structured, text
 from workers.lib.messages import Message
@@ -204,16 +204,7 @@ def _talk_of(node: Node) -> str:
 
 
 def _add_call(call: Node, tool: Node) -> dict:
-    reading = tool.reading
-    reading.tool_call_id = reading.tool_call_id or tool.span.span_id
-    called = {
-        "id": reading.tool_call_id,
-        "type": "function",
-        "function": {
-            "name": reading.tool_name or "tool",
-            "arguments": reading.tool_arguments or "{}",
-        },
-    }
+    called = call_of(tool.reading, tool.span.span_id)
     if not call.reading.output:
         call.reading.output = [{"role": "assistant", "content": None, "tool_calls": []}]
     call.reading.output[0]["tool_calls"].append(called)
