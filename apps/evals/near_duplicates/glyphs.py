@@ -18,7 +18,7 @@ _ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrtbf])|\r?\n)|\\+(?=[\"'/\\])"
 _BYTES = re.compile(r"(?:\\+x[0-9a-fA-F]{2})+")
 ESCAPED_AT_MOST = 4  # levels of nested escapes
 _QUOTED_PRINTABLE = re.compile(r"(?:=[89A-F][0-9A-F])+|=3D|=20(?=[ \t]*$)|=[ \t]*\r?\n", re.M)
-_URL_ENCODED = re.compile(r"(?:[\w.~!*'()+-]|%[0-9a-fA-F]{2})++")
+_URL_ENCODED = re.compile(r"(?>(?:[\w.~!*'()+-]|%[0-9a-fA-F]{2})+)")
 _BROKEN = re.compile(r"(?<=[^\W\d_])(?:\u00ad|-[ \t]*\r?\n[ \t]*)(?=[^\W\d_])")
 _APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ＇`", "'"))
 # Quotes, brackets, emphasis, joints and pictures: not what may stand inside a date, a time, a

@@ -29,8 +29,8 @@ _POWER = re.compile(
 
 # In a sentence: first everything that is not a number. Possessive, so that each character is read
 # only once.
-_FOUND = r"(?:\d[\d,]*+(?:\.\d++)?+|\.\d++)(?:[eE][-+]?\d{1,4})?+"
-_NAME = rf"(?<![\\\w])(?!(?:{CODES})\d)_*+{LETTER}(?:{LETTER}|_)*+\d\w*+(?:\.\d++)*+|(?<=[\w)\]}}])_\{{?\d++\}}?"  # noqa: E501
+_FOUND = r"(?:\d[\d,]*+(?>(?:\.\d++)?)|\.\d++)(?>(?:[eE][-+]?\d{1,4})?)"
+_NAME = rf"(?<![\\\w])(?!(?:{CODES})\d)_*+{LETTER}(?>(?:{LETTER}|_)*)\d\w*+(?>(?:\.\d++)*)|(?<=[\w)\]}}])_\{{?\d++\}}?"  # noqa: E501
 # f(18), gcd(12, 18), log_2 8, \sin 18; a bare name only where no word follows: people log 18 hours.
 _BARE = r"(?:arc)?(?:sin|cos|tan|cot|csc)h?|log|ln|lg|sqrt"
 _FUNCTION = rf"(?:{_BARE}|sec|exp|floor|ceil|round|abs|gcd|lcm|det|max|min)"
@@ -49,13 +49,13 @@ _UNCLEAR = (
     rf"|{_FOUND}[{CJK_SIZES}]\d++"
     rf"|(?:[\^√∛∜]|\\sqrt(?:\[\d+\])?)\s*[{{(]?[-+−]?{_FOUND}[}})]?"
     rf"|{_FOUND} ?(?:[‰‱π√∛∜]|\\pi(?![a-z])|\\sqrt)|{_FOUND}[ij](?!\w)"
-    rf"|\d[\d.,]*+(?:(?:{_JOINT})\d[\d.,]*+)++"
+    rf"|\d[\d.,]*+(?>(?:(?:{_JOINT})\d[\d.,]*+)+)"
 )
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
 _TH = r"(?:st|nd|rd|th)?"
 _NO_NUMBER = (
     r"(?<![\d.,])\d++(?P<by>[-/.:])\d++(?:(?P=by)\d++)+(?:[T"
-    r" ]\d{1,2}(?::\d{2})++)?|(?<![\d.,])\d++(?::\d++)+"
+    r" ]\d{1,2}(?>(?::\d{2})+))?|(?<![\d.,])\d++(?::\d++)+"
     rf"|\b\d{{4}}-(?:0[1-9]|1[0-2])\b|\b\d{{1,2}}{_TH} (?:of )?{_MONTH},? \d{{4}}\b|\b{_MONTH}"
     rf" \d{{1,2}}{_TH},? \d{{4}}\b"
 )

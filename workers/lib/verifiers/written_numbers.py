@@ -22,7 +22,7 @@ LETTER = "[A-Za-zÀ-ɏͰ-ԯ]"
 CODES = "usd|eur|gbp|jpy|inr|chf|cad|aud|cny|krw|sek|nok|dkk|pln|brl|mxn"
 _BEGIN = rf"(?:(?<![\d_.,^])(?<!{LETTER})|(?<=(?i:\b(?:{CODES}))))"
 _AFTER = re.compile(
-    rf"{_BEGIN}(?P<number>\d[\d,]*+(?:\.\d++)?+)(?:"
+    rf"{_BEGIN}(?P<number>\d[\d,]*+(?>(?:\.\d++)?))(?:"
     rf" ?(?P<word>{after_numbers()})"
     rf"|(?P<letter>(?-i:[kKMB]))(?!{LETTER}|[\d_]))",
     re.IGNORECASE,
