@@ -26,13 +26,13 @@ from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import OWNED, READABLE, SENT, Scope
 from apps.core.sorting import Sorting, choices
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories import decoding, filters, names, schema
+from apps.trajectories import decoding, filters, media, names, schema
 from apps.trajectories.actions import deletions, store
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
 from apps.trajectories.filters import SORTS, apply_filters
-from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.models import Trajectory, as_sent, with_content
 from apps.trajectories.ordering import SORTED, page_of
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, Named
@@ -68,7 +68,8 @@ EMBEDDED = OpenApiParameter(
     enum=("embedded", "reference"),
     description=(
         "`embedded`: messages as they were sent, the default for one run. `reference`, the default"
-        " for a list: `flywheel-media:SHA256#…` in place of base64, see /api/v1/media/"
+        " for a list: `flywheel-media:SHA256#…` in place of base64, see /api/v1/media/. What goes"
+        " beyond 128 MiB in one answer stays a reference."
     ),
 )
 
@@ -282,10 +283,10 @@ def list_page(request: Request) -> Response:
             "Query too broad: no answer in time. Choose a time range or add a filter."
         ) from error
     runs_shown(request.auth.project, [row.pk for row in page["rows"]], to=request.auth, where="API")
-    embed = request.query_params.get("media") == "embedded"
+    embed, room = request.query_params.get("media") == "embedded", media.Room()
     return Response(
         {
-            "results": [as_json(row, embed=embed) for row in with_content(page["rows"])],
+            "results": [as_json(row, embed, room) for row in with_content(page["rows"])],
             "next": page["next"],
             "previous": page["previous"],
             "complete": not page.get("more", False),
@@ -317,7 +318,7 @@ def item(request: Request, external_id: str) -> Response:
         return Response(status=204)
     runs_shown(request.auth.project, [trajectory.pk], to=request.auth, where="API")
     embed = request.query_params.get("media") != "reference"
-    return Response(as_json(trajectory, embed=embed))
+    return Response(as_json(trajectory, embed))
 
 
 @shows(RUNS)
@@ -366,10 +367,11 @@ def _find(request: Request, external_id: str) -> Trajectory:
     return found
 
 
-def as_json(row: Trajectory, *, embed: bool = True) -> dict[str, Any]:
+def as_json(row: Trajectory, embed: bool = True, room: media.Room | None = None) -> dict[str, Any]:
     """A trajectory in the form it was sent in; without `embed`, with references in place of what is
     embedded in its messages.
     """
+    stored = row.content["messages"]
     return {
         "id": row.external_id,
         "agent": {"name": row.agent_name, "version": row.agent_version},
@@ -379,7 +381,7 @@ def as_json(row: Trajectory, *, embed: bool = True) -> dict[str, Any]:
         "user_id": row.user_id,
         "started_at": row.started_at,
         "ended_at": row.ended_at,
-        "messages": row.messages if embed else row.content["messages"],
+        "messages": as_sent(row.project_id, stored, room) if embed else stored,
         "tools": row.tools,
         "outcome": {
             "status": row.outcome_status,

@@ -22,7 +22,7 @@ SHORTEST = 128  # characters of base64: what is shorter stays in its message
 TEXT_FROM = 4_096  # a text in which embedded media are looked for
 ODD_FROM = 65_536  # base64 in a form of its own (line breaks, wrong padding) is kept as a text
 MOST = 1_000  # of one run
-MOST_BACK = 128 * 2**20  # bytes that are put back into one run: what was sent has at most half
+MOST_BACK = 128 * 2**20  # bytes that are put back into one answer: one run has at most half
 MAX_PIXELS = 40_000_000  # a picture that a page shows: unpacked, 160 MB in the browser
 
 _DATA_URL = re.compile(r"data:[^,\s]{0,200};base64,", re.IGNORECASE)
@@ -172,24 +172,32 @@ def is_embedded(text: str) -> bool:
     return len(text) >= SHORTEST and text.startswith(_BEGINS) and bool(_BASE64.fullmatch(text))
 
 
-def put_back(messages: list[Any], read: Callable[[str], tuple[bytes, str] | None]) -> list[Any]:
+@dataclass(slots=True)
+class Room:
+    """How many bytes may still be put back into an answer."""
+
+    left: int = field(default_factory=lambda: MOST_BACK)
+
+
+def put_back(
+    messages: list[Any], read: Callable[[str], tuple[bytes, str] | None], room: Room | None = None
+) -> list[Any]:
     """The messages as they were sent: `read` gives the bytes of a digest and their type. Uploaded
-    files become data URLs; what cannot be read, or is more than MOST_BACK, stays a reference.
+    files become data URLs; what cannot be read, or has no `room` left, stays a reference.
     """
-    room = MOST_BACK
+    room = room or Room()
 
     def change(text: str, is_medium: bool) -> str:
         if SCHEME not in text:
             return text
 
         def original(match: re.Match[str]) -> str:
-            nonlocal room
             encoding = match[2] or ("" if match[0] != text else "url")
-            if not encoding or room <= 0 or (medium := read(match[1])) is None:
+            if not encoding or room.left <= 0 or (medium := read(match[1])) is None:
                 return match[0]
             data, media_type = medium
-            room -= len(data)
-            if room < 0:
+            room.left -= len(data)
+            if room.left < 0:
                 return match[0]
             if encoding == "url":
                 return f"data:{media_type};base64,{b64encode(data).decode()}"

@@ -412,7 +412,7 @@ def file_of(project: int, digest: str) -> str:
     return f"media/{project}/{digest}"
 
 
-def as_sent(project: int, messages: list[dict]) -> list[dict]:
+def as_sent(project: int, messages: list[dict], room: media.Room | None = None) -> list[dict]:
     """The messages with what was embedded in them, in place of references to it."""
     if not (digests := media.references(messages)):
         return messages
@@ -428,7 +428,7 @@ def as_sent(project: int, messages: list[dict]) -> list[dict]:
             log.warning("A medium of project %s cannot be read: %s", project, error)
             return None
 
-    return media.put_back(messages, read)
+    return media.put_back(messages, read, room)
 
 
 class MediumUse(models.Model):

@@ -103,6 +103,19 @@ def test_what_was_sent_is_given_back_and_kept_apart(
     assert ingest(project=project, rows=[sent]).duplicates == 1
 
 
+def test_a_list_has_one_room_for_all_runs(
+    project: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media, "MOST_BACK", 1_000)
+    sent = [
+        run(f"data:image/png;base64,{b64(png(more=n.encode() * 300))}", f"r{n}") for n in "1234"
+    ]
+    ingest(project=project, rows=sent)
+    rows = agent.get("/api/v1/trajectories/", {"media": "embedded"}).json()["results"]
+    embedded = [media.SCHEME not in json.dumps(row["messages"]) for row in rows]
+    assert embedded == [True, True, False, False]
+
+
 def test_what_is_no_medium_stays(project: Project) -> None:
     secret = b64(png(more=bytes(500)))
     content = [
