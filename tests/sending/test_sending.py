@@ -179,6 +179,30 @@ def test_an_outcome_is_said_later_by_the_id_of_the_trace(user: User, api: httpx2
 
 
 @needs_sdks
+def test_spans_by_hand(user: User, api: httpx2.Client) -> None:
+    before = stored(api).keys()
+    user.paste("Spans by hand")
+
+    def is_whole() -> None:
+        rows = [row for name, row in stored(api).items() if name not in before]
+        assert len(rows) == 1
+        row = rows[0]
+        call = ("get_weather", {"city": "Oslo"})
+        assert turns(row) == [
+            ("system", "Be brief.", []),
+            ("user", "Is it raining in Oslo?", []),
+            ("assistant", None, [call]),
+            ("tool", "7 °C and rain", []),
+            ("assistant", "Yes.", []),
+        ]
+        assert (row["usage"]["input_tokens"], row["usage"]["output_tokens"]) == (150, 15)
+        assert (row["model"], row["session_id"]) == ("gpt-5-mini", "ticket-4713")
+        assert row["tools"][0]["function"]["name"] == "get_weather"
+
+    holds_in_the_end(is_whole, patience_s=60)
+
+
+@needs_sdks
 def test_requests(user: User, api: httpx2.Client) -> None:
     user.paste("requests")
     user.paste("requests")
@@ -211,5 +235,9 @@ def test_the_check_tells_whether_the_key_is_right(key: str | None, status: str, 
 
 def test_every_snippet_and_program_is_tested() -> None:
     with_python = {heading for heading, blocks in sections().items() if blocks["python"]}
-    assert with_python == {way.heading for way in WAYS.values()} | {"requests", LATER}
+    assert with_python == {way.heading for way in WAYS.values()} | {
+        "Spans by hand",
+        "requests",
+        LATER,
+    }
     assert {path.name for path in PROGRAMS.glob("*.py")} == {way.program for way in WAYS.values()}
