@@ -187,10 +187,13 @@ def in_words(alert: Alert, value: float | None) -> str:
     """“Failure rate of runs 12.0%, above 10.0%”"""
     measure = MEASURES[alert.measure]
     if alert.condition == Alert.Condition.UNUSUAL:
-        limit = f"usually {_said(alert.low, measure)} to {_said(alert.high, measure)}"
+        known = f"usually {_said(alert.low, measure)} to {_said(alert.high, measure)}"
+        limit = f"what is usual takes {FEWEST_DAYS} days" if alert.low is None else known
     else:
         crossed = value is None or alert.line is None or _crosses(alert, value)
         limit = f"{'' if crossed else 'not '}{alert.condition} {_said(alert.line, measure)}"
+    if value is None:
+        return f"{alert.get_measure_display()}: nothing to measure ({limit})"
     return f"{alert.get_measure_display()} {_said(value, measure)}, {limit}"
 
 
