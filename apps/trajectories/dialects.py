@@ -558,7 +558,7 @@ class _Turn:
 
 
 def _words_of(part: dict) -> Any:
-    for name in ("content", "text", "thinking", "refusal", "summary"):
+    for name in ("content", "text", "thinking", "reasoning", "refusal", "summary"):
         if part.get(name) is not None:
             return part[name]
     return None

@@ -1,6 +1,9 @@
-"""What the spans around model calls say of their request, where the calls hold only answers.
+"""What the spans around model calls say of them, where the calls themselves do not.
 
-Some frameworks have the messages of a request in an attribute of their own, in a span above the
+`tell_answers`: some frameworks keep the head of a response (its id, the model that answered, its
+usage) and the reasoning in a message that only the span above the call holds.
+
+`tell_requests`: some have the messages of a request in an attribute of their own, in a span above the
 call. The words and the tools are put into the readings of the calls, as if the server kept the
 history: each has what is new, so that threads and messages are made as for all other traces.
 """
@@ -10,12 +13,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from apps.trajectories.dialects import OWN_ROLES, instructions_beside, messages_of, one_turn
-from apps.trajectories.otlp.conventions import is_known
-from apps.trajectories.otlp.conventions.raw import is_lossy
+from apps.trajectories.dialects import OWN_ROLES, chat, instructions_beside, messages_of, one_turn
+from apps.trajectories.otlp.conventions import ANSWER, is_known
+from apps.trajectories.otlp.conventions.raw import METADATA, complete_by_answer, is_alias, is_lossy
 from apps.trajectories.otlp.replies import call_of, reply
+from apps.trajectories.otlp.threads import print_of
 from apps.trajectories.values import structured
 from workers.lib.messages import PROMPT_ROLES, Message
 
@@ -23,6 +28,55 @@ if TYPE_CHECKING:
     from apps.trajectories.otlp.runs import Node
 
 Talk = tuple[int, bool]
+Answer = tuple[bytes, dict, list[Message]]  # its print, as it is in a raw value, and as chat
+MAX_DEPTH = 12  # of objects around an answer
+
+
+def tell_answers(nodes: list[Node]) -> None:
+    """Completes calls by the same answer in the raw output of a span above them, up to the agent.
+    The nodes know what is above them.
+    """
+    kept: dict[str, list[Answer]] = {}
+    for node in nodes:
+        reading = node.reading
+        is_ours = reading.kind == "model" and not node.in_model and len(reading.output) == 1
+        if not is_ours or reading.response_id or not is_alias(reading):
+            continue
+        said = print_of(reading.output[0])
+        found = (answer for answer in _answers_above(node, kept) if answer[0] == said)
+        for _, raw, messages in islice(found, 1):
+            complete_by_answer(reading, raw, messages)
+
+
+def _answers_above(call: Node, kept: dict[str, list[Answer]]) -> Iterator[Answer]:
+    node = call.parent
+    while node is not None:
+        span = node.span
+        if span.span_id not in kept:
+            values = (span.attributes.get(name) for name in ANSWER)
+            kept[span.span_id] = [found for value in values for found in _answers_in(value)]
+        yield from kept[span.span_id]
+        node = node.parent if node is not call.agent else None
+
+
+def _answers_in(value: Any) -> list[Answer]:
+    if not isinstance(value, str) or f'"{METADATA}"' not in value:
+        return []
+    answers = []
+    for raw in _with_heads(structured(value), MAX_DEPTH):
+        if len(messages := one_turn(chat(raw, "assistant"))) == 1:
+            answers.append((print_of(messages[0]), raw, messages))
+    return answers
+
+
+def _with_heads(value: Any, levels: int) -> Iterator[dict]:
+    """The messages that have a response's head beside them."""
+    if isinstance(value, dict) and isinstance(head := value.get(METADATA), dict):
+        if head:
+            yield value
+    elif levels and isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _with_heads(item, levels - 1)
 
 
 def tell_requests(nodes: list[Node]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, json
 
-from apps.trajectories.otlp.around import tell_requests
+from apps.trajectories.otlp.around import tell_answers, tell_requests
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.conventions.raw import is_lossy
 from apps.trajectories.otlp.spans import LogRecord, Span
@@ -109,6 +109,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
         _relate(nodes)
+        tell_answers(nodes)
         tell_requests(nodes)
         tell(nodes, by_trace[trace_id])
     return traces

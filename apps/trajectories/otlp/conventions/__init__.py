@@ -4,7 +4,7 @@ for all (docs/otlp.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +30,7 @@ from apps.trajectories.otlp.conventions import (
 )
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
+    NO_USAGE,
     Convention,
     Problem,
     Reading,
@@ -54,7 +55,7 @@ from apps.trajectories.otlp.conventions.vercel import VERCEL
 from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.values import is_cut, label, number, structured, text
-from workers.lib.token_usage import parse, plain_name
+from workers.lib.token_usage import Usage, parse, plain_name, total
 
 __all__ = [
     "KNOWN",
@@ -108,6 +109,7 @@ COST_PARTS = (
     "llm.cost.completion",
 )
 OUTCOMES = {"isError", "state"}  # beside a tool's content, as MCP has it: whether it failed
+FUNCTION_RESPONSE = {"id", "name", "response"}  # Gemini's
 MANY_NAMES = 10_000  # of attributes, that are remembered
 USUAL_NAMES = 64  # of one span, that are remembered together
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI, GENAI)
@@ -153,7 +155,7 @@ def read(
         adapter.fill(reading, attributes)
         adapter.rest(spoken)
     if reading.has_messages:
-        _read_usage(reading, spoken.details | attributes if spoken.details else attributes)
+        _read_usage(reading, attributes, spoken.details)
         complete_by_objects(spoken, attributes)
     if kind == "model":
         _read_state(reading, attributes)
@@ -188,20 +190,41 @@ def _read_state(reading: Reading, attributes: Attributes) -> None:
     reading.answer_id, reading.server_conversation = state.answer, state.conversation
 
 
-def _read_usage(reading: Reading, attributes: Attributes) -> None:
-    """Counts and cost, which every convention has under names of its own."""
+def _read_usage(
+    reading: Reading, attributes: Attributes, details: Sequence[Attributes] = ()
+) -> None:
+    """Counts and cost, which every convention has under names of its own. `details`: what events
+    say; of several calls that one span records, each has its own.
+    """
+    for said in details:
+        attributes = said | attributes
     if reading.cost_usd is None:
         parts = [part for name in COST_PARTS if (part := number(attributes.get(name))) is not None]
         reading.cost_usd = sum(parts) if parts else _cost_beside(attributes)
     if not reading.usage.counts:
-        named = [(name, attributes[key]) for key in attributes if (name := _usage_name(key))]
-        named.sort(key=lambda item: item[0].rank, reverse=True)  # the best last: it stays
-        said = {name.plain: value for name, value in named}
-        reading.usage = parse(said, includes_cache=True) if said else reading.usage
+        calls = _calls_of(details) if len(details) > 1 else []
+        reading.usage = total(calls) if len(calls) > 1 else _usage_of(attributes)
     if reading.cost_usd is not None:
         reading.usage = replace(reading.usage, cost_usd=reading.cost_usd)
     if reading.service_tier:
         reading.usage = replace(reading.usage, service_tier=reading.service_tier[:40])
+
+
+def _usage_of(attributes: Attributes) -> Usage:
+    named = [(name, attributes[key]) for key in attributes if (name := _usage_name(key))]
+    named.sort(key=lambda item: item[0].rank, reverse=True)  # the best last: it stays
+    said = {name.plain: value for name, value in named}
+    return parse(said, includes_cache=True) if said else NO_USAGE
+
+
+def _calls_of(details: Sequence[Attributes]) -> list[Usage]:
+    """What each call of a span used that several events describe; two of one answer are one."""
+    calls = {
+        label(said.get("gen_ai.response.id")) or place: used
+        for place, said in enumerate(details)
+        if (used := _usage_of(said)).counts
+    }
+    return list(calls.values())
 
 
 class UsageName(Struct, frozen=True):
@@ -290,7 +313,9 @@ def _read_tool(spoken: Spoken) -> None:
         genai.add_events(spoken)
         return
     message = structured(reading.tool_result)
-    if isinstance(message, dict) and "tool_call_id" in message and "content" in message:
+    if isinstance(message, dict) and message.keys() == FUNCTION_RESPONSE:
+        message = reading.tool_result = message["response"]
+    elif isinstance(message, dict) and "tool_call_id" in message and "content" in message:
         reading.tool_call_id = reading.tool_call_id or label(message["tool_call_id"])
         reading.tool_result = message["content"]
     elif (
@@ -321,6 +346,32 @@ def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
         if not reading.input or not reading.output:
             _read_values(spoken)
     genai.add_instructions(spoken)
+    if reading.kind == "model" and any(map(_is_mixed, reading.output)):
+        _drop_leftovers(reading)
+
+
+def _is_mixed(message: Message) -> bool:
+    calls = message.get("tool_calls") or ()
+    return bool(calls) and (len(calls) > 1 or message.get("content") is not None)
+
+
+def _drop_leftovers(reading: Reading) -> None:
+    """Calls beside an answer that the request already holds with their replies: where one span
+    records several calls of a model, the attributes of an earlier answer stay.
+    """
+    replied = {message.get("tool_call_id") for message in reading.input}
+    known = [
+        call
+        for message in reading.input
+        for call in message.get("tool_calls") or ()
+        if call.get("id") in replied
+    ]
+    for place, message in enumerate(reading.output):
+        calls = message.get("tool_calls") or ()
+        new = [call for call in calls if call not in known]
+        if calls and len(new) < len(calls) and (new or message.get("content") is not None):
+            rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            reading.output[place] = rest | ({"tool_calls": new} if new else {})
 
 
 def _has_thrown(span: Span, reading: Reading) -> bool:
@@ -372,9 +423,14 @@ def is_known(key: str, kind: str) -> bool:
 
 
 def tools_of(raw: list[object]) -> list[dict]:
-    """The readings' raw tool definitions as OpenAI tools, each name once."""
+    """The readings' raw tool definitions as OpenAI tools, each name once: the first that has
+    parameters.
+    """
     found: dict[str, dict] = {}
     for value in raw:
         for tool in tool_definitions(value):
-            found.setdefault(tool["function"]["name"], tool)
+            function = tool["function"]
+            known = found.setdefault(function["name"], tool)["function"]
+            if "parameters" in function and "parameters" not in known:
+                found[function["name"]] = tool
     return list(found.values())

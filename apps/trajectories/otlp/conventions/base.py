@@ -115,7 +115,7 @@ class Spoken(Struct):
     logs: list[LogRecord]
     reading: Reading
     seen: dict[bytes, list[Message]]
-    details: Attributes = field(default_factory=dict)  # that events say as attributes do
+    details: list[Attributes] = field(default_factory=list)  # that events say as attributes do
 
     @property
     def attributes(self) -> Attributes:
@@ -181,8 +181,8 @@ def flattened(given: str, answer: str, tools: str) -> Callable[[Spoken], None]:
         answers = [] if reading.output else nest(attributes, answer)
         answers = first_choice(spoken, answers)
         spoken.add_messages(() if reading.input else nest(attributes, given), answers)
-        if not reading.tools and (found := nest(attributes, tools)):
-            reading.tools = [found]
+        if found := nest(attributes, tools):
+            reading.tools = [*reading.tools, found]
 
     return read
 

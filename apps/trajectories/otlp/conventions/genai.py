@@ -46,7 +46,7 @@ def _messages(spoken: Spoken) -> None:
     attributes, reading = spoken.attributes, spoken.reading
     answers = first_choice(spoken, _whole(first(attributes, OUTPUT)))
     spoken.add_messages(first(attributes, INPUT), answers)
-    for said in [attributes] if reading.tools else [attributes, *_details(spoken)]:
+    for said in [attributes] if reading.tools else [attributes, *spoken.details]:
         found = first(said, TOOLS) or nest(said, TOOLS_PREFIX)
         if found and not reading.tools:
             reading.tools = [found]
@@ -90,9 +90,9 @@ def _details(spoken: Spoken) -> list[Attributes]:
 
 
 def _rest(spoken: Spoken) -> None:
-    for details in _details(spoken):
+    spoken.details = _details(spoken)
+    for details in spoken.details:
         GENAI.fill(spoken.reading, details)
-        spoken.details |= details
     said = [event.attributes for event in spoken.span.events if event.name == EVALUATION]
     said += [log.attributes for log in spoken.logs if log.event_name == EVALUATION]
     spoken.reading.evaluations = [
@@ -134,12 +134,18 @@ def add_event_messages(spoken: Spoken, messages: list[tuple[bool, Message]]) -> 
         if reading.tool_result is None and results:
             reading.tool_result = results[-1]
     elif reading.has_messages:
-        reading.input = reading.input or one_turn(
-            [message for is_answer, message in messages if not is_answer]
-        )
-        reading.output = reading.output or one_turn(
-            [message for is_answer, message in messages if is_answer]
-        )
+        given = one_turn([message for is_answer, message in messages if not is_answer])
+        answer = one_turn([message for is_answer, message in messages if is_answer])
+        if reading.kind == "model" and not (answer or reading.input or reading.output):
+            given, answer = _split_at_answer(given)
+        reading.input = reading.input or given
+        reading.output = reading.output or answer
+
+
+def _split_at_answer(messages: list[Message]) -> tuple[list[Message], list[Message]]:
+    """A request, and the answer after it where no event says which is the answer."""
+    is_answered = len(messages) > 1 and messages[-1]["role"] == "assistant"
+    return (messages[:-1], messages[-1:]) if is_answered else (messages, [])
 
 
 def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:

@@ -4,10 +4,12 @@ for each message: what those leave out is taken from there.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from apps.trajectories.dialects import INSTRUCTIONS, Message, instructions_beside
-from apps.trajectories.otlp.conventions.base import Attributes, Spoken
+from apps.trajectories.otlp.conventions.base import Attributes, Reading, Spoken
 from apps.trajectories.otlp.server_state import RESPONSES
 from apps.trajectories.values import label, python_literal, structured
 from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, is_reasoning
@@ -15,7 +17,10 @@ from workers.lib.token_usage import parse
 
 MODEL = ("model_name", "model", "modelVersion", "model_version")
 USAGE = ("usage", "token_usage", "usageMetadata", "usage_metadata")
+METADATA = "response_metadata"
 HEADS = frozenset(("model_name", "model_provider", "token_usage"))
+CALL_ID = re.compile(r'"call_id"\s*:\s*"([^"]+)"')
+MAX_DEPTH = 8
 USAGE_OBJECTS = (  # a provider's, as it came
     "gen_ai.usage.raw",
     "metadata.usage_object",
@@ -28,17 +33,16 @@ def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
     """Counts that only the provider's own usage object says."""
     for name in USAGE_OBJECTS:
         if (value := attributes.get(name)) is not None:
-            _complete_usage(spoken, _object(value))
+            _complete_usage(spoken.reading, _object(value))
 
 
 def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
     """What the flattened attributes of a model call leave out."""
     reading = spoken.reading
     used = reading.usage
-    is_alias = reading.model in ("", reading.request_model) or not reading.request_model
     lacks_parts = used.cache_read_tokens is used.reasoning_tokens is None
-    if is_alias or lacks_parts or not reading.response_id:
-        _read_response(spoken, _head(structured(answer)))
+    if is_alias(reading) or lacks_parts or not (reading.response_id and reading.tools):
+        _read_response(reading, _head(structured(answer)))
     if reading.input and not any(m["role"] in PROMPT_ROLES for m in reading.input[:1]):
         request = structured(given) if isinstance(given, str) and _has_prompt(given) else None
         if isinstance(request, dict):
@@ -53,6 +57,66 @@ def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
         reading.output = _more_exact(reading.output, spoken.messages(answer, "assistant"))
     if isinstance(answer, str) and '"reasoning"' in answer:
         reading.output = _with_thoughts(reading.output, spoken.messages(answer, "assistant"))
+    _name_calls(reading, given, answer)
+
+
+def _name_calls(reading: Reading, *raws: Any) -> None:
+    """A response's items have an id of the item and one of the call. Where messages name calls by
+    the item, they are given the call's id, which is what the provider takes.
+    """
+    texts = [raw for raw in raws if isinstance(raw, str) and '"call_id"' in raw]
+    known = {found for raw in texts for found in CALL_ID.findall(raw)}
+    messages = [*reading.input, *reading.output]
+    if not known or known.issuperset(_ids_of(messages)):
+        return
+    names = dict(pair for raw in texts for pair in _ids_of_items(structured(raw), MAX_DEPTH))
+    reading.input = [_named(message, names) for message in reading.input]
+    reading.output = [_named(message, names) for message in reading.output]
+
+
+def _ids_of(messages: list[Message]) -> Iterator[str]:
+    for message in messages:
+        yield from filter(None, [message.get("tool_call_id")])
+        yield from (call["id"] for call in message.get("tool_calls") or () if call.get("id"))
+
+
+def _ids_of_items(value: Any, levels: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        item, call = label(value.get("id")), label(value.get("call_id"))
+        if item and call:
+            yield item, call
+    if levels and isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _ids_of_items(inner, levels - 1)
+
+
+def _named(message: Message, names: dict[str, str]) -> Message:
+    calls = message.get("tool_calls") or ()
+    if not any(call.get("id") in names for call in calls) and (
+        message.get("tool_call_id") not in names
+    ):
+        return message
+    renamed = dict(message)
+    if calls:
+        renamed["tool_calls"] = [
+            call | {"id": names[call["id"]]} if call.get("id") in names else call for call in calls
+        ]
+    if message.get("tool_call_id") in names:
+        renamed["tool_call_id"] = names[message["tool_call_id"]]
+    return renamed
+
+
+def is_alias(reading: Reading) -> bool:
+    """Whether the model that answered is only known by the name that was asked for."""
+    return reading.model in ("", reading.request_model) or not reading.request_model
+
+
+def complete_by_answer(reading: Reading, raw: dict, messages: list[Message]) -> None:
+    """What a framework keeps beside the answer (LangChain's): the response's head and its usage.
+    `messages` is the answer as it is in there."""
+    _read_response(reading, raw[METADATA])
+    _complete_usage(reading, raw.get("usage_metadata"))
+    reading.output = _with_thoughts(reading.output, messages)
 
 
 def _has_prompt(request: str) -> bool:
@@ -64,7 +128,7 @@ def _head(response: Any) -> Any:
     found = response.get("generations") if isinstance(response, dict) else None
     while isinstance(found, list) and found:
         found = found[0]
-    for names in (("message",), ("kwargs", "data"), ("response_metadata",)):
+    for names in (("message",), ("kwargs", "data"), (METADATA,)):
         inner = next(
             (found[name] for name in names if isinstance(found, dict) and name in found), 0
         )
@@ -72,10 +136,9 @@ def _head(response: Any) -> Any:
     return found if isinstance(found, dict) else response
 
 
-def _read_response(spoken: Spoken, response: Any) -> None:
+def _read_response(reading: Reading, response: Any) -> None:
     if not isinstance(response, dict) or (RESPONSES | HEADS).isdisjoint(response):
         return
-    reading = spoken.reading
     answered = next(filter(None, (label(response.get(name)) for name in MODEL)), "")
     if answered and answered.startswith(reading.model):  # of an alias what stands behind it
         reading.request_model = reading.request_model or reading.model
@@ -84,12 +147,12 @@ def _read_response(spoken: Spoken, response: Any) -> None:
         reading.tools = [response["tools"]]  # OpenAI's responses repeat them
     if "model" in response:  # a message alone has an id, too
         reading.response_id = reading.response_id or label(response.get("id"))
-    _complete_usage(spoken, next((response[name] for name in USAGE if response.get(name)), None))
+    _complete_usage(reading, next((response[name] for name in USAGE if response.get(name)), None))
 
 
-def _complete_usage(spoken: Spoken, found: Any) -> None:
+def _complete_usage(reading: Reading, found: Any) -> None:
     if isinstance(found, dict):
-        spoken.reading.usage = spoken.reading.usage.completed_by(parse(found))
+        reading.usage = reading.usage.completed_by(parse(found))
 
 
 def _object(value: Any) -> Any:
