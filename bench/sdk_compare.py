@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from apps.trajectories.costs import cost_of_run
 from apps.trajectories.otlp import Span
@@ -174,7 +174,23 @@ def _sorted(calls: list) -> list[str]:
     return sorted(map(repr, calls))
 
 
-Difference = tuple[str, list[str]]  # what differs, and what would be in telemetry that says it
+class Together(NamedTuple):
+    """Words that say something only where one value has both."""
+
+    one: str
+    other: str
+
+
+class AnyOf(NamedTuple):
+    """Words of which each says it."""
+
+    words: tuple[str, ...]
+
+
+Trace = str | Together | AnyOf
+Difference = tuple[str, list[Trace]]  # what differs, and what would be in telemetry that says it
+# How a part of an answer is marked as reasoning.
+MARKED = AnyOf(('"type":"reasoning"', '"type":"thinking"', '"thought":true', "reasoning_content"))
 
 
 def _different(truth: Truth, row: Stored) -> list[Difference]:
@@ -199,17 +215,27 @@ def _messages(truth: Truth, row: Stored) -> list[Difference]:
         name = "question" if len(users) == len(truth.users) else f"{len(users)} user messages"
         found.append((name, truth.users))
     said = row.texts("assistant")
+    thoughts = [answer.thought for answer in truth.answers if answer.thought]
     if truth.is_of_several:
         if set(truth.texts).difference(said):
             found.append(("answer", truth.texts))
     elif [text.strip() for text in said] != [text.strip() for text in truth.texts]:
         is_more = len(said) > len(truth.texts)
-        found.append(("an answer twice", [""]) if is_more else ("answer", truth.texts))
-    thoughts = [answer.thought for answer in truth.answers if answer.thought]
+        rest = [without(text, thoughts) for text in said]
+        if [text for text in rest if text] == truth.texts:
+            found.append(("what is reasoning", [MARKED]))
+        else:
+            found.append(("an answer twice", [""]) if is_more else ("answer", truth.texts))
     whole = json.dumps(row.row["messages"], ensure_ascii=False)
     if lacking := [thought for thought in thoughts if thought not in whole]:
         found.append(("reasoning text", lacking))
     return found
+
+
+def without(text: str, parts: list[str]) -> str:
+    for part in parts:
+        text = text.replace(part, "")
+    return text.strip()
 
 
 def _calls(truth: Truth, row: Stored) -> list[Difference]:
@@ -228,7 +254,7 @@ def _calls(truth: Truth, row: Stored) -> list[Difference]:
     pairs = zip(truth.calls, row.calls, strict=True)
     named = (
         results
-        if results.keys() >= set(ids)
+        if results.keys() >= wanted.keys()
         else {real.id: results.get(kept.id, "") for real, kept in pairs}
     )
     if lacking := [
@@ -253,7 +279,8 @@ def _calls(truth: Truth, row: Stored) -> list[Difference]:
         )
     ]:
         is_ours = TOOL in lacking[0]
-        found.append(("tool definitions", [DESCRIPTION if is_ours else lacking[0], "properties"]))
+        said_of_it = DESCRIPTION if is_ours else lacking[0]
+        found.append(("tool definitions", [Together(said_of_it, "properties")]))
     return found
 
 
@@ -294,19 +321,24 @@ class Telemetry:
 
     def __init__(self, spans: list, logs: list) -> None:
         self.size = len(spans)
-        texts = [_without_objects(str(value)) for span in spans for value in _values(span)]
-        texts += map(str, logs)
+        values = [value for span in spans for value in _values(span)]
+        values += [value for log in logs for value in (log.event_name, log.body, log.attributes)]
+        texts = [_without_objects(str(value)) for value in values]
         self.numbers = {number for text in texts for number in re.findall(r"\d+", text)}
-        self.text = "".join(map(_plain, texts))
+        self.texts = list(map(_plain, texts))
+        self.text = "".join(self.texts)
 
-    def verdict(self, traces: list[str]) -> str:
+    def verdict(self, traces: list[Trace]) -> str:
         """Nothing where each trace is there: then what was made of it is wrong."""
-        lacking = [
-            trace
-            for trace in traces
-            if (trace not in self.numbers if trace.isdigit() else _plain(trace) not in self.text)
-        ]
-        return NOT_SENT if lacking else ""
+        return "" if all(map(self._has, traces)) else NOT_SENT
+
+    def _has(self, trace: Trace) -> bool:
+        if isinstance(trace, Together):
+            words = [_plain(word) for word in trace]
+            return any(all(word in text for word in words) for text in self.texts)
+        if isinstance(trace, AnyOf):
+            return any(map(self._has, trace.words))
+        return trace in self.numbers if trace.isdigit() else _plain(trace) in self.text
 
 
 OBJECT = re.compile(r"\b[A-Z]\w+\([a-z_]+=")  # Python's representation of one

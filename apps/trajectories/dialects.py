@@ -148,6 +148,9 @@ def messages_of(
                 inner = inner[:1]
             found = messages_of(inner, role, cut=cut)
             return (instructions_beside(value, found) if name in REQUESTS else []) + found
+    members = [item for item in value.values() if isinstance(item, dict) and "role" in item]
+    if len(members) == 1 and _is_message(members[0]):
+        return chat(members[0], role, cut)
     return [{"role": role, "content": dumps(value)}]
 
 

@@ -13,7 +13,8 @@ from msgspec import Struct, json
 
 from apps.trajectories import costs
 from apps.trajectories.otlp.conventions import Reading, flywheel, is_known, tools_of
-from apps.trajectories.otlp.conversation import Conversation
+from apps.trajectories.otlp.conventions.base import MAX_LINE
+from apps.trajectories.otlp.conversation import Conversation, words_at_end
 from apps.trajectories.otlp.links import Links, links_of
 from apps.trajectories.otlp.runs import Group, Node, groups_of
 from apps.trajectories.otlp.spans import LogRecord, Span
@@ -60,6 +61,8 @@ def assemble(spans: Iterable[Span], logs: Iterable[LogRecord]) -> list[Run]:
 
 
 def _run(group: Group) -> Run:
+    if not group.calls:
+        _take_last_words(group)
     threads = threads_of(group.calls)
     main = max(threads, key=_rank) if threads else None
     talk = Conversation(group, main)
@@ -88,6 +91,17 @@ def _run(group: Group) -> Run:
         {(node.span.trace_id, node.span.span_id) for node in group.nodes},
         links_of(group),
     )
+
+
+def _take_last_words(group: Group) -> None:
+    """What an agent that failed said last is its error and no answer, where no model calls are
+    recorded: frameworks write there what the provider said.
+    """
+    for node in group.nodes:
+        reading = node.reading
+        if reading.kind == "agent" and reading.error and (words := words_at_end(reading.output)):
+            reading.error.text = f"{reading.error.text}: {words}"[:MAX_LINE]
+            reading.output = reading.output[:-1]
 
 
 def _rank(thread: Thread) -> tuple:

@@ -58,7 +58,8 @@ class Conversation:
             has_failed = reading.raw_output and reading.error is not None
             found = _together(reading.input, [] if has_failed else reading.output)
             if not found and not body and reading.kind != "tool":
-                found = _together(*values_of(node.span))
+                given, answer = values_of(node.span)
+                found = _together(given, [] if _says_an_error(answer, group) else answer)
             theirs = _body(found)
             if reading.complete and _has_calls(theirs) and not _has_calls(body):
                 self.messages = [*self.messages[: len(self.messages) - len(body)], *theirs]
@@ -95,11 +96,12 @@ class Conversation:
             and last.reading.error is None
         ):
             readings.append(last.reading)
-        reading = next((reading for reading in readings if _answer(reading)), None)
-        if reading is None or _says(self.messages, _answer(reading)):
+        reading = next((reading for reading in readings if words_at_end(reading.output)), None)
+        answer = words_at_end(reading.output) if reading is not None else ""
+        if reading is None or _says(self.messages, answer):
             return
         name = {"name": reading.agent_name[:80]} if reading.agent_name else {}
-        self.messages.append({"role": "assistant", "content": _answer(reading)} | name)
+        self.messages.append({"role": "assistant", "content": answer} | name)
 
     def _add_replies(self, tools: list[Node], answers: dict[int, str]) -> None:
         """Puts what tools answered after the calls that nothing answered, and notes where every
@@ -202,9 +204,9 @@ class _Tools:
         return same.pop(0)
 
 
-def _answer(reading: Reading) -> str:
+def words_at_end(messages: list[Message]) -> str:
     """The words that a span ended with; none where it ended with a call."""
-    last = reading.output[-1] if reading.output else {}
+    last = messages[-1] if messages else {}
     return text_of(last) if last.get("role") == "assistant" and not last.get("tool_calls") else ""
 
 
@@ -249,6 +251,13 @@ def _outermost(group: Group, known: bool) -> list[Node]:
         if node.parent is None and node.reading.kind not in ("agent", "model")
     ]
     return agents if known else agents + roots
+
+
+def _says_an_error(answer: list[Message], group: Group) -> bool:
+    """Whether a raw output is the error that a span of the run ended with."""
+    said = _words(words_at_end(answer))
+    errors = [node.reading.error for node in group.nodes if node.reading.error is not None]
+    return any(_words(error.said) in said for error in errors if _words(error.said))
 
 
 def _paired(messages: list[Message]) -> list[Message]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
 from apps.trajectories.otlp.around import tell_answers, tell_requests
 from apps.trajectories.otlp.conventions import Reading, read
@@ -18,6 +18,7 @@ from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
 from apps.trajectories.otlp.told import tell
 from workers.lib.messages import Message
+from workers.lib.token_usage import Usage
 
 RUN_KINDS = ("model", "agent", "tool")
 TALKS = ("conversation_id", "session_id")
@@ -253,7 +254,7 @@ def _borders(nodes: list[Node]) -> dict[str, tuple[str, str]]:
                 and reading.kind == "agent"
                 and (alone or id(below) in callers)
             ):
-                border = ("agent", teams.get(id(above), below.span.span_id))
+                border = ("agent", teams.get(id(below), below.span.span_id))
             borders[below.span.span_id] = border
     return borders
 
@@ -269,21 +270,30 @@ def _path_from_known(node: Node, known: dict[str, Any]) -> list[Node]:
 
 
 def _teams(nodes: list[Node]) -> dict[int, str]:
-    """Chains of a framework whose agents, each of another name, work on one thing (a crew): the
-    chain's span id.
+    """Chains of a framework whose agents, each of another name, work on one thing (a crew): for
+    each of their outermost agents the chain's span id.
     """
-    agents: defaultdict[int, list[Node]] = defaultdict(list)
+    teams: defaultdict[str, dict[int, Node]] = defaultdict(dict)
     for node in nodes:
-        above = node.parent
-        if node.top is not node or above is None or above.span.scope.name != node.span.scope.name:
+        chain = _nearest_of_scope(node) if node.reading.kind == "agent" else None
+        if chain is None or chain.top is not None:
             continue
-        if above.reading.format == node.reading.format == "openinference":
-            agents[id(above)].append(node)
+        if chain.reading.format == node.reading.format == "openinference":
+            teams[chain.span.span_id].setdefault(id(node.top), node)
     return {
-        above: found[0].parent.span.span_id
-        for above, found in agents.items()
-        if len({node.reading.agent_name or node.span.name for node in found}) == len(found)
+        top: chain
+        for chain, found in teams.items()
+        for top in found
+        if len({node.reading.agent_name or node.span.name for node in found.values()}) == len(found)
     }
+
+
+def _nearest_of_scope(node: Node) -> Node | None:
+    """The nearest span above that the same instrumentation made."""
+    above = node.parent
+    while above is not None and above.span.scope.name != node.span.scope.name:
+        above = above.parent
+    return above
 
 
 def _continued(groups: list[Group]) -> list[Group]:
@@ -518,7 +528,19 @@ def _complete(reading: Reading, other: Reading) -> None:
     for name in ("tools", "model", "request_model", "provider"):
         if not getattr(reading, name):
             setattr(reading, name, getattr(other, name))
-    reading.usage = reading.usage.completed_by(other.usage)
+    reading.usage = _inner_output(reading, other).completed_by(other.usage)
+
+
+def _inner_output(reading: Reading, other: Reading) -> Usage:
+    """What the outer one of two records of an answer counted, with the output of the inner one
+    where these differ: it is nearer to the wire, where the chunks of a stream count the same tokens
+    again.
+    """
+    used, inner = reading.usage, other.usage
+    is_same = reading.response_id and reading.response_id == other.response_id
+    if not (is_same and inner.output_tokens and used.input_tokens == inner.input_tokens):
+        return used
+    return structs.replace(used, output_tokens=inner.output_tokens)
 
 
 # Stitching

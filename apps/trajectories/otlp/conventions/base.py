@@ -39,11 +39,12 @@ RAW = ("tool_arguments", "tool_result", "tags")
 
 
 class Problem(Struct):
-    """An error that a span ended with. `text` is one short line; `interruption` says what it was if
-    it was no error.
+    """An error that a span ended with. `text` is one short line, `said` is it without the error's
+    type; `interruption` says what it was if it was no error.
     """
 
     text: str
+    said: str = ""
     type: str = ""
     stacktrace: str = ""
     interruption: str = ""
@@ -256,6 +257,8 @@ PARAMETERS = (
     "langfuse.observation.model.parameters",
 )
 CHOICES = ("n", "candidate_count", "candidateCount", "num_generations")
+MAX_LINE = 300  # of an error
+SAY_NOTHING = ("Error", "Exception")  # types of which all errors are
 SANITIZED = "sanitize_inputs_outputs"  # which smolagents adds
 
 
@@ -285,15 +288,20 @@ def problem_of(span: Span, said: str = "") -> Problem:
     stack = text(thrown.get("exception.stacktrace")) or (
         said if "Traceback (most recent call last)" in said else ""
     )
-    return Problem(_one_line(name, said), name[:200], stack, interruption(name, said))
+    line = _one_line(said)
+    return Problem(_with_type(name, line), line, name[:200], stack, interruption(name, said))
 
 
-def _one_line(name: str, said: str) -> str:
-    """`Type: message`, at most 300 characters; of a traceback its last line."""
+def _one_line(said: str) -> str:
+    """The first line that says something; of a traceback the last."""
     before, mark, _ = said.partition("Traceback (most recent call last)")
     lines = [line.strip() for line in (before.strip() or said).splitlines() if line.strip()]
-    line = (lines[-1] if mark and not before.strip() else lines[0]) if lines else ""
+    return (lines[-1] if mark and not before.strip() else lines[0])[:MAX_LINE] if lines else ""
+
+
+def _with_type(name: str, line: str) -> str:
+    """`Type: message`, at most `MAX_LINE` characters."""
     short = name.rsplit(".", 1)[-1]
-    if short and not line.startswith(short):
+    if short and not line.startswith(short) and not (line and short in SAY_NOTHING):
         line = f"{short}: {line}" if line else short
-    return line[:300] or "error"
+    return line[:MAX_LINE] or "error"
