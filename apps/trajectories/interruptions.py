@@ -75,6 +75,11 @@ _SENTENCE = re.compile(
 _TIMED_OUT = re.compile(r"timed?[- ]?out|deadline", re.IGNORECASE)
 
 
+def says_timeout(text: str) -> bool:
+    """Whether an error says that somebody waited too long."""
+    return bool(_TIMED_OUT.search(text))
+
+
 def interruption(kind: str, text: str = "") -> str:
     """What an exception of this type and text was instead of an error; "" for an error.
 
@@ -91,7 +96,7 @@ def interruption(kind: str, text: str = "") -> str:
         found = CANCELLED
     if not found and _CLIENT_CLOSED.search(text):
         found = LEFT
-    return "" if found == CANCELLED and _TIMED_OUT.search(f"{kind} {text}") else found
+    return "" if found == CANCELLED and says_timeout(f"{kind} {text}") else found
 
 
 @lru_cache(maxsize=2048)

@@ -140,7 +140,7 @@ OUTPUT = (
 )
 # Parts of a side, whoever names them. Several names of one part say the same: the largest counts.
 PARTS = {
-    "cache_read_tokens": r"cacheread|(?<!un)(?<!non)cached(?!etails)|cachehit",
+    "cache_read_tokens": r"cacheread|(?<!un)(?<!non)cached(?!etails)|cachehit|^cache(input)?tokens$",
     "cache_write_tokens": r"(cachecreation|cachewrit)(?!.*ephemeral)",
     "cache_write_5m": r"ephemeral5m|cachedetails5m|cachewrite5m",
     "cache_write_1h": r"ephemeral1h|cachedetails1h|cachewrite1h",
@@ -405,6 +405,14 @@ def _cost(plan: Plan, members: dict[str, float]) -> float | None:
 def _service_tier(usage: dict) -> str:
     found = (usage.get(name) for name in SERVICE_TIER)
     return next((tier[:40] for tier in found if isinstance(tier, str) and tier), "")
+
+
+@lru_cache(1_000)
+def is_part(name: str) -> bool:
+    """Whether a plain name says a part of the input or output."""
+    return not NO_TOKENS.search(name) and any(
+        re.search(pattern, name) for pattern in PARTS.values()
+    )
 
 
 def plain_name(name: Any) -> str:

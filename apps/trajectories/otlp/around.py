@@ -3,8 +3,11 @@
 `tell_answers`: some frameworks keep the head of a response (its id, the model that answered, its
 usage) and the reasoning in a message that only the span above the call holds.
 
-`tell_requests`: some have the messages of a request in an attribute of their own, in a span above the
-call. The words and the tools are put into the readings of the calls, as if the server kept the
+`tell_loops`: some record all steps of an agent as one call, inside which the steps and the tools
+lie.
+
+`tell_requests`: some have the messages of a request in an attribute of their own, in a span above
+the call. The words and the tools are put into the readings of the calls, as if the server kept the
 history: each has what is new, so that threads and messages are made as for all other traces.
 """
 
@@ -17,7 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from apps.trajectories.dialects import OWN_ROLES, chat, instructions_beside, messages_of, one_turn
-from apps.trajectories.otlp.conventions import ANSWER, is_known
+from apps.trajectories.otlp.conventions import ANSWER, Reading, is_known
 from apps.trajectories.otlp.conventions.raw import METADATA, complete_by_answer, is_alias, is_lossy
 from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.otlp.threads import print_of
@@ -77,6 +80,61 @@ def _with_heads(value: Any, levels: int) -> Iterator[dict]:
     elif levels and isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _with_heads(item, levels - 1)
+
+
+def tell_loops(nodes: list[Node]) -> None:
+    """What a call answered in whose span tools were called between its steps: all that the steps
+    said, the calls and their replies. The nodes are in the order of time.
+    """
+    steps: defaultdict[int, list[Node]] = defaultdict(list)
+    tools: defaultdict[int, list[Node]] = defaultdict(list)
+    frames: dict[int, Node] = {}
+    for node in nodes:
+        if not node.in_model or node.in_tool or node.reading.kind not in ("model", "tool"):
+            continue
+        above = node.parent
+        while above is not None and above.reading.kind != "model":
+            above = above.parent
+        frame = _outermost_model(node)
+        frames[id(frame)] = frame
+        if node.reading.kind == "tool":
+            tools[id(frame)].append(node)
+        elif above is frame and node.reading.output:
+            steps[id(frame)].append(node)
+    for key, own in tools.items():
+        if steps[key]:
+            _tell_loop(frames[key].reading, steps[key], own)
+
+
+def _outermost_model(node: Node) -> Node:
+    found = above = node
+    while above is not None:
+        found = above if above.reading.kind == "model" else found
+        above = above.parent
+    return found
+
+
+def _tell_loop(reading: Reading, steps: list[Node], tools: list[Node]) -> None:
+    called = _by_call(steps, tools)
+    output: list[Message] = []
+    for place, step in enumerate(steps):
+        said, replies = _answer(step.reading.output, called[place])
+        output += [*said, *replies]
+    reading.output, reading.raw_output = output, False
+
+
+def _by_call(calls: list[Node], tools: list[Node]) -> dict[int, list[Node]]:
+    """The tools that began after each call: they are what it called."""
+    starts = [call.span.start_ns for call in calls]
+    called: defaultdict[int, list[Node]] = defaultdict(list)
+    for tool in tools:
+        called[last_before(starts, tool.span.start_ns)].append(tool)
+    return called
+
+
+def last_before(starts: list[int], at: int) -> int:
+    """The place of the last one that began by then, else of the first."""
+    return max(bisect_right(starts, at) - 1, 0)
 
 
 def tell_requests(nodes: list[Node]) -> None:
@@ -150,10 +208,7 @@ def _tell(calls: list[Node], tools: list[Node], request: list[Message]) -> None:
     if request[0]["role"] not in PROMPT_ROLES:
         above = first.agent.reading.input
         request = [message for message in above[:1] if message["role"] in PROMPT_ROLES] + request
-    starts = [call.span.start_ns for call in calls]
-    called: defaultdict[int, list[Node]] = defaultdict(list)
-    for tool in tools:
-        called[max(bisect_right(starts, tool.span.start_ns) - 1, 0)].append(tool)
+    called = _by_call(calls, tools)
     given = request
     for place, call in enumerate(calls):
         reading = call.reading
@@ -165,8 +220,8 @@ def _tell(calls: list[Node], tools: list[Node], request: list[Message]) -> None:
 
 def _answer(said: list[Message], tools: list[Node]) -> tuple[list[Message], list[Message]]:
     """What a call answered, with its calls, and the replies to these."""
-    made: list[dict] = []
     replies: list[Message] = []
+    made: list[dict] = []
     for tool in tools:
         made.append(call_of(tool.reading, tool.span.span_id))
         if tool.reading.has_answered:

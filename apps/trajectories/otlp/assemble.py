@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, json
 
 from apps.trajectories import costs
+from apps.trajectories.interruptions import says_timeout
 from apps.trajectories.otlp.conventions import Reading, flywheel, is_known, tools_of
 from apps.trajectories.otlp.conventions.base import MAX_LINE
 from apps.trajectories.otlp.conversation import Conversation, words_at_end
@@ -180,8 +181,15 @@ def _usage(group: Group) -> dict[str, Any]:
 
 
 def _is_free(reading: Reading) -> bool:
-    """Whether a call failed before anything was counted: providers charge nothing for it."""
-    return reading.error is not None and not reading.usage.counts
+    """Whether the provider refused a call: then it charges nothing. Where somebody stopped waiting,
+    or a part of the answer came, it may have charged, and nobody knows how much.
+    """
+    error = reading.error
+    return (
+        error is not None
+        and not (reading.usage.counts or reading.output or error.interruption)
+        and not says_timeout(f"{error.type} {error.text}")
+    )
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -5,14 +5,15 @@ their places. Pure.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from msgspec import Struct
 
-from apps.trajectories.otlp.conventions import Reading, values_of
+from apps.trajectories.otlp.conventions import given_to, read_as_tool, values_of
 from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.otlp.runs import Group, Node
 from apps.trajectories.otlp.threads import Call, Thread, print_of
-from apps.trajectories.values import text
+from apps.trajectories.values import label, text
 from workers.lib.messages import (
     PROMPT_ROLES,
     RESULT_ROLES,
@@ -44,7 +45,8 @@ class Conversation:
         if not self.captured:
             self.messages = [{"role": "user", "content": None}]
         self.messages = _with_ids(_paired(self.messages))
-        self._add_replies([node for node in group.nodes if node.reading.kind == "tool"], answers)
+        self._add_unnamed(group, answers)
+        self._add_replies(group, answers)
         self._add_final(group, calls)
 
     def _add_outer(self, group: Group) -> bool:
@@ -103,13 +105,34 @@ class Conversation:
         name = {"name": reading.agent_name[:80]} if reading.agent_name else {}
         self.messages.append({"role": "assistant", "content": answer} | name)
 
-    def _add_replies(self, tools: list[Node], answers: dict[int, str]) -> None:
+    def _add_unnamed(self, group: Group, answers: dict[int, str]) -> None:
+        """Tool spans where no message names a call: all, if content is not captured or the agent
+        calls tools itself; those of this turn, if only the turns before it have their calls.
+        """
+        tools = [node for node in group.nodes if node.reading.kind == "tool"]
+        if not _has_calls(self.messages):
+            found = tools
+        elif not _has_calls(self.messages[_turn_start(self.messages) :]):
+            known = {called for message in self.messages for called in _ids_of_calls(message)}
+            for call in group.calls:
+                said = (*call.reading.input, *call.reading.output)
+                known |= {called for message in said for called in _ids_of_calls(message)}
+            found = [
+                node
+                for node in tools
+                if not node.in_tool and node.reading.tool_call_id not in ("", *known)
+            ]
+        else:
+            return
+        self._add_calls(
+            found, answers, {call.span.span_id: call.span.end_ns for call in group.calls}
+        )
+
+    def _add_replies(self, group: Group, answers: dict[int, str]) -> None:
         """Puts what tools answered after the calls that nothing answered, and notes where every
         span speaks.
         """
-        spare = _Tools(tools)
-        if tools and not any(message.get("tool_calls") for message in self.messages):
-            self._add_calls(tools, answers)
+        spare = _Tools(group.nodes)
         spans: dict[int, Node] = {}  # by the place of the reply that they gave
         missing: dict[
             int, list[tuple[dict, Node | None]]
@@ -117,6 +140,7 @@ class Conversation:
         for exchange in exchanges(self.messages, _calls):
             node = spare.take(exchange.call.raw)
             if exchange.result_index is None:
+                node = node or spare.take_function(exchange.call.raw)
                 missing.setdefault(exchange.index, []).append((exchange.call.raw, node))
             elif node is not None:
                 spans[exchange.result_index] = node
@@ -140,18 +164,21 @@ class Conversation:
                 self.index[node.span.span_id] = len(built)
                 built.append(reply(call, node.reading))
 
-    def _add_calls(self, tools: list[Node], answers: dict[int, str]) -> None:
-        """Tool spans where no message names a call (content is not captured, or the agent calls
-        tools itself).
+    def _add_calls(self, tools: list[Node], answers: dict[int, str], ends: dict[str, int]) -> None:
+        """Calls before the answer that ends the messages; after it those that began once it was
+        given, as far as the model call that gave it is known by its place.
         """
-        found = [message for node in tools for message in _call_and_reply(node)]
         last = len(self.messages) - 1
-        if self.messages and self.messages[last]["role"] == "assistant":
-            self.messages[last:last] = found
-            if last in answers:
-                answers[last + len(found)] = answers.pop(last)
-        else:
-            self.messages += found
+        if not self.messages or self.messages[last]["role"] != "assistant":
+            last += 1
+        end = ends.get(answers.get(last, ""))
+        after = [node for node in tools if end is not None and node.span.start_ns >= end]
+        before = [node for node in tools if node not in after]
+        found = [message for node in before for message in _call_and_reply(node)]
+        if found and last in answers:
+            answers[last + len(found)] = answers.pop(last)
+        self.messages[last:last] = found
+        self.messages += [message for node in after for message in _call_and_reply(node)]
 
 
 class _Called(Struct):
@@ -174,13 +201,21 @@ def _calls(message: Message) -> list[_Called]:
 
 class _Tools:
     """Tool spans, each to be taken once: by the call's id, else of its name and with its arguments,
-    else the first of its name."""
+    else the first of its name. `functions`: spans of no known kind, which may be tools that their
+    instrumentation does not call so.
+    """
 
     def __init__(self, nodes: list[Node]) -> None:
         self.by_id: dict[str, deque[Node]] = {}
         self.by_name: dict[str, list[Node]] = {}
+        self.functions: dict[str, list[Node]] = {}
         for node in nodes:
-            if node.reading.tool_call_id:
+            if node.reading.kind == "other":
+                for name in {node.span.name, label(node.span.attributes.get("name"))}:
+                    self.functions.setdefault(name, []).append(node)
+            elif node.reading.kind != "tool":
+                continue
+            elif node.reading.tool_call_id:
                 self.by_id.setdefault(node.reading.tool_call_id, deque()).append(node)
             else:
                 self.by_name.setdefault(node.reading.tool_name, []).append(node)
@@ -192,16 +227,35 @@ class _Tools:
         if not same:
             return None
         if len(same) > 1:
-            wanted = arguments_of(call["function"].get("arguments"))
             for place, node in enumerate(same[:MAX_ALIKE]):
-                given = arguments_of(node.reading.tool_arguments)
-                if (
-                    wanted is not None
-                    and given is not None
-                    and normalise(given) == normalise(wanted)
-                ):
+                if _are_given(call, node.reading.tool_arguments):
                     return same.pop(place)
         return same.pop(0)
+
+    def take_function(self, call: dict) -> Node | None:
+        """The span of a function of the call's name that was given the call's arguments."""
+        name = call["function"]["name"]
+        same = self.functions.get(name, [])
+        for place, node in enumerate(same[:MAX_ALIKE]):
+            if _are_given(call, given_to(node.span)):
+                read_as_tool(node.span, node.reading, name)
+                return same.pop(place)
+        return None
+
+
+def _are_given(call: dict, arguments: object) -> bool:
+    wanted, given = arguments_of(call["function"].get("arguments")), arguments_of(arguments)
+    return wanted is not None and given is not None and normalise(given) == normalise(wanted)
+
+
+def _turn_start(messages: list[Message]) -> int:
+    """The place after the last request of a user."""
+    users = (at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "user")
+    return next(users, -1) + 1
+
+
+def _ids_of_calls(message: Message) -> Iterator[str]:
+    yield from (call.get("id") or "" for call in message.get("tool_calls") or ())
 
 
 def words_at_end(messages: list[Message]) -> str:
@@ -214,18 +268,12 @@ def _says(messages: list[Message], answer: str) -> bool:
     """Whether what the agent said since the last request has the answer in it, or the answer has
     what it said last.
     """
-    since = next(
-        (at for at in range(len(messages) - 1, -1, -1) if messages[at]["role"] == "user"), -1
-    )
-    said = [
-        _words(text_of(message))
-        for message in messages[since + 1 :]
-        if message["role"] == "assistant"
-    ]
+    turn = messages[_turn_start(messages) :]
+    said = [_words(text_of(message)) for message in turn if message["role"] == "assistant"]
     calls = [
         _words(text(call["function"].get("arguments")))
-        for m in messages[since + 1 :]
-        for call in m.get("tool_calls") or ()
+        for message in turn
+        for call in message.get("tool_calls") or ()
     ]
     wanted = _words(answer)
     return (

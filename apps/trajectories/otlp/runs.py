@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct, json, structs
 
-from apps.trajectories.otlp.around import tell_answers, tell_requests
+from apps.trajectories.otlp.around import tell_answers, tell_loops, tell_requests
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.conventions.raw import is_lossy
 from apps.trajectories.otlp.spans import LogRecord, Span
@@ -111,6 +111,8 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         _name_graphs(nodes)
         _relate(nodes)
         tell_answers(nodes)
+        tell_loops(nodes)
+        _fail_silent_calls(nodes)
         tell_requests(nodes)
         tell(nodes, by_trace[trace_id])
     return traces
@@ -194,6 +196,19 @@ def _inherit(node: Node) -> None:
         node.in_tool = above.in_tool or above.reading.kind == "tool"
     if node.reading.kind == "agent":
         node.top, node.agent = node.top or node, node
+
+
+def _fail_silent_calls(nodes: list[Node]) -> None:
+    """An agent's last call, which neither answered nor counted anything, is what failed where the
+    agent did: some keep the error on the agent's span alone.
+    """
+    last = {
+        id(node.agent): node for node in nodes if node.reading.kind == "model" and not node.in_model
+    }
+    for node in last.values():
+        reading, error = node.reading, node.agent.reading.error if node.agent else None
+        if not (reading.output or reading.usage.counts or reading.error or error is None):
+            reading.error = error
 
 
 # Runs side by side in one trace

@@ -8,13 +8,14 @@ the history: each has what is new, so that threads and messages are made as for 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from apps.trajectories.otlp.around import last_before
 from apps.trajectories.otlp.conventions import Reading, complete
 from apps.trajectories.otlp.conventions.base import problem_of
 from apps.trajectories.otlp.conventions.coding_agents import (
@@ -138,7 +139,7 @@ class _Calls:
 
 def _last_before(nodes: list[Node], starts: list[int], at: int) -> Node | None:
     """The last one that began by then, else the first."""
-    return nodes[max(bisect_right(starts, at) - 1, 0)] if nodes else None
+    return nodes[last_before(starts, at)] if nodes else None
 
 
 def _tell_calls(calls: list[Node], events: list[Told]) -> None:

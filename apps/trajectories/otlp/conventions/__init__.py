@@ -29,8 +29,8 @@ from apps.trajectories.otlp.conventions import (
     vercel,
 )
 from apps.trajectories.otlp.conventions.base import (
-    Attributes,
     NO_USAGE,
+    Attributes,
     Convention,
     Problem,
     Reading,
@@ -55,7 +55,7 @@ from apps.trajectories.otlp.conventions.vercel import VERCEL
 from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.values import is_cut, label, number, structured, text
-from workers.lib.token_usage import Usage, parse, plain_name, total
+from workers.lib.token_usage import Usage, is_part, parse, plain_name, total
 
 __all__ = [
     "KNOWN",
@@ -63,9 +63,11 @@ __all__ = [
     "Reading",
     "are_steps",
     "complete",
+    "given_to",
     "is_known",
     "names_a_step",
     "read",
+    "read_as_tool",
     "tools_of",
     "values_of",
 ]
@@ -234,11 +236,14 @@ class UsageName(Struct, frozen=True):
 
 @lru_cache(MANY_NAMES)
 def _usage_name(key: str) -> UsageName | None:
-    """Of an attribute that counts tokens: by how exact its convention is, and its bare name."""
+    """Of an attribute that counts tokens: by how exact its convention is, and its bare name. Parts,
+    such as cached tokens, are read under the names of any framework.
+    """
     prefix = next((prefix for prefix in USAGE if key.startswith(prefix)), None)
-    if prefix is None:
-        return None
-    return UsageName(USAGE.index(prefix), plain_name(key.removeprefix(prefix)))
+    if prefix is not None:
+        return UsageName(USAGE.index(prefix), plain_name(key.removeprefix(prefix)))
+    name = plain_name(key.rpartition(".usage.")[2]) if ".usage." in key else ""
+    return UsageName(len(USAGE), name) if is_part(name) else None
 
 
 def _cost_beside(attributes: Attributes) -> float | None:
@@ -294,6 +299,12 @@ def _tags(value: object) -> list[str]:
     return [
         tag[:80] for item in (found if isinstance(found, list) else [found]) if (tag := label(item))
     ]
+
+
+def read_as_tool(span: Span, reading: Reading, name: str) -> None:
+    """Makes a tool of what has been read of a span of no known kind."""
+    reading.kind, reading.tool_name = "tool", name
+    _read_tool(Spoken(span, [], reading, {}))
 
 
 def _read_tool(spoken: Spoken) -> None:
@@ -384,12 +395,12 @@ def _read_values(spoken: Spoken) -> None:
     """Raw input and output, where no messages say what went in or came out."""
     reading = spoken.reading
     given, answer = (
-        spoken.messages(_given(spoken.span), "user"),
+        spoken.messages(given_to(spoken.span), "user"),
         spoken.messages(_answered(spoken.span), "assistant"),
     )
     if not reading.input:
         reading.input = given
-        reading.raw_input = not holds_messages(_given(spoken.span))
+        reading.raw_input = not holds_messages(given_to(spoken.span))
     if not reading.output:
         reading.output = answer
         reading.raw_output = not holds_messages(_answered(spoken.span))
@@ -397,11 +408,12 @@ def _read_values(spoken: Spoken) -> None:
 
 def values_of(span: Span) -> tuple[list[Message], list[Message]]:
     """A span's raw input and output as messages: for a run that says nothing better."""
-    given, answer = messages_of(_given(span), "user"), messages_of(_answered(span), "assistant")
+    given, answer = messages_of(given_to(span), "user"), messages_of(_answered(span), "assistant")
     return one_turn(given), one_turn(answer)
 
 
-def _given(span: Span) -> Any:
+def given_to(span: Span) -> Any:
+    """A span's raw input."""
     return called_with(first(span.attributes, GIVEN))
 
 
