@@ -631,13 +631,14 @@ def tool_call(raw: Any) -> dict | None:
 
 
 def _arguments(body: dict) -> str | dict:
-    for name in ("arguments", "args", "input", "parameters", "tool_kwargs"):
+    for name in ("arguments", "args", "input", "parameters", "tool_kwargs", "server_tool_call"):
         found = body.get(name)
         if found is not None:
             return found if isinstance(found, (str, dict)) else dumps(found)
     return "{}"
 
 
+ANSWERED = ("result", "response", "output", "content", "server_tool_call_response")
 CALL_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "id")
 
 
@@ -646,10 +647,7 @@ def tool_reply(part: dict) -> Message:
         if isinstance(part.get(name), dict):
             part = part[name]
     found = next((part[k] for k in CALL_IDS if part.get(k)), None)
-    said = next(
-        (part[k] for k in ("result", "response", "output", "content") if part.get(k) is not None),
-        None,
-    )
+    said = next((part[name] for name in ANSWERED if part.get(name) is not None), None)
     reply = _reply(found, said, part.get("name") or part.get("toolName"))
     return reply | {"is_error": True} if part.get("is_error") is True else reply
 

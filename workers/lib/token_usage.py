@@ -140,17 +140,19 @@ OUTPUT = (
 )
 # Parts of a side, whoever names them. Several names of one part say the same: the largest counts.
 PARTS = {
-    "cache_read_tokens": r"cacheread|(?<!un)(?<!non)cached(?!etails)|cachehit|^cache(input)?tokens$",
+    "cache_read_tokens": (
+        r"cacheread|(?<!un)(?<!non)cached(?!etails)|cachehit|^cache(input)?tokens$"
+    ),
     "cache_write_tokens": r"(cachecreation|cachewrit)(?!.*ephemeral)",
     "cache_write_5m": r"ephemeral5m|cachedetails5m|cachewrite5m",
     "cache_write_1h": r"ephemeral1h|cachedetails1h|cachewrite1h",
     "reasoning_tokens": r"reasoning|thoughts|thinking",
     "cache_audio_read": r"cache.*audio|audio.*cache",
     "cache_image_read": r"cache.*image|image.*cache",
-    "input_audio": r"^(?!.*cache)(input|prompt).*audio",
-    "input_image": r"^(?!.*cache)(input|prompt).*image",
-    "output_audio": r"^(output|completion|candidates|response).*audio",
-    "output_image": r"^(output|completion|candidates|response).*image",
+    "input_audio": r"^(?!.*cache)(input|prompt).*audio|^audioinput",
+    "input_image": r"^(?!.*cache)(input|prompt).*image|^imageinput",
+    "output_audio": r"^(output|completion|candidates|response).*audio|^audiooutput",
+    "output_image": r"^(output|completion|candidates|response).*image|^imageoutput",
     "web_searches": r"websearch(requests|es)|numsearchqueries",
 }
 COLUMNS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")

@@ -13,6 +13,7 @@ from msgspec import Struct, json, structs
 
 from apps.trajectories.otlp.around import tell_answers, tell_loops, tell_requests
 from apps.trajectories.otlp.conventions import Reading, read
+from apps.trajectories.otlp.conventions.genai import EVALUATION, evaluation_of
 from apps.trajectories.otlp.conventions.raw import is_lossy
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
@@ -105,6 +106,8 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     for span in _each_once(spans):
         of_span = by_span.get((span.trace_id, span.span_id), [])
         traces[span.trace_id].append(Node(span, read(span, of_span, seen)))
+    for trace_id, nodes in traces.items():
+        _add_evaluations(nodes, by_span.get((trace_id, ""), ()))
     _find_previous([node for nodes in traces.values() for node in nodes])
     for trace_id, nodes in traces.items():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
@@ -116,6 +119,16 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         tell_requests(nodes)
         tell(nodes, by_trace[trace_id])
     return traces
+
+
+def _add_evaluations(nodes: list[Node], logs: Iterable[LogRecord]) -> None:
+    """Evaluations that name no span, but the answer that they are about."""
+    for log in logs:
+        answer = log.attributes.get("gen_ai.response.id")
+        if answer and log.event_name == EVALUATION:
+            about = (node.reading for node in nodes if node.reading.response_id == answer)
+            for reading in islice(about, 1):
+                reading.evaluations.append(evaluation_of(log.attributes))
 
 
 def _each_once(spans: Iterable[Span]) -> list[Span]:
@@ -363,6 +376,7 @@ def _calls(nodes: list[Node]) -> list[Call]:
             if above is not None:
                 _complete(same.get(above.span.span_id, above).reading, node.reading)
     calls = [node for node in outer if node.span.span_id not in same]
+    calls = [node for node in calls if not node.reading.is_fetched] or calls
     for node in outer:
         if node.span.span_id in same:
             _complete(same[node.span.span_id].reading, node.reading)
@@ -491,7 +505,8 @@ def _is_same_call(earlier: Node, later: Node) -> bool:
     or a test server may give each the same response id.
     """
     one, other = earlier.reading, later.reading
-    if _is_end_of(earlier, later):
+    is_fetched = other.is_fetched and bool(other.response_id)
+    if _is_end_of(earlier, later) or (is_fetched and one.response_id == other.response_id):
         return True
     if (
         earlier.span.scope.name == later.span.scope.name

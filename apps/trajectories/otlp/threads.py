@@ -200,6 +200,10 @@ def _continued(
     for thread in reversed(threads[-RECENT:]):
         if thread.last.output and (known := call.anchor(thread.last.output[-1])):
             return thread, known
+    if call.reading.is_compacted:
+        for thread in reversed(threads[-RECENT:]):
+            if thread.last.reading.agent_name == call.reading.agent_name:
+                return thread, 0
     return None, 0
 
 

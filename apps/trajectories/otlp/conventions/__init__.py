@@ -53,7 +53,7 @@ from apps.trajectories.otlp.conventions.raw import (
 from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
 from apps.trajectories.otlp.conventions.vercel import VERCEL
 from apps.trajectories.otlp.server_state import state_of
-from apps.trajectories.otlp.spans import LogRecord, Span
+from apps.trajectories.otlp.spans import Event, LogRecord, Span
 from apps.trajectories.values import is_cut, label, number, structured, text
 from workers.lib.token_usage import Usage, is_part, parse, plain_name, total
 
@@ -145,6 +145,7 @@ def read(
 
     `seen` carries what was read of messages from one span of a trace to the next.
     """
+    span = _with_exceptions(span, logs)
     attributes = span.attributes
     kind, name = _kind(attributes)
     kind = frameworks.kind_of(span.scope.name, span.name) or kind
@@ -174,6 +175,16 @@ def read(
     if mend := frameworks.MENDS.get(span.scope.name):
         mend(spoken)
     return reading
+
+
+def _with_exceptions(span: Span, logs: list[LogRecord]) -> Span:
+    """The span with the exceptions that log records say, as newer versions of OpenTelemetry do."""
+    thrown = [
+        Event("exception", log.time_ns, log.attributes)
+        for log in logs
+        if log.event_name.rsplit(".", 1)[-1] == "exception"
+    ]
+    return replace(span, events=[*span.events, *thrown]) if thrown else span
 
 
 def complete(reading: Reading, attributes: Attributes) -> None:
@@ -388,7 +399,10 @@ def _drop_leftovers(reading: Reading) -> None:
 def _has_thrown(span: Span, reading: Reading) -> bool:
     """Whether an exception came instead of an answer, whatever the span's status says."""
     said = reading.output if reading.kind == "model" else reading.tool_result
-    return said in (None, "", "{}", []) and any(event.name == "exception" for event in span.events)
+    if said not in (None, "", "{}", []):
+        return False
+    is_error = reading.kind == "model" and genai.says_error(span.attributes)
+    return is_error or any(event.name == "exception" for event in span.events)
 
 
 def _read_values(spoken: Spoken) -> None:

@@ -94,6 +94,8 @@ class Reading(Struct):
     eval_sample: str = ""
     evaluations: list[dict] = field(default_factory=list)
     in_graph: bool = False  # a step of a LangGraph
+    is_compacted: bool = False  # its request sums up what was said before
+    is_fetched: bool = False  # an answer that was asked for before, in a call of its own
 
     @property
     def has_messages(self) -> bool:

@@ -4,16 +4,21 @@ records.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from apps.trajectories.dialects import ROLES, Message, chat, messages_of, one_turn
+from apps.trajectories.interruptions import CANCELLED
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
     Convention,
+    Reading,
     Spoken,
     first,
     first_choice,
+    problem_of,
 )
+from apps.trajectories.otlp.spans import Span
 from apps.trajectories.values import label, nest, structured
 
 OPERATIONS = {
@@ -25,9 +30,14 @@ OPERATIONS = {
     "invoke_workflow": "agent",
     "execute_tool": "tool",
     "retrieval": "retriever",
+    "search_memory": "retriever",
+    "fetch_response": "model",
+    "plan": "other",
     "create_agent": "other",
     "embeddings": "other",
 }
+OPERATION, WORKFLOW, FETCH = "gen_ai.operation.name", "invoke_workflow", "fetch_response"
+MEMORY = re.compile("(create|update|upsert|delete)_memory(_store)?")
 INSTRUCTIONS = ("gen_ai.system_instructions", "langfuse.observation.metadata.instructions")
 INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
 OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
@@ -39,6 +49,9 @@ DETAILS = (
     "gen_ai.content.prompt",
     "gen_ai.content.completion",
 )
+STATUS, REASONS = "gen_ai.response.status", "gen_ai.response.finish_reasons"
+ENDED = {"failed": "failed", "cancelled": "was cancelled"}
+COMPACTED = "gen_ai.conversation.compacted"
 EVALUATION, EVALUATION_PREFIX = "gen_ai.evaluation.result", "gen_ai.evaluation."
 
 
@@ -95,14 +108,38 @@ def _rest(spoken: Spoken) -> None:
         GENAI.fill(spoken.reading, details)
     said = [event.attributes for event in spoken.span.events if event.name == EVALUATION]
     said += [log.attributes for log in spoken.logs if log.event_name == EVALUATION]
-    spoken.reading.evaluations = [
-        {
-            key[len(EVALUATION_PREFIX) :]: value
-            for key, value in found.items()
-            if key.startswith(EVALUATION_PREFIX)
-        }
-        for found in said
-    ]
+    spoken.reading.evaluations = list(map(evaluation_of, said))
+    if spoken.reading.has_messages:
+        _read_operation(spoken.span, spoken.reading)
+
+
+def evaluation_of(attributes: Attributes) -> dict[str, Any]:
+    """What an event says of an evaluation's result."""
+    return {
+        key[len(EVALUATION_PREFIX) :]: value
+        for key, value in attributes.items()
+        if key.startswith(EVALUATION_PREFIX)
+    }
+
+
+def _read_operation(span: Span, reading: Reading) -> None:
+    """What kind of call or agent it is, and how the provider says that it ended."""
+    attributes = span.attributes
+    operation, status = attributes.get(OPERATION), attributes.get(STATUS)
+    reading.is_compacted = attributes.get(COMPACTED) is True
+    if operation == WORKFLOW and reading.agent_name:  # before 0.1.0: `gen_ai.workflow.name`
+        reading.workload = reading.workload or reading.agent_name
+        reading.agent_name = ""
+    reading.is_fetched = operation == FETCH
+    if reading.kind == "model" and reading.error is None and status in ("failed", "cancelled"):
+        reading.error = problem_of(span, f"The provider says that the response {ENDED[status]}.")
+        reading.error.interruption = CANCELLED if status == "cancelled" else ""
+
+
+def says_error(attributes: Attributes) -> bool:
+    """Whether all that a model was to generate ended with an error."""
+    reasons = structured(attributes.get(REASONS))
+    return isinstance(reasons, list) and bool(reasons) and set(map(label, reasons)) == {"error"}
 
 
 def add_events(spoken: Spoken) -> None:
@@ -205,7 +242,8 @@ def _instructions(spoken: Spoken, found: Any) -> list[Message]:
 
 
 def kind_of(operation: Any) -> str:
-    return OPERATIONS.get(label(operation), "")
+    name = label(operation)
+    return "other" if MEMORY.fullmatch(name) else OPERATIONS.get(name, "")
 
 
 GENAI = Convention(
@@ -220,6 +258,7 @@ GENAI = Convention(
         "workload": ("gen_ai.workflow.name",),
         "model": ("gen_ai.response.model",),
         "response_id": ("gen_ai.response.id",),
+        "previous_id": ("gen_ai.request.previous_response.id",),
         "request_model": ("gen_ai.request.model",),
         "provider": ("gen_ai.provider.name", "gen_ai.system"),
         "service_tier": (
@@ -245,9 +284,9 @@ GENAI = Convention(
         *INPUT,
         *OUTPUT,
         *TOOLS,
-        "gen_ai.operation.name",
+        OPERATION,
         "gen_ai.tool.description",
-        "gen_ai.response.finish_reasons",
+        REASONS,
         "error.type",
     ),
     prefixes=(TOOLS_PREFIX,),
