@@ -154,3 +154,85 @@ def test_words_and_calls_in_one_object_are_an_answer():
     assert called["tool_calls"][0]["id"] == replied["tool_call_id"] == "call_parcel_4"
     assert called["tool_calls"][0]["function"]["name"] == "locate"
     assert not called["content"]
+
+
+def test_the_steps_inside_a_model_call_are_its_answer_with_calls_and_replies():
+    talk = {"text": "I look.", "toolCalls": CALLED["toolCalls"]}
+    (one,) = assemble(one_call_with_steps(talk, {"text": "Lost.", "toolCalls": []}), [])
+    asked, called, answered, said = one.row["messages"]
+    assert (asked["content"], called["content"], said["content"]) == (
+        "Where is parcel 4?",
+        "I look.",
+        "Lost.",
+    )
+    assert called["tool_calls"][0]["function"]["arguments"] == {"parcel": 4}
+    assert answered["content"] == "no such parcel"
+    assert len(one.row["metadata"]["steps"]) == 5
+
+
+def lang_chain(said: dict, **head: Any) -> str:
+    """An answer as LangChain serialises it, with the head of the response beside it."""
+    kwargs = {"type": "ai", "response_metadata": head, **said}
+    path = ["langchain", "schema", "messages", "AIMessage"]
+    message = {"lc": 1, "type": "constructor", "id": path, "kwargs": kwargs}
+    return json.dumps({"outputs": [{"update": {"messages": [message]}}]})
+
+
+def alias(words: str, outer: str, **more: Any) -> dict:
+    """The row of a call that knows only the name that was asked for, inside a span that knows."""
+    named = {"gen_ai__request__model": "m", "gen_ai__response__model": "m"}
+    spans = [
+        span(1, 0, 0, "invoke_agent"),
+        span(2, 1, 1, "framework_step", traceloop__entity__output=outer),
+        chat(3, 2, words, gen_ai__usage__input_tokens=9, **named, **more),
+    ]
+    return assemble(spans, [])[0].row
+
+
+def test_the_answer_in_a_span_above_says_which_model_answered_and_what_it_thought():
+    content = [{"type": "reasoning", "reasoning": "Ships."}, {"type": "text", "text": "At sea."}]
+    used = {"output_token_details": {"reasoning": 7}, "input_tokens": 9, "output_tokens": 8}
+    said = {"content": content, "usage_metadata": used}
+    outer = lang_chain(said, id="resp_one", model_name="m-2026-07-18", object="response")
+    row = alias("At sea.", outer)
+    assert row["model"] == "m-2026-07-18" and row["usage"]["reasoning_tokens"] == 7
+    assert row["messages"][-1]["content"] == [
+        {"type": "reasoning", "text": "Ships."},
+        {"type": "text", "text": "At sea."},
+    ]
+    assert alias("On land.", outer)["model"] == "m"  # another answer
+    assert alias("At sea.", outer, gen_ai__response__id="resp_two")["model"] == "m"
+
+
+def test_a_call_that_said_nothing_failed_with_its_agent_and_costs_nothing():
+    def run_of(status: int) -> dict:
+        asked = json.dumps([{"role": "user", "content": "Where?"}])
+        spans = [
+            span(1, 0, 0, "invoke_agent"),
+            chat(2, 1, "I look.", gen_ai__usage__input_tokens=9),
+            span(3, 1, 3, "chat", gen_ai__input__messages=asked),
+        ]
+        spans[0].status_code, spans[0].status_message = status, "overloaded"
+        spans[1].parent_id = spans[0].span_id
+        return assemble(spans, [])[0].row
+
+    failed = run_of(2)
+    assert "uncounted_calls" not in failed["metadata"] and len(failed["usage"]["calls"]) == 1
+    assert failed["metadata"]["steps"][2]["error"] == "overloaded"
+    assert run_of(0)["metadata"]["uncounted_calls"] == 1
+
+
+def test_only_a_call_that_the_provider_refused_costs_nothing():
+    words = [{"role": "assistant", "parts": [{"type": "text", "content": "At s"}]}]
+    for kind, answer, unknown in (
+        ("acme.RateLimitError", None, 0),
+        ("acme.APITimeoutError", None, 1),
+        ("asyncio.CancelledError", None, 1),
+        ("acme.APIError", words, 1),
+    ):
+        failed = span(3, 0, 3, "chat", error__type=kind)
+        failed.status_code = 2
+        if answer:
+            failed.attributes["gen_ai.output.messages"] = json.dumps(answer)
+        (one,) = assemble([failed], [])
+        assert one.row["metadata"].get("uncounted_calls", 0) == unknown, kind

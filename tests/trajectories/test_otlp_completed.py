@@ -336,3 +336,166 @@ def test_bare_input_and_output_are_messages_of_a_model_call() -> None:
     found = read(Span("t" * 32, "s" * 16, attributes=attributes), [])
     assert (found.input, found.output) == ([user("Hi")], [bot("Hello")])
     assert not read(Span("t" * 32, "s" * 16, attributes=attributes | {"output": "null"}), []).output
+
+
+def test_calls_named_by_their_items_get_the_ids_of_the_calls() -> None:
+    called = {"id": "fc_1", "call_id": "call_1", "function": {"name": "look", "arguments": "{}"}}
+    first = "llm.output_messages.0.message."
+    spans = []
+    for number, kind in enumerate(("output", "input"), 1):
+        attributes = {
+            "openinference.span.kind": "LLM",
+            f"{kind}.value": json.dumps([{"role": "assistant", "tool_calls": [called]}]),
+            f"{first}role": "assistant",
+        }
+        if kind == "output":
+            attributes |= {
+                f"{first}tool_calls.0.tool_call.id": "fc_1",
+                f"{first}tool_calls.0.tool_call.function.name": "look",
+            }
+        else:
+            given = "llm.input_messages."
+            attributes |= {
+                f"{given}0.message.role": "assistant",
+                f"{given}0.message.tool_calls.0.tool_call.id": "fc_1",
+                f"{given}0.message.tool_calls.0.tool_call.function.name": "look",
+                f"{given}1.message.role": "tool",
+                f"{given}1.message.tool_call_id": "fc_1",
+                f"{given}1.message.content": "ok",
+                f"{first}content": "Done.",
+            }
+        spans.append(span(number, number, 9, attributes=attributes))
+    (run,) = assemble([agent(9, 0, 9), *spans], [])
+    call, reply, _ = run.row["messages"]
+    assert call["tool_calls"][0]["id"] == reply["tool_call_id"] == "call_1"
+
+
+def test_of_definitions_of_one_tool_the_one_with_parameters_is_kept() -> None:
+    bare_tool = json.dumps([{"name": "look", "parameters": None}])
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "gen_ai.tool.definitions": bare_tool,
+        "llm.tools.0.tool.json_schema": json.dumps(TOOL),
+    }
+    (run,) = assemble([span(1, 0, attributes=attributes)], [])
+    (kept,) = run.row["tools"]
+    assert kept["function"]["parameters"] == TOOL["parameters"]
+
+
+def test_a_call_that_the_request_already_answers_is_no_part_of_the_answer() -> None:
+    talk = [user("Hi"), wants("call_one"), replied("call_one", "ok")]
+    (run,) = assemble([model(1, 0, talk, [wants("call_one") | {"content": "Done."}])], [])
+    assert texts(run.row) == ["Hi", None, "ok", "Done."]
+    assert "tool_calls" not in run.row["messages"][-1]
+    again = [model(1, 0, talk, [wants("call_one")])]  # a model that repeats itself
+    assert "tool_calls" in assemble(again, [])[0].row["messages"][-1]
+
+
+def test_the_inner_one_of_two_records_knows_what_was_written() -> None:
+    answered = {"gen_ai.response.id": "r1", "gen_ai.usage.output_tokens": 31}
+    whole = model(1, 0, [user("Hi")], [bot("Ho")], extra=answered, scope=Scope("wrapper"))
+    inner = {"gen_ai.response.id": "r1", "gen_ai.usage.output_tokens": 30}
+    (run,) = assemble([whole, bare(2, 0.1, 2, seconds=0.8, extra=inner)], [])
+    assert run.row["usage"]["output_tokens"] == 30
+    other = inner | {"gen_ai.usage.input_tokens": 7}  # it counts something else
+    (run,) = assemble([whole, bare(2, 0.1, 2, seconds=0.8, extra=other)], [])
+    assert run.row["usage"]["output_tokens"] == 31
+
+
+def test_a_tool_that_no_message_names_is_a_call_of_its_turn() -> None:
+    before = [user("Hi"), wants("call_one"), replied("call_one", "ok"), bot("Done."), user("More")]
+    outer = agent(1, 0, 9)
+    asked = model(2, 3, before, [bot("Enough.")], parent=1)
+    for at, expected in (
+        (1, ["More", None, "new", "Enough."]),
+        (5, ["More", "Enough.", None, "new"]),
+    ):
+        called = tool(3, at, "call_two", parent=1, result="new")
+        (run,) = assemble([outer, asked, called], [])
+        assert texts(run.row)[4:] == expected
+    known = tool(3, 1, "call_one", parent=1, result="ok")
+    nameless = tool(4, 1, "", parent=1, result="?")
+    inside = tool(5, 1, "call_four", parent=3, result="?")
+    (run,) = assemble([outer, asked, known, nameless, inside], [])
+    assert texts(run.row)[4:] == ["More", "Enough."]
+
+
+def test_a_functions_span_answers_the_call_that_nothing_answers() -> None:
+    asked = model(2, 1, [user("Hi")], [wants("call_one")], parent=1)
+    function = span(3, 2, 1, attributes={"input": "{}", "output": "ok"}, name="look")
+    (run,) = assemble([agent(1, 0, 9), asked, function], [])
+    assert texts(run.row) == ["Hi", None, "ok"]
+    assert run.row["metadata"]["steps"][2]["kind"] == "tool"
+    other = span(3, 2, 1, attributes={"input": '{"q": 1}', "output": "ok"}, name="look")
+    (run,) = assemble([agent(1, 0, 9), asked, other], [])
+    assert texts(run.row) == ["Hi", None]
+
+
+def test_what_a_failed_agent_said_last_is_its_error_where_no_call_is_recorded() -> None:
+    failed = {"status_code": 2, "status_message": "Result error"}
+    said = {
+        "gen_ai.input.messages": json.dumps([user("Hi")]),
+        "gen_ai.output.messages": json.dumps([bot("API error 500: overloaded")]),
+    }
+    (run,) = assemble([agent(1, 0, 9, extra=said, **failed)], [])
+    assert texts(run.row) == ["Hi"]
+    assert run.row["outcome"]["reason"] == "Result error: API error 500: overloaded"
+    answered = model(2, 1, [user("Hi")], [bot("API error 500: overloaded")], parent=1)
+    (run,) = assemble([agent(1, 0, 9, extra=said, **failed), answered], [])
+    assert texts(run.row) == ["Hi", "API error 500: overloaded"]
+
+
+def test_an_error_in_a_roots_raw_output_is_no_answer_and_a_message_in_its_input_is_one() -> None:
+    raw = {
+        "openinference.span.kind": "CHAIN",
+        "input.value": json.dumps({"id": "x", "new_message": {"role": "user", "parts": ["Hi"]}}),
+        "output.value": json.dumps({"error_message": "it broke", "author": "a"}),
+    }
+    failed = {"status_code": 2, "status_message": "it broke"}
+    spans = [span(1, 0, seconds=9, attributes=raw), agent(2, 1, 5, parent=1, **failed)]
+    assert texts(assemble(spans, [])[0].row) == ["Hi"]
+
+
+def test_agents_inside_other_spans_of_a_framework_are_one_team() -> None:
+    kind = "openinference.span.kind"
+    framework, runtime = Scope("the framework"), Scope("its runtime")
+    spans = [span(1, 0, seconds=20, attributes={kind: "CHAIN"}, scope=framework)]
+    for number, name in ((10, "host"), (20, "guide")):
+        at = number / 2
+        spans += [
+            agent(number, at, 4, parent=1, scope=runtime),
+            span(
+                number + 1,
+                at,
+                number,
+                seconds=4,
+                attributes={kind: "AGENT"},
+                scope=framework,
+                name=name,
+            ),
+            model(number + 2, at, [user("Hi"), user(name)], [bot("Ho")], parent=number + 1),
+        ]
+    assert len(assemble(spans, [])) == 1
+    spans[5].name = "host"  # a batch that runs one agent twice
+    assert len(assemble(spans, [])) == 2
+
+
+def test_a_function_response_of_geminis_is_what_the_tool_answered() -> None:
+    said = {"id": "call_one", "name": "look", "response": {"result": "ok"}}
+    found = read(tool(1, 0, "call_one", result=json.dumps(said)), [])
+    assert found.tool_result == '{"result":"ok"}'
+
+
+def test_a_type_that_all_errors_have_says_nothing() -> None:
+    thrown = Event("exception", 0, {"exception.type": "Error", "exception.message": "no such city"})
+    found = read(tool(1, 0, "c1", status_code=2, events=[thrown]), [])
+    assert found.error is not None and found.error.text == "no such city"
+
+
+def test_an_answer_among_the_events_of_a_call_is_its_answer() -> None:
+    events = [
+        {"event.name": "gen_ai.user.message", "role": "user", "content": "Hi"},
+        {"event.name": "gen_ai.assistant.message", "role": "assistant", "content": "Ho"},
+    ]
+    found = read(span(1, 0, attributes=ASKED | {"events": json.dumps(events)}), [])
+    assert (found.input, found.output) == ([user("Hi")], [bot("Ho")])

@@ -220,14 +220,30 @@ def _tell(calls: list[Node], tools: list[Node], request: list[Message]) -> None:
 
 def _answer(said: list[Message], tools: list[Node]) -> tuple[list[Message], list[Message]]:
     """What a call answered, with its calls, and the replies to these."""
+    made = [call for message in said for call in message.get("tool_calls") or ()]
+    open_calls = list(made)
     replies: list[Message] = []
-    made: list[dict] = []
     for tool in tools:
-        made.append(call_of(tool.reading, tool.span.span_id))
-        if tool.reading.has_answered:
-            replies.append(reply(made[-1], tool.reading))
-    words = [message for message in said if message.get("content")]
+        reading = tool.reading
+        call = next((call for call in open_calls if _is_call_of(call, reading)), None)
+        if call is None:
+            made.append(call := call_of(reading, tool.span.span_id))
+        else:
+            open_calls.remove(call)
+        if reading.has_answered:
+            replies.append(reply(call, reading))
+    words = [
+        {name: value for name, value in message.items() if name != "tool_calls"}
+        for message in said
+        if message.get("content")
+    ]
     if not made:
         return words, []
     last = words[-1] if words else {"role": "assistant", "content": None}
     return [*words[:-1], last | {"tool_calls": made}], replies
+
+
+def _is_call_of(call: dict, tool: Reading) -> bool:
+    if tool.tool_call_id:
+        return call.get("id") == tool.tool_call_id
+    return call["function"]["name"] == tool.tool_name
