@@ -665,28 +665,33 @@ def reply_text(said: Any) -> str:
     """What a tool answered, as text: of text blocks, also as JSON, the text, of Vercel's `{type,
     value}` the value.
     """
-    if isinstance(said, str) and OPENS_PARTS.match(said):
+    if isinstance(said, str) and said.lstrip()[:1] == "[" and '"text"' in said:
         blocks = structured(said)
-        are_texts = isinstance(blocks, list) and all(
-            isinstance(block, dict) and block.get("type") in TEXTS and block.keys() > {"type"}
-            for block in blocks
-        )
-        said = blocks if are_texts else said
+        said = blocks if are_texts(blocks) and all("type" in block for block in blocks) else said
     if (
         isinstance(said, dict)
         and said.get("type") in ("text", "json", "error-text")
         and "value" in said
     ):
         said = said["value"]
-    if (
-        isinstance(said, list)
-        and said
-        and all(
-            isinstance(b, dict) and (b.get("type") in TEXTS or b.keys() == {"text"}) for b in said
-        )
-    ):
+    if are_texts(said):
         return "\n".join(text(_words_of(block)) for block in said)
     return text(said)
+
+
+def are_texts(value: Any) -> bool:
+    """Whether a value is a list of text blocks, of which there is one at least: an empty list may
+    be what a tool answered.
+    """
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(block, dict) and _is_text(block) for block in value)
+    )
+
+
+def _is_text(block: dict) -> bool:
+    return block.keys() == {"text"} or (block.get("type") in TEXTS and block.keys() > {"type"})
 
 
 def tool_definitions(value: Any) -> list[dict]:

@@ -10,6 +10,7 @@ import pytest
 from apps.trajectories.dialects import messages_of, tool_definitions
 from apps.trajectories.otlp.conventions import Reading, read, tools_of
 from apps.trajectories.otlp.spans import Event, LogRecord, Scope, Span
+from apps.trajectories.values import structured
 from workers.lib.token_usage import Usage
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"q":1}'}}
@@ -1057,3 +1058,20 @@ def test_a_tool_whose_result_says_that_it_failed() -> None:
         assert found.tool_result == "no such shop"
         assert (found.error is not None) is failed
         assert not failed or found.error.text == "no such shop"
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ([], "[]"),  # what a search found
+        ({"content": [], "isError": False}, ""),
+        ([{"annotations": None, "type": "text", "text": "3 left"}], "3 left"),
+        ([{"text": "3 left"}], '[{"text":"3 left"}]'),
+        ({"content": [{"text": "3 left"}], "state": "success"}, "3 left"),
+        ({"content": [{"type": "image"}], "isError": False}, None),
+    ],
+)
+def test_text_blocks_of_a_tools_result(result: Any, said: str | None) -> None:
+    whole = json.dumps(result)
+    found = reading({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.call.result": whole})
+    assert structured(found.tool_result) == structured(whole if said is None else said)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from apps.trajectories.dialects import (
     Message,
+    are_texts,
     holds_messages,
     messages_of,
     one_turn,
@@ -336,27 +337,23 @@ def _read_tool(spoken: Spoken) -> None:
         return
     message = structured(reading.tool_result)
     if isinstance(message, dict) and message.keys() == FUNCTION_RESPONSE:
-        message = reading.tool_result = message["response"]
+        reading.tool_result = message["response"]
     elif isinstance(message, dict) and "tool_call_id" in message and "content" in message:
         reading.tool_call_id = reading.tool_call_id or label(message["tool_call_id"])
         reading.tool_result = message["content"]
-    elif (
-        isinstance(message, dict)
-        and message.keys() & OUTCOMES
-        and _are_texts(message.get("content"))
-    ):
-        reading.tool_result = reply_text(message["content"])
-        if reading.error is None and (
-            message.get("isError") is True or message.get("state") == "error"
-        ):
-            reading.error = problem_of(spoken.span, reading.tool_result)
-    reading.tool_result = reply_text(message if _are_texts(message) else reading.tool_result)
+    elif isinstance(message, dict) and message.keys() & OUTCOMES:
+        _read_outcome(spoken, message)
+    reading.tool_result = reply_text(reading.tool_result)
 
 
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, dict) and item.get("type") == "text" for item in value
-    )
+def _read_outcome(spoken: Spoken, result: dict) -> None:
+    """Text blocks beside which a tool says whether it failed; no blocks are no text."""
+    content, reading = result.get("content"), spoken.reading
+    if content != [] and not are_texts(content):
+        return
+    reading.tool_result = reply_text(content) if content else ""
+    if reading.error is None and (result.get("isError") is True or result.get("state") == "error"):
+        reading.error = problem_of(spoken.span, reading.tool_result)
 
 
 def _read_messages(spoken: Spoken, adapters: list[Convention]) -> None:
