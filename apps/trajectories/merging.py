@@ -33,15 +33,15 @@ def ask(project: Project, names: Collection[str]) -> Callable[[], set[str]]:
     merged by neither.
     """
     send(
-        "SELECT pg_advisory_xact_lock_shared(%s::int, %s::int)",
+        "SELECT pg_advisory_xact_lock_shared($1::int, $2::int)",
         [str(int(ProjectLock.FEEDBACK)), str(project.pk)],
     )
     rows = send(
-        "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = %s AND"
-        " external_id = ANY(%s::text[])",
+        "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = $1 AND"
+        " external_id = ANY($2::text[])",
         [str(project.pk), array(names)],
     )
-    return lambda: {name for (name,) in rows.fetchall()}
+    return lambda: {name for (name,) in rows.rows()}
 
 
 def wait_for_arrivals(project: Project) -> None:

@@ -54,13 +54,13 @@ def deleted(project: Project, kind: Kind, names: Collection[str]) -> dict[str, d
 
 def ask(project: Project, kind: Kind, names: Collection[str]) -> Callable[[], dict[str, datetime]]:
     """As `deleted`, whose answer can be taken once the trip to the database is over."""
-    digests = {_digest(key, kind, name): name for name in names for key in _keys()}
+    digests = {_digest(key, kind, name).hex(): name for name in names for key in _keys()}
     rows = send(
-        "SELECT digest, deleted_at FROM trajectories_tombstone WHERE project_id = %s AND digest ="
-        " ANY(%s::bytea[])",
-        [str(project.pk), array(f"\\x{digest.hex()}" for digest in digests)],
+        "SELECT encode(digest, 'hex'), deleted_at FROM trajectories_tombstone WHERE project_id = $1"
+        " AND digest = ANY($2::bytea[])",
+        [str(project.pk), array(f"\\x{digest}" for digest in digests)],
     )
-    return lambda: {digests[digest]: at for digest, at in rows.fetchall()}
+    return lambda: {digests[digest]: datetime.fromisoformat(at) for digest, at in rows.rows()}
 
 
 def lift(project: Project, names: Collection[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -12,14 +11,13 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-import psycopg
 from django.contrib.postgres.fields import ArrayField
 from django.db import connection, transaction
 from django.utils import timezone
 
 from apps.core.bus import on
 from apps.core.models import Project
-from apps.core.pipelined import one_trip, send
+from apps.core.pipelined import Statement, one_trip, send
 from apps.core.postgres import array
 from apps.core.projects.deletion import Deleting
 from apps.core.together import Together
@@ -71,7 +69,7 @@ HOT = tuple(
 )
 INSERT = (
     f"INSERT INTO trajectories_trajectory ({', '.join(HOT)}) VALUES"
-    f" ({', '.join(['%s'] * len(HOT))})"
+    f" ({', '.join(f'${number}' for number in range(1, len(HOT) + 1))})"
 )
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
@@ -270,7 +268,7 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
     is written with the commit.
     """
     now = timezone.now()
-    with ExitStack() as last_trip, transaction.atomic(savepoint=False):
+    with transaction.atomic(savepoint=False):
         if restore:
             tombstones.lift(project, {item.name for item in batch})
         _ensure_partitions(batch, now)
@@ -290,7 +288,7 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
             # Asked once they are claimed: a deletion that we waited for counts, too.
             deleted = tombstones.ask(project, tombstones.Kind.RUN, first)
             awaited = merging.ask(project, first)
-        new = {name for (name,) in claimed.fetchall()}
+        new = {name for (name,) in claimed.rows()}
         if gone := {name: at for name, at in deleted().items() if name in new}:
             _refuse_deleted(project, gone, batch)
             new -= gone.keys()
@@ -309,9 +307,9 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
         if changed or len(batch) > FEW or any(i.lifted or i.eval_sample for i in first.values()):
             touched += _store_many(project, added, changed, counts, cause, now)
             added = []
-        last_trip.enter_context(one_trip())
-        _insert(project, added, now)
-        announce(project, touched, counts)
+        with one_trip(commit=True):
+            _insert(project, added, now)
+            announce(project, touched, counts)
 
 
 def _store_many(
@@ -364,16 +362,14 @@ def apply_feedback(columns: dict[str, Any], sent: str, said: list[Feedback]) -> 
     columns["terms"], columns["content_digest"] = terms(columns), merging.digest_of(sent, said)
 
 
-def _claim(
-    project: Project, keys: dict[str, UUID], items: dict[str, Prepared]
-) -> psycopg.Cursor[Any]:
+def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) -> Statement:
     """The names that were not there before; from now on they are. Sorted, so that two batches
     cannot deadlock.
     """
     names = sorted(keys)
     return send(
         "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id, digest)"
-        " SELECT %s::bigint, name, id, digest FROM unnest(%s::text[], %s::uuid[], %s::text[]) AS"
+        " SELECT $1::bigint, name, id, digest FROM unnest($2::text[], $3::uuid[], $4::text[]) AS"
         " given(name, id, digest) ON CONFLICT DO NOTHING RETURNING external_id",
         [
             str(project.pk),
@@ -420,7 +416,7 @@ def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime)
         send(INSERT, [None if value is None else str(value) for value in values])
         for first, data in contents.chunks(item.content):
             send(
-                "INSERT INTO trajectories_content (trajectory_id, first, data) VALUES (%s, %s, %b)",
+                "INSERT INTO trajectories_content (trajectory_id, first, data) VALUES ($1, $2, $3)",
                 [str(pk), str(first), data],
             )
 
@@ -439,8 +435,8 @@ def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
     """Leaves a note for `digest`, and wakes it once this is committed."""
     if touched:
         send(
-            "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES (%s,"
-            " %s, %s, now())",
+            "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES ($1,"
+            " $2, $3, now())",
             [
                 str(project.pk),
                 array(map(str, touched)),
