@@ -245,6 +245,7 @@ if "postgresql" not in DATABASES["default"]["ENGINE"]:
     raise ImproperlyConfigured(
         "DATABASE_URL must name a PostgreSQL database; no other is supported."
     )
+DATABASES["default"]["ENGINE"] = "flywheel.postgres"
 # A server that hangs accepts connections and never answers them.
 DATABASES["default"].setdefault("OPTIONS", {}).setdefault("connect_timeout", 10)
 # Used codes of second factors and how often resets were asked for: shared by all web processes.

@@ -4,15 +4,16 @@ them comes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from django.db import connection
 from msgspec import UNSET
 
 from apps.core.locks import ProjectLock, acquire_in
 from apps.core.models import Project
+from apps.core.pipelined import send
+from apps.core.postgres import array
 from apps.trajectories import schema
 from apps.trajectories.models import Feedback
 
@@ -24,26 +25,23 @@ COLUMNS = {
 }
 
 
-def waiting_for(project: Project, names: Collection[str]) -> Mapping[str, list[Feedback]]:
-    """What was said of runs before they came, by name; what is said from now on waits until this
-    transaction ends.
+def ask(project: Project, names: Collection[str]) -> Callable[[], set[str]]:
+    """The runs of these names of which something was said before they came, known once the trip to
+    the database is over. What is said from now on waits until this transaction ends.
 
     Without the lock, feedback that looks for its run while the run looks for its feedback would be
     merged by neither.
     """
-    if not names:
-        return {}
-    acquire_in(project.pk, ProjectLock.FEEDBACK, shared=True)
-    with (
-        connection.cursor() as cursor
-    ):  # one array and not a placeholder for each name, which psycopg would parse
-        cursor.execute(
-            "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = %s AND"
-            " external_id = ANY(%s)",
-            [project.pk, list(names)],
-        )
-        found = [name for (name,) in cursor.fetchall()]
-    return Feedback.objects.about(project.pk, found) if found else {}
+    send(
+        "SELECT pg_advisory_xact_lock_shared($1::int, $2::int)",
+        [str(int(ProjectLock.FEEDBACK)), str(project.pk)],
+    )
+    rows = send(
+        "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = $1 AND"
+        " external_id = ANY($2::text[])",
+        [str(project.pk), array(names)],
+    )
+    return lambda: {name for (name,) in rows.rows()}
 
 
 def wait_for_arrivals(project: Project) -> None:

@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 import msgspec
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from apps.core.lags import lag
 from apps.core.models import Project
+from apps.core.pipelined import one_trip, send
+from apps.core.postgres import array
 from apps.trajectories import contents, digest, held
 from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
 from apps.trajectories.models import HeldBatch, SpanBatch, SpanBody, Trace
@@ -27,6 +28,21 @@ QUIET = timedelta(
 )  # no span for so long: the trace is due, unless it was at once, since its root has come
 PATIENCE = timedelta(seconds=4)  # or this long after the first span that was not read
 BODIES_AT_ONCE = 50
+
+
+PUT = (
+    "INSERT INTO trajectories_spanbatch (project_id, trace_id, received_at, data) VALUES ($1, $2,"
+    " now(), $3)"
+)
+DUE = (
+    "INSERT INTO trajectories_trace AS known (project_id, trace_id, due_at, first_at, touched_at,"
+    " runs, links, forgotten) SELECT $1::bigint, id, CASE WHEN whole THEN now() ELSE now() +"
+    " $2::interval END, now(), now(), '{}', '{}', false FROM unnest($3::text[], $4::bool[]) AS"
+    " given(id, whole) ON CONFLICT (project_id, trace_id) DO UPDATE SET touched_at ="
+    " EXCLUDED.touched_at, first_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.first_at ELSE"
+    " known.first_at END, due_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.due_at ELSE"
+    " least(EXCLUDED.due_at, known.first_at + $5::interval) END"
+)
 
 
 class Packed(msgspec.Struct):
@@ -45,14 +61,11 @@ def keep_body(*, project: Project, signal: SpanBody.Signal, body: bytes) -> None
     """Stores a protobuf body that `decode` can read, as it is. Durable when it returns; `sort_some`
     does the rest.
     """
-    # In a statement the body would be written out in hex, and read again.
-    binary = (
-        "COPY trajectories_spanbody (project_id, signal, received_at, data) FROM STDIN (FORMAT"
-        " BINARY)"
+    send(
+        "INSERT INTO trajectories_spanbody (project_id, signal, received_at, data) VALUES ($1, $2,"
+        " now(), $3)",
+        [str(project.pk), str(signal), contents.compress(body)],
     )
-    with connection.cursor() as cursor, cursor.copy(binary) as copy:
-        copy.set_types(["int8", "varchar", "timestamptz", "bytea"])
-        copy.write_row((project.pk, str(signal), timezone.now(), contents.compress(body)))
     transaction.on_commit(digest.wake)
 
 
@@ -75,7 +88,6 @@ def sort_some() -> int:
     return len(bodies)
 
 
-@transaction.atomic
 def keep(*, project: Project, spans: Iterable[Span] = (), logs: Iterable[LogRecord] = ()) -> None:
     """Stores what came. Durable when it returns; what belongs to no trace is dropped."""
     redactor, packed = quick_redactor_of(project), Packed(*placed(spans, logs))
@@ -91,7 +103,7 @@ def redacted(redactor: Redactor, packed: Packed) -> Packed:
     return Packed(spans, [_redacted(redactor, log, SAID_BY_LOGS) for log in packed.logs])
 
 
-@transaction.atomic
+@transaction.atomic(savepoint=False)
 def put(project: Project, packed: Packed) -> None:
     """Stores redacted spans and log records, to be assembled."""
     parts: defaultdict[str, Packed] = defaultdict(lambda: Packed([], []))
@@ -101,27 +113,13 @@ def put(project: Project, packed: Packed) -> None:
         parts[log.trace_id].logs.append(log)
     if not parts:
         return
-    now = timezone.now()
-    with connection.cursor() as cursor:
-        with cursor.copy(
-            "COPY trajectories_spanbatch (project_id, trace_id, received_at, data) FROM STDIN"
-            " (FORMAT BINARY)"
-        ) as copy:
-            copy.set_types(["int8", "varchar", "timestamptz", "bytea"])
-            for trace_id, part in parts.items():
-                copy.write_row((project.pk, trace_id, now, contents.compress(_encode(part))))
-        names = sorted(parts)  # two that keep spans of the same traces cannot deadlock
-        cursor.execute(
-            "INSERT INTO trajectories_trace AS known (project_id, trace_id, due_at, first_at,"
-            " touched_at, runs, links, forgotten) SELECT %s, id, CASE WHEN whole THEN now() ELSE"
-            " now() + %s END, now(), now(), '{}', '{}', false FROM unnest(%s::text[], %s::bool[])"
-            " AS given(id, whole) ON CONFLICT (project_id, trace_id) DO UPDATE SET touched_at ="
-            " EXCLUDED.touched_at, first_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.first_at"
-            " ELSE known.first_at END, due_at = CASE WHEN known.due_at IS NULL THEN EXCLUDED.due_at"
-            " ELSE least(EXCLUDED.due_at, known.first_at + %s) END",
-            [project.pk, QUIET, names, [is_whole(parts[name].spans) for name in names], PATIENCE],
-        )
-    transaction.on_commit(digest.wake)
+    names = sorted(parts)  # two that keep spans of the same traces cannot deadlock
+    with one_trip(commit=True):
+        for name in names:
+            send(PUT, [str(project.pk), name, contents.compress(_encode(parts[name]))])
+        whole = array("t" if is_whole(parts[name].spans) else "f" for name in names)
+        send(DUE, [str(project.pk), f"{QUIET}", array(names), whole, f"{PATIENCE}"])
+        transaction.on_commit(digest.wake)
 
 
 def unpacked(batch: SpanBatch) -> Packed:

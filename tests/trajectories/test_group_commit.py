@@ -31,7 +31,7 @@ def sent_together(project: Project, *rows: dict[str, Any]) -> list[store.Ingeste
         others[0].wait_until_it_waits()
         for number in range(1, len(rows)):
             others.append(Other(lambda number=number: send(number)))
-            while len(store._few._waiting) < number:
+            while len(store._few[project.pk]._waiting) < number:
                 time.sleep(0.01)
     for other in others:
         other.thread.join()

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from apps.core.bus import on
 from apps.core.models import Project
+from apps.core.pipelined import Statement, one_trip, send
 from apps.core.postgres import array
 from apps.core.projects.deletion import Deleting
 from apps.core.together import Together
@@ -65,6 +66,10 @@ DELETED = (
 )
 HOT = tuple(
     column.attname for column in Trajectory._meta.concrete_fields if column.attname != "stored_in"
+)
+INSERT = (
+    f"INSERT INTO trajectories_trajectory ({', '.join(HOT)}) VALUES"
+    f" ({', '.join(f'${number}' for number in range(1, len(HOT) + 1))})"
 )
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
@@ -147,7 +152,7 @@ def ingest(
     prepared = _prepare(redactor, rows, done, prices_of(project))
     while batch := list(islice(prepared, CHUNK)):
         if together and len(batch) <= FEW and not connection.in_atomic_block:
-            _few.do((project, batch))
+            _few[project.pk].do((project, batch))
         else:
             _store(project, batch, cause, restore)
         done.count(batch)
@@ -243,63 +248,87 @@ def terms(columns: dict[str, Any]) -> list[str]:
 
 
 def _store_few(given: Sequence[tuple[Project, list[Prepared]]]) -> None:
-    """What several threads want to store, a transaction for each project."""
-    of_project: defaultdict[Project, list[Prepared]] = defaultdict(list)
-    for project, batch in given:
-        of_project[project] += batch
-    with transaction.atomic():
-        _ensure_partitions(item for batch in of_project.values() for item in batch)
-        for project in sorted(of_project, key=lambda project: project.pk):
-            _store(project, of_project[project], Cause.RESENT, restore=False)
+    """What several threads want to store in a project."""
+    project = given[0][0]
+    _store(project, [item for _, batch in given for item in batch], Cause.RESENT, restore=False)
 
 
-_few = Together(_store_few)
+_few: defaultdict[int, Together[tuple[Project, list[Prepared]]]] = defaultdict(
+    lambda: Together(_store_few)
+)
 
 
-def _ensure_partitions(items: Iterable[Prepared]) -> None:
+def _ensure_partitions(items: Iterable[Prepared], now: datetime) -> None:
     """Before the first write of a transaction."""
-    now = timezone.now()
     partitions.ensure({ids.month_of(ids.sort_time(i.columns["started_at"], now)) for i in items})
 
 
-@transaction.atomic(savepoint=False)
 def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool) -> None:
+    """In two trips to the database where all rows are new and few: what is known of them, and what
+    is written with the commit.
+    """
     now = timezone.now()
-    if restore:
-        tombstones.lift(project, {item.name for item in batch})
-    _ensure_partitions(batch)
-    first: dict[str, Prepared] = {}
-    later: list[Prepared] = []  # of the same id as one before it in this batch
-    for item in batch:
-        if item.name in first:
-            later.append(item)
-        else:
-            first[item.name] = item
-    keys = {
-        name: ids.uuid7(ids.sort_time(item.columns["started_at"], now))
-        for name, item in first.items()
-    }
-    new = _claim(project, keys, first)
-    if deleted := _refuse_deleted(project, new, batch):
-        new -= deleted
-        first = {name: item for name, item in first.items() if name not in deleted}
-        later = [item for item in later if item.name not in deleted]
-    for name, said in merging.waiting_for(project, new).items():
-        apply_feedback(first[name].columns, first[name].digest, said)
-    counts = Counts()
-    kept = _keep_media(project, [*first.values(), *later])
-    _insert(project, [(keys[name], first[name]) for name in new], now)
-    eval_claims.add(
-        project, [(keys[name], item) for name in new if (item := first[name].eval_sample)]
-    )
-    for name in new:
-        counts.add(first[name].columns)
-        first[name].outcome = "accepted"
-    changed = [item for name, item in first.items() if name not in new] + later
+    with transaction.atomic(savepoint=False):
+        if restore:
+            tombstones.lift(project, {item.name for item in batch})
+        _ensure_partitions(batch, now)
+        first: dict[str, Prepared] = {}
+        later: list[Prepared] = []  # of the same id as one before it in this batch
+        for item in batch:
+            if item.name in first:
+                later.append(item)
+            else:
+                first[item.name] = item
+        keys = {
+            name: ids.uuid7(ids.sort_time(item.columns["started_at"], now))
+            for name, item in first.items()
+        }
+        with one_trip():
+            claimed = _claim(project, keys, first)
+            # Asked once they are claimed: a deletion that we waited for counts, too.
+            deleted = tombstones.ask(project, tombstones.Kind.RUN, first)
+            awaited = merging.ask(project, first)
+        new = {name for (name,) in claimed.rows()}
+        if gone := {name: at for name, at in deleted().items() if name in new}:
+            _refuse_deleted(project, gone, batch)
+            new -= gone.keys()
+            first = {name: item for name, item in first.items() if name not in gone}
+            later = [item for item in later if item.name not in gone]
+        if said := awaited() & new:
+            for name, news in Feedback.objects.about(project.pk, said).items():
+                apply_feedback(first[name].columns, first[name].digest, news)
+        counts = Counts()
+        for name in new:
+            counts.add(first[name].columns)
+            first[name].outcome = "accepted"
+        added = [(keys[name], first[name]) for name in new]
+        changed = [item for name, item in first.items() if name not in new] + later
+        touched = [pk for pk, _ in added]
+        if changed or len(batch) > FEW or any(i.lifted or i.eval_sample for i in first.values()):
+            touched += _store_many(project, added, changed, counts, cause, now)
+            added = []
+        with one_trip(commit=True):
+            _insert(project, added, now)
+            announce(project, touched, counts)
+
+
+def _store_many(
+    project: Project,
+    added: list[tuple[UUID, Prepared]],
+    changed: list[Prepared],
+    counts: Counts,
+    cause: Cause,
+    now: datetime,
+) -> list[UUID]:
+    """Returns those of the changed that were there and are different now."""
+    items = [*(item for _, item in added), *changed]
+    kept = _keep_media(project, items)
+    _copy(project, added, now)
+    eval_claims.add(project, [(pk, item.eval_sample) for pk, item in added if item.eval_sample])
     touched = _update(project, changed, counts, cause) if changed else []
     if kept:
-        _note_uses(project, [*first.values(), *later], kept)
-    announce(project, [keys[name] for name in new] + touched, counts)
+        _note_uses(project, items, kept)
+    return touched
 
 
 def _keep_media(project: Project, items: list[Prepared]) -> dict[str, int]:
@@ -333,55 +362,63 @@ def apply_feedback(columns: dict[str, Any], sent: str, said: list[Feedback]) -> 
     columns["terms"], columns["content_digest"] = terms(columns), merging.digest_of(sent, said)
 
 
-def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) -> set[str]:
+def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) -> Statement:
     """The names that were not there before; from now on they are. Sorted, so that two batches
     cannot deadlock.
     """
     names = sorted(keys)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id,"
-            " digest) SELECT %s, name, id, digest FROM unnest(%s::text[], %s::uuid[], %s::text[])"
-            " AS given(name, id, digest) ON CONFLICT DO NOTHING RETURNING external_id",
-            [
-                project.pk,
-                array(names),
-                array(str(keys[name]) for name in names),
-                array(items[name].digest for name in names),
-            ],
-        )
-        return {name for (name,) in cursor.fetchall()}
+    return send(
+        "INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id, digest)"
+        " SELECT $1::bigint, name, id, digest FROM unnest($2::text[], $3::uuid[], $4::text[]) AS"
+        " given(name, id, digest) ON CONFLICT DO NOTHING RETURNING external_id",
+        [
+            str(project.pk),
+            array(names),
+            array(str(keys[name]) for name in names),
+            array(items[name].digest for name in names),
+        ],
+    )
 
 
-def _refuse_deleted(project: Project, new: set[str], batch: list[Prepared]) -> set[str]:
-    """The new names that were deleted before. Asked once they are claimed: a deletion that we
-    waited for counts, too.
-    """
-    deleted = tombstones.deleted(project, tombstones.Kind.RUN, new)
-    if not deleted:
-        return set()
+def _refuse_deleted(project: Project, deleted: dict[str, datetime], batch: list[Prepared]) -> None:
     TrajectoryKey.objects.filter(project=project, external_id__in=list(deleted)).delete()
     for item in batch:
         if at := deleted.get(item.name):
             item.outcome, item.problem = "deleted", DELETED.format(at=at)
-    return set(deleted)
 
 
-def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime) -> None:
+def _row(project: Project, pk: UUID, item: Prepared, now: datetime) -> list[Any]:
+    """The values of HOT."""
+    given = item.columns | {
+        "id": pk,
+        "project_id": project.pk,
+        "external_id": item.name,
+        "received_at": now,
+    }
+    given |= {name: array(given[name]) for name in ARRAYS}
+    return [given[name] for name in HOT]
+
+
+def _copy(project: Project, items: list[tuple[UUID, Prepared]], now: datetime) -> None:
     if not items:
         return
     with connection.cursor() as cursor:
         with cursor.copy(f"COPY trajectories_trajectory ({', '.join(HOT)}) FROM STDIN") as copy:
             for pk, item in items:
-                given = item.columns | {
-                    "id": pk,
-                    "project_id": project.pk,
-                    "external_id": item.name,
-                    "received_at": now,
-                }
-                given |= {name: array(given[name]) for name in ARRAYS}
-                copy.write_row([given[name] for name in HOT])
+                copy.write_row(_row(project, pk, item, now))
         copy_content(cursor, ((pk, item.content) for pk, item in items))
+
+
+def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime) -> None:
+    """As `_copy`, of few, which can be sent together with others."""
+    for pk, item in items:
+        values = _row(project, pk, item, now)
+        send(INSERT, [None if value is None else str(value) for value in values])
+        for first, data in contents.chunks(item.content):
+            send(
+                "INSERT INTO trajectories_content (trajectory_id, first, data) VALUES ($1, $2, $3)",
+                [str(pk), str(first), data],
+            )
 
 
 def copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
@@ -397,16 +434,15 @@ def copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
 def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
     """Leaves a note for `digest`, and wakes it once this is committed."""
     if touched:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES"
-                " (%s, %s, %s, now())",
-                [
-                    project.pk,
-                    array(map(str, touched)),
-                    msgspec.json.encode(counts.as_json()).decode(),
-                ],
-            )
+        send(
+            "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES ($1,"
+            " $2, $3, now())",
+            [
+                str(project.pk),
+                array(map(str, touched)),
+                msgspec.json.encode(counts.as_json()).decode(),
+            ],
+        )
         transaction.on_commit(digest.wake)
 
 
