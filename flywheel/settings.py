@@ -423,6 +423,8 @@ if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
 # How many processes may share a step of a training run: the GPUs of a training worker, or on
 # processors as many as they can feed.
 FLYWHEEL_TRAINING_PROCESSES = int(os.environ.get("FLYWHEEL_TRAINING_PROCESSES") or 1)
+# How long the imports of jobs that load a model are kept after the last one; 0: each job imports.
+FLYWHEEL_WARM_S = float(os.environ.get("FLYWHEEL_WARM_S") or 120)
 
 # Whether training workers can load a base in 4 bits (QLoRA): they have requirements/qlora.txt.
 FLYWHEEL_LOAD_IN_4BIT = (

@@ -8,6 +8,9 @@ import copy
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
@@ -36,13 +39,33 @@ def plain_copy(model: Any) -> Any:
     """The model without its quantization config, which would prevent saving (the weights are
     already float32).
     """
+    import torch
+
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     config.dtype = "float32"
-    plain = type(model)(config)
-    plain.load_state_dict(model.state_dict())
+    with torch.device("meta"):  # without weights of its own, which would be drawn first
+        plain = type(model)(config)
+    plain.load_state_dict(model.state_dict(), assign=True)
     return plain
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """transformers reads the file for the configuration, for the tokenizer and for the model, and
+    makes the table of names for each layer, which is most of the time.
+    """
+    import gguf
+
+    usual = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    try:
+        for name, made in usual.items():
+            setattr(gguf, name, cache(made))
+        yield
+    finally:
+        for name, made in usual.items():
+            setattr(gguf, name, made)
 
 
 def prepare(out: Path) -> Path:
@@ -51,18 +74,18 @@ def prepare(out: Path) -> Path:
         return out
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    gguf = find_gguf()
+    file = find_gguf()
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix="incoming-", dir=out.parent))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        with read_once():
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
         # Use our own template: the packaged one adds a default system prompt.
         tokenizer.chat_template = CHATML
         tokenizer.eos_token = "<|im_end|>"
         tokenizer.pad_token = "<|endoftext|>"
-        plain_copy(
-            AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        ).save_pretrained(beside)
+        plain_copy(model).save_pretrained(beside)
         tokenizer.save_pretrained(beside)
         beside.chmod(0o755)
         beside.rename(out)

@@ -12,9 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from django.conf import settings
@@ -22,8 +22,10 @@ from django.conf import settings
 from apps.core.events import parse_event
 from workers.lib.clients import key_variables
 from workers.lib.guard import end_with_parent
+from workers.lib.specs.engines import computes
 from workers.lib.specs.job import Job as Spec
 from workers.lib.typed import plain
+from workers.lib.warm import Warm
 
 log = logging.getLogger(__name__)
 CANCEL_GRACE_S = 30.0
@@ -119,7 +121,7 @@ def start(command: Sequence[str], spec_path: Path, spec: Spec, stderr_path: Path
         fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     try:
         with stderr_path.open("ab") as stderr:
-            process = subprocess.Popen(
+            process = _popen(command[0], spec)(
                 [*command, str(spec_path)],
                 cwd=settings.BASE_DIR,
                 env=_environment(command[0], spec) | {"FLYWHEEL_EVENTS_FD": str(write_fd)},
@@ -138,10 +140,21 @@ def start(command: Sequence[str], spec_path: Path, spec: Spec, stderr_path: Path
     return Child(process, read_fd, stderr_path)
 
 
-def _environment(python: str, spec: Spec) -> dict[str, str]:
-    env = {
-        name: os.environ[name] for name in (*PASSED_ENV, *key_variables(spec)) if name in os.environ
-    }
+def _popen(python: str, spec: Spec) -> Callable[..., subprocess.Popen]:
+    """What loads a model here begins with its imports done."""
+    warm = settings.FLYWHEEL_WARM_S > 0 and python == sys.executable and computes(spec)
+    return _warm().popen if warm else subprocess.Popen
+
+
+@cache
+def _warm() -> Warm:
+    return Warm(_environment(sys.executable), settings.FLYWHEEL_WARM_S)
+
+
+def _environment(python: str, spec: Spec | None = None) -> dict[str, str]:
+    """Without a spec, what all programs of ours have."""
+    names = (*PASSED_ENV, *(key_variables(spec) if spec else ()))
+    env = {name: os.environ[name] for name in names if name in os.environ}
     if python != sys.executable:
         env.pop("VIRTUAL_ENV", None)  # it runs in another one
     return env | {

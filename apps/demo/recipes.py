@@ -87,6 +87,7 @@ SFT_STEP_S = 3.2
 GROUP_S = 1.4  # a task's rollouts of one step, and what is learnt from them
 VERSIONS = 3  # the baseline, SFT and GRPO
 WARM_UP = 2  # answers of each before latency is measured
+AT_ONCE = 128  # answers in a process: with 64, those of 76 tasks would be a batch and a small one
 REVIEWED = 64  # samples that the 60 to judge are drawn from
 
 # The stages of a demo. What a stage has runs at the same time where it can.

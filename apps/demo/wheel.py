@@ -27,6 +27,7 @@ from apps.core.models import Job, JobState, Project
 from apps.core.scopes import Scope
 from apps.demo.pace import Pace, in_words
 from apps.demo.recipes import (
+    AT_ONCE,
     FIRST,
     HARNESS,
     LAST,
@@ -70,7 +71,6 @@ from workers.lib.environments.requests import make_requests
 from workers.lib.latency import typical_ratio
 from workers.lib.shares import room
 from workers.lib.specs.demo_agent import AgentName, Api, DemoAgent, Request
-from workers.lib.specs.training import SIDE_BY_SIDE
 from workers.lib.typed import plain
 
 JUDGED_BY_SCRIPT = (
@@ -107,6 +107,7 @@ class Demo:
     seconds: dict[str, float] = field(default_factory=dict)
     endpoint: str = ""  # where the endpoint listens; "" leaves production's own traffic out
     model: subprocess.Popen[str] | None = None  # what prepares its folder, if it was started before
+    popen: Callable[..., subprocess.Popen] = subprocess.Popen  # of what loads a model
 
     def run(self) -> dict:
         """All steps; returns the report, which is also written to var/demo/report.json. Raises
@@ -120,6 +121,7 @@ class Demo:
         with self.stage(PRODUCTION):
             self.prepare()
             trajectories = self.produce()
+            fingerprints.ask_for(self.base, by=self.user)  # the server's promotion compares with it
             self.classify()
             self.collect(trajectories)
         # What does not need each other runs at the same time: one process leaves half of two cores
@@ -155,7 +157,7 @@ class Demo:
 
     def prepare(self) -> None:
         with self.timed("prepare"):
-            self.finished(self.model or start_preparing())
+            self.finished(self.model or start_preparing(self.popen))
             self.base = register_base(
                 project=self.project, name="smollm2-135m", folder=model_folder(), by=self.user
             )
@@ -238,7 +240,7 @@ class Demo:
         path.touch(mode=0o600)
         spec = DemoAgent(
             model=model_spec(self.base),
-            engine=in_process(SIDE_BY_SIDE),
+            engine=in_process(AT_ONCE),
             environment=self.environment.as_spec(),
             requests=[Request(**request) for request in requests],
             api=Api(url=self.url, key=key),
@@ -250,16 +252,17 @@ class Demo:
         )
         path.write_text(json.dumps(plain(spec)))
         try:
-            return self.follow_agent(path, title)
+            popen = subprocess.Popen if endpoint else self.popen
+            return self.follow_agent(path, title, popen)
         finally:
             path.unlink()
             connection.close()  # minutes old: the database may have been away meanwhile
 
-    def follow_agent(self, path: Path, title: str) -> dict:
+    def follow_agent(self, path: Path, title: str, popen: Callable[..., subprocess.Popen]) -> dict:
         log, result = Path(settings.FLYWHEEL_DATA_DIR) / "logs" / "demo-agent.log", {}
         with log.open("a") as stderr, bars(self.console) as add:
             advance = add(title)
-            process = subprocess.Popen(
+            process = popen(
                 [sys.executable, "-m", "workers.demo_agent", str(path)],
                 cwd=settings.BASE_DIR,
                 stdout=subprocess.PIPE,
@@ -343,6 +346,7 @@ class Demo:
             environment=self.environment,
             model_version=model,
             samples_per_task=self.recipe.samples_per_task,
+            batch_size=AT_ONCE,
             seed=self.seed,
             by=self.user,
         )
@@ -710,9 +714,9 @@ def model_folder() -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "models" / MODEL
 
 
-def start_preparing() -> subprocess.Popen[str]:
+def start_preparing(popen: Callable[..., subprocess.Popen]) -> subprocess.Popen[str]:
     """Makes the model's folder, which takes as long as the stack takes to start."""
-    return subprocess.Popen(
+    return popen(
         [sys.executable, "-m", "workers.prepare_demo_model", str(model_folder())],
         cwd=settings.BASE_DIR,
         stdout=subprocess.DEVNULL,

@@ -16,13 +16,11 @@ from tests import warm
 from tests.flywheel.machine import eventually
 from tests.workers.conftest import typed
 from tests.workers.test_measure_latency import spec_of
-from workers.lib.shares import GPUS
+from workers.lib.gpus import has_gpu
 from workers.lib.typed import plain
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    any(path.exists() for path in GPUS), reason="with a GPU one process has all tasks"
-)
+pytestmark = pytest.mark.skipif(has_gpu(), reason="with a GPU one process has all tasks")
 
 
 def started(

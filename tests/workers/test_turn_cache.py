@@ -16,8 +16,12 @@ from tests.workers.test_engine import CLOSE, SYSTEM
 from tests.workers.test_grpo_episodes import FORGETS
 from workers.lib.engines import Output, Prompt, Sampling, SoFar
 from workers.lib.policies import EnginePolicy
+from workers.lib.specs.engines import InProcess, Model
+from workers.lib.specs.environment import Environment, Harness
+from workers.lib.specs.measure_latency import Timed
 from workers.ml import transformers_engine, tree
 from workers.ml.models import load_base
+from workers.ml.policies import open_side_by_side
 from workers.ml.transformers_engine import TransformersEngine
 
 SAMPLING = Sampling(1.0, 1.0, 7)
@@ -192,3 +196,27 @@ def test_a_policy_of_single_answers_keeps_nothing(engine: TransformersEngine) ->
         return len(engine.stores)
 
     assert asyncio.run(ask()) == 0
+
+
+def test_a_version_that_is_timed_keeps_the_beginning_of_its_prompts(tiny_model: Path) -> None:
+    """As a server does; another version has its own."""
+    version = Timed(
+        id="a",
+        model=Model(base=str(tiny_model)),
+        engine=InProcess(),
+        environment=Environment(kind="tools", harness=Harness(), verifier={}),
+    )
+    policies = open_side_by_side([version, version], [SAMPLING] * 2, merged=True)
+    mine, theirs = (
+        [policy.engine for policy in policies],
+        TransformersEngine(*load_base(tiny_model)),
+    )
+    for engine in mine:
+        costs = []
+        for number in range(3):
+            talks = [Talk(number, False) for _ in range(2)]
+            costs.append([turn(engine, talks[:1]), turn(theirs, talks[1:])])
+            same(talks[:1], talks[1:])
+        assert costs[0][0] == costs[0][1] and all(kept < new / 2 for kept, new in costs[1:])
+    for policy in policies:
+        asyncio.run(policy.aclose())

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from workers.lib.guard import end_with_parent
+from workers.lib.warm import again
 
 LOST = 76  # exit status of a process that ended because another one did
 # seconds that the others have to end by themselves after one has failed, before they are asked to
@@ -86,8 +87,8 @@ class Processes:
     def _started(self, program: str, spec: str, at: int, shared: dict[str, str]) -> Process:
         file = tempfile.TemporaryFile() if at else None  # noqa: SIM115 - read when all have ended
         events = file.fileno() if file else self.pipe
-        child = subprocess.Popen(
-            [sys.executable, "-m", program, spec],
+        child = again(
+            [program, spec],
             pass_fds=[events],
             preexec_fn=partial(end_with_parent, signal.SIGKILL),
             env=shared

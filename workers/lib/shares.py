@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from workers.lib.errors import JobError
+from workers.lib.gpus import has_gpu
 from workers.lib.guard import end_with_parent
 from workers.lib.memory import memory_limit
+from workers.lib.warm import again
 
 SHARE = "FLYWHEEL_SHARE"  # of a process that another one started: its number and their count
 MOST = 2  # each has the whole model
@@ -28,7 +30,6 @@ MOST_BYTES = GIB  # of a model's files
 EACH_GIB = 2  # what a process that samples from it takes
 READ_BYTES = 1 << 20
 STOPPED = 128 + signal.SIGTERM  # as this process was, which says so itself
-GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
 @dataclass
@@ -116,7 +117,7 @@ def divided(program: str, model: Path, tasks: int, copies: int = 1) -> Shares:
 def room(each_gib: float) -> int:
     """How many processes may divide a small model's work here, by cores (or OMP_NUM_THREADS) and
     by free memory; 1 with a GPU."""
-    if any(path.exists() for path in GPUS):
+    if has_gpu():
         return 1
     threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     free = int(memory_limit()["available"] / (each_gib * GIB))
@@ -124,8 +125,8 @@ def room(each_gib: float) -> int:
 
 
 def _start(program: str, share: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", program, *sys.argv[1:]],
+    return again(
+        [program, *sys.argv[1:]],
         stdout=subprocess.PIPE,
         env=os.environ | {SHARE: share, "FLYWHEEL_EVENTS_FD": ""},
         preexec_fn=partial(end_with_parent, signal.SIGKILL),

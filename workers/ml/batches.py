@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +21,9 @@ from workers.lib.memory import is_out_of_memory, memory_limit
 from workers.lib.token_rows import TokenRow
 from workers.ml.attention import Segment
 from workers.ml.hot_adapters import HotAdapters, Loaded
+from workers.ml.kept_prompts import KeptPrompts
 from workers.ml.transformers_engine import Decoding, TransformersEngine, noise_of, nucleus, sample
-from workers.ml.tree import Cached, Prefilled, Store, logprobs_of, prefill
+from workers.ml.tree import logprobs_of, prefill
 
 GROUPS = 4
 SHORT = 16  # maximum tokens of an answer that may use the reserved room
@@ -33,7 +33,6 @@ RESERVED, RESERVED_TOKENS = (
 )  # the reserved room: concurrent answers, and tokens of their prompts and answers
 MOST_WAITING = 512  # answers; further requests are told to retry later
 FIRST_ROOM = 64  # tokens for which an answer's buffers initially have room
-KEPT = 24  # prompts whose keys and values are kept for prompts with the same beginning
 MEMORY_SHARE = 0.3  # of the memory that is free at the start, for keys and values
 
 
@@ -107,7 +106,7 @@ class Batches:
         self.groups: list[Group] = []
         self.retired: list[Loaded] = []
         self.most_tokens = _room(engine)
-        self.prefixes = Prefixes(self.most_tokens // 4)
+        self.prefixes = KeptPrompts(self.most_tokens // 4)
         self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.thread.start()
@@ -279,52 +278,6 @@ class Batches:
             group.hidden = self.engine.step(group.state, chosen, group.prefix)
 
 
-class Prefixes:
-    """Keys and values of the most recent prompts, `most_tokens` in total, so that a common
-    beginning is not computed again.
-    """
-
-    def __init__(self, most_tokens: int) -> None:
-        self.most_tokens = most_tokens
-        self.entries: deque[tuple[Loaded | None, np.ndarray, Cached]] = deque()
-
-    def clear(self) -> None:
-        self.entries.clear()
-
-    def drop(self, adapter: Loaded) -> None:
-        self.entries = deque(entry for entry in self.entries if entry[0] is not adapter)
-
-    def keep(self, adapter: Loaded | None, prompts: list[list[int]], prompted: Prefilled) -> None:
-        """Keep the longest prompt of a batch: the others share their beginning with it, if with
-        any.
-        """
-        place = max(range(len(prompts)), key=lambda place: len(prompts[place]))
-        known = self.find(adapter, prompts[place])
-        if len(prompts[place]) > self.most_tokens or (
-            known and len(known.path) == len(prompts[place])
-        ):
-            return
-        path = torch.from_numpy(prompted.paths[place]).to(prompted.last_hidden.device)
-        keys, values = (
-            [one[:, :, path] for one in some] for some in (prompted.keys, prompted.values)
-        )
-        ids = np.array(prompts[place])
-        self.entries.append((adapter, ids, Cached(Store(keys, values), np.arange(len(ids)))))
-        while (
-            len(self.entries) > KEPT
-            or sum(len(ids) for _, ids, _ in self.entries) > self.most_tokens
-        ):
-            self.entries.popleft()
-
-    def find(self, adapter: Loaded | None, ids: list[int]) -> Cached | None:
-        """The longest stored beginning of these tokens."""
-        wanted, best, most = np.array(ids), None, 0
-        for of, known, cached in self.entries:
-            if of is adapter and (same := _shared(wanted, known)) > most:
-                best, most = cached, same
-        return None if best is None else Cached(best.store, best.path[:most])
-
-
 def _fitting(asks: list[Ask], room: int, tokens: int, *, always_one: bool = False) -> list[Ask]:
     """As many requests as fit, of the first one's adapter."""
     chosen: list[Ask] = []
@@ -336,12 +289,6 @@ def _fitting(asks: list[Ask], room: int, tokens: int, *, always_one: bool = Fals
             break
         chosen.append(ask)
     return chosen
-
-
-def _shared(one: np.ndarray, other: np.ndarray) -> int:
-    size = min(len(one), len(other))
-    differ = np.flatnonzero(one[:size] != other[:size])
-    return int(differ[0]) if len(differ) else size
 
 
 def _by_sampling(asks: list[Ask]) -> Iterable[tuple[Sampling, list[int]]]:

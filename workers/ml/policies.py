@@ -13,6 +13,7 @@ from workers.lib.specs.measure_latency import Timed
 from workers.lib.spending import Account
 
 AT_ONCE = 64
+KEPT_TOKENS = 8192  # of prompts, for each version that is timed: servers keep them, too
 BATCHES = (
     16  # batches that wait for an in-process engine, enough to group answers of similar length
 )
@@ -57,7 +58,11 @@ def open_side_by_side(
         [version.model for version in versions], engines[0].dtype, merged=merged
     )
     return [
-        EnginePolicy(TransformersEngine(*pair, batch_size=1), sampling, goes_on=False)
+        EnginePolicy(
+            TransformersEngine(*pair, batch_size=1, kept_tokens=KEPT_TOKENS),
+            sampling,
+            goes_on=False,
+        )
         for pair, sampling in zip(loaded, samplings, strict=True)
     ]
 

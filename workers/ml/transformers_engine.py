@@ -19,6 +19,7 @@ from workers.lib.engines import Output, Prompt, Sampling, Show, SoFar
 from workers.lib.specs.engines import InProcess, Model
 from workers.ml.attention import Look, Pass, Segment, row_attention
 from workers.ml.chat_writer import ChatWriter
+from workers.ml.kept_prompts import KeptPrompts
 from workers.ml.lean import packed_weights
 from workers.ml.models import device, load_policy, set_threads
 from workers.ml.tree import Cached, Prefilled, Store, decoder_of, prefill, use_tree
@@ -86,19 +87,24 @@ class Decoding:
 
 
 class TransformersEngine:
-    """`batch_size` is the number of answers generated side by side. `check` is called before each
-    token, and may raise.
+    """`batch_size` is the number of answers generated side by side. The keys and values of
+    `kept_tokens` of earlier prompts are kept for prompts with the same beginning, as servers keep
+    them: only while the weights stay as they are. `check` is called before each token, and may
+    raise.
     """
 
     check: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int = 64) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, batch_size: int = 64, *, kept_tokens: int = 0
+    ) -> None:
         use_tree(model)
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.decoder, self.head = decoder_of(model)
         self.writer = ChatWriter(tokenizer, model)
         self.stop_ids = self.writer.stop_ids
         self.stops = torch.tensor(self.stop_ids, dtype=torch.long)
+        self.kept = KeptPrompts(kept_tokens)
         self.stores: WeakSet[Store] = WeakSet()  # stores that episodes still use
 
     @classmethod
@@ -144,7 +150,10 @@ class TransformersEngine:
                 show(batch[index], place, text)
 
         seeds, ids = [prompts[i].seeds for i in batch], [tokens[i] for i in batch]
-        cached = [computed_of(prompts[i].so_far, tokens[i]) for i in batch]
+        cached = [
+            computed_of(prompts[i].so_far, tokens[i]) or self.kept.find(None, tokens[i])
+            for i in batch
+        ]
         goes_on = any(prompts[i].goes_on for i in batch)
         with packed_weights(self.model, sum(map(len, seeds)), sampling.max_new_tokens):
             found = self._batch(ids, seeds, sampling, show_row if show else None, cached, goes_on)
@@ -162,6 +171,7 @@ class TransformersEngine:
     ) -> list[list[Output]]:
         started = time.perf_counter()
         prompted = prefill(self.decoder, prompts, cached)
+        self.kept.keep(None, prompts, prompted)
         noise = noise_of([seed for row in seeds for seed in row], sampling.max_new_tokens).to(
             prompted.last_hidden.device
         )

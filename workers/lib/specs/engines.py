@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from workers.lib.typed import AtLeastOne, Count, Form, NotNegative, Positive, Text
 
@@ -74,3 +74,13 @@ class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
 
 
 Engine = InProcess | Server | AgentEndpoint
+
+
+def computes(spec: Any) -> bool:
+    """Whether the program of a spec computes with a model itself, and so imports torch."""
+    parts = (spec, *getattr(spec, "sides", ()), *getattr(spec, "versions", ()))
+    return any(
+        isinstance(getattr(part, "model", None), Model)
+        and isinstance(getattr(part, "engine", None), InProcess | None)
+        for part in parts
+    )

@@ -12,6 +12,7 @@ from apps.demo.recipes import FAST, FULL
 from apps.demo.wheel import Demo, DemoError, start_preparing
 from flywheel.supervisor import StackError, running_stack
 from workers.lib.shares import MOST
+from workers.lib.warm import Warm
 
 PROCESSES = "FLYWHEEL_TRAINING_PROCESSES"
 
@@ -38,12 +39,16 @@ class Command(BaseCommand):
     def handle(self, *, host: str, port: int, fast: bool, seed: int, **options: Any) -> None:
         allow_processes()
         try:
-            with start_preparing() as model, running_stack(host, port, quiet=True) as stack:
+            warm = Warm(os.environ)
+            preparing = start_preparing(warm.popen)
+            with preparing as model, running_stack(host, port, quiet=True) as stack:
                 self.stdout.write(
                     f"Flywheel is running at {stack.url}; you can watch the demo there."
                 )
                 recipe, endpoint = FAST if fast else FULL, stack.endpoint_url
-                Demo(stack.url, recipe, seed, endpoint=endpoint, model=model).run()
+                Demo(
+                    stack.url, recipe, seed, endpoint=endpoint, model=model, popen=warm.popen
+                ).run()
                 if not options["exit"]:
                     self.stdout.write(
                         self.style.SUCCESS(f"Flywheel is running at {stack.url} (Ctrl-C to stop)")
