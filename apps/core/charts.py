@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -12,7 +13,7 @@ from typing import Any
 PALETTE = ("#6370e8", "#1f9d6b", "#d9822b", "#c6423a", "#8a5cd6", "#2d8fc4", "#98a03a", "#b8578f")
 GOOD, BAD, UNKNOWN = "#1f9d6b", "#c6423a", "#8a919e"
 MARGIN = {"l": 40, "r": 8, "t": 30, "b": 8}
-LEGEND_HEIGHT = 20
+LEGEND_HEIGHT, ROW_HEIGHT = 20, 26
 FEWEST = 7  # units of time that a chart shows
 DAY_MS = 86_400_000
 MIDNIGHTS = ("", *(f"{sign}00:00:00{zone}" for sign in "T " for zone in ("", "+00:00", "Z")))
@@ -42,6 +43,14 @@ def unlike(names: Iterable[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         made.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return made
+
+
+def in_order(name: str) -> list[tuple[bool, int, str]]:
+    """A key to sort names by: “v2” before “v10”."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in re.split(r"(\d+)", name)
+    ]
 
 
 def time_unit(first: datetime | None, last: datetime | None) -> str:
@@ -147,6 +156,50 @@ def bars(
     if counts and all(isinstance(y, int) for y in counts) and max(counts) < 3:
         figure.update_yaxes(dtick=1)  # no ticks of half a run
     return _finish(figure, title, x, y, height, legend=len(series) > 1)
+
+
+def ranked(
+    series: dict[str, tuple[Sequence[str], Sequence[float]]],
+    title: str,
+    *,
+    x: str = "",
+    colours: dict[str, str] | None = None,
+) -> dict:
+    """{name: (names, values)} with the names beside the chart. Bars; of several series a dot each,
+    in the row of their name.
+    """
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for index, (label, (names, values)) in enumerate(series.items()):
+        colour = (colours or {}).get(label, PALETTE[index % len(PALETTE)])
+        common = {"x": list(values), "y": list(names), "name": label}
+        figure.add_trace(
+            go.Scatter(mode="markers", marker={"size": 9, "color": colour}, **common)
+            if len(series) > 1
+            else go.Bar(orientation="h", marker={"color": colour}, **common)
+        )
+    drawn = _finish(figure, title, x, "", ROW_HEIGHT, legend=len(series) > 1)
+    return beside(
+        drawn, list(dict.fromkeys(name for names, _ in series.values() for name in names))
+    )
+
+
+def beside(drawn: dict, names: Sequence[str]) -> dict:
+    """A figure of a row a name, the first on top: beside the chart names have room on a phone,
+    too.
+    """
+    layout = drawn["layout"]
+    layout["height"] = layout["margin"]["t"] + 40 + ROW_HEIGHT * len(names)
+    layout["xaxis"] |= {"rangemode": "tozero"}
+    layout["yaxis"] |= {
+        "type": "category",
+        "nticks": len(names) + 1,
+        "categoryorder": "array",
+        "categoryarray": list(names)[::-1],
+        "range": [-0.6, len(names) - 0.4],
+    }
+    return drawn
 
 
 def intervals(

@@ -125,6 +125,7 @@ class Trajectory(models.Model):
                 name="trajectory_failed",
                 condition=models.Q(outcome_status="failure"),
             ),
+            models.Index(fields=["project", "agent_version", "id"], name="trajectory_by_version"),
             GinIndex(fields=["terms"], name="trajectory_by_term"),
         ]
 

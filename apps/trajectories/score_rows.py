@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +16,7 @@ import msgspec
 from django.db import connection
 from django.db.models import QuerySet
 
-from apps.core.charts import bars, unlike
+from apps.core.charts import beside, in_order, intervals, lines, unlike
 from apps.core.intervals import student, wilson
 from apps.core.models import Project
 from apps.core.query import MOMENT, Query
@@ -62,8 +63,8 @@ BY = {
     "said": ("What was said", "CASE WHEN score.kind <> 'text' THEN score.text END"),
     "day": ("Day", "to_char(score.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"),
 }
-GREY = "#8b919c"  # seen on light and dark
-NEWEST, GROUPS, AT_ONCE = 20_000, 40, 1_000
+NEWEST, AT_ONCE = 20_000, 1_000
+NAMES, VALUES = 12, 31  # that are shown: of the names, and of the values of each, the largest
 
 
 def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Score]:
@@ -196,13 +197,17 @@ def ask(project: Project, given: Mapping[str, str]) -> Answer:
     by = given.get("by") or "agent_version"
     found = _groups(project, given, BY[by][1])
     scores = sum(group.scores for group in found)
-    return Answer(
-        by,
-        sorted(found[:GROUPS], key=lambda group: (group.name, group.value)),
-        min(scores, NEWEST),
-        scores > NEWEST,
-        len(found) - len(found[:GROUPS]),
-    )
+    shown = sorted(_largest(found), key=lambda group: (group.name, in_order(group.value)))
+    return Answer(by, shown, min(scores, NEWEST), scores > NEWEST, len(found) - len(shown))
+
+
+def _largest(groups: list[Group]) -> Iterator[Group]:
+    names = list(dict.fromkeys(group.name for group in groups))[:NAMES]
+    room = dict.fromkeys(names, VALUES)
+    for group in groups:
+        if room.get(group.name):
+            room[group.name] -= 1
+            yield group
 
 
 def whole(project: Project, given: Mapping[str, str]) -> Group | None:
@@ -238,37 +243,42 @@ def _group(row: tuple[Any, ...]) -> Group:
     return Group(name, value, scores, mean, low, high)
 
 
-def figure(answer: Answer) -> dict | None:
-    """The means by group, the names side by side; None where nothing was measured."""
-    known = [group for group in answer.groups if group.mean is not None]
-    if not known:
-        return None
-    values = list(dict.fromkeys(sorted(group.value for group in known)))
-    titles = dict(zip(values, unlike(short(value or "(none)") for value in values), strict=True))
-    names = list(dict.fromkeys(group.name for group in known))
-    of_name = {name: [group for group in known if group.name == name] for name in names}
-    labels = dict(zip(names, unlike(map(short, names)), strict=True))
-    series = {
-        labels[name]: ([titles[group.value] for group in groups], [group.mean for group in groups])
-        for name, groups in of_name.items()
-    }
-    drawn = bars(series, f"Mean score by {BY[answer.by][0].lower()}", height=280)
-    for trace, groups in zip(drawn["data"], of_name.values(), strict=True):
-        trace["customdata"] = [f"n = {group.scores:,}" for group in groups]
-        trace["hovertemplate"] = (
-            f"%{{x}} · {trace['name']}: %{{y:.4~g}}<br>%{{customdata}}<extra></extra>"
-        )
-        trace["error_y"] = {
-            "type": "data",
-            "symmetric": False,
-            "array": [0 if one.high is None else one.high - one.mean for one in groups],
-            "arrayminus": [0 if one.low is None else one.mean - one.low for one in groups],
-            "thickness": 1.2,
-            "color": GREY,
-        }
-    drawn["layout"]["xaxis"] |= {"type": "category", "nticks": len(values) + 1}
-    drawn["layout"]["xaxis"] |= {
-        "categoryorder": "array",
-        "categoryarray": [titles[value] for value in values],
+def figures(answer: Answer) -> list[tuple[str, dict]]:
+    """A chart a name, with an id: each score has a scale of its own. Only what was measured."""
+    of_name: defaultdict[str, list[Group]] = defaultdict(list)
+    for group in answer.groups:
+        if group.mean is not None:
+            of_name[group.name].append(group)
+    draw = _by_day if answer.by == "day" else _by_value
+    labels = unlike(map(short, of_name))
+    return [
+        (f"scores-figure-{at}", draw(label, groups))
+        for at, (label, groups) in enumerate(zip(labels, of_name.values(), strict=True))
+    ]
+
+
+def _by_value(title: str, groups: list[Group]) -> dict:
+    names = unlike(short(group.value or "(none)") for group in groups)
+    lows, highs = ([getattr(one, side) for one in groups] for side in ("low", "high"))
+    means = [group.mean or 0.0 for group in groups]
+    drawn = intervals(
+        names,
+        means,
+        [mean if low is None else low for low, mean in zip(lows, means, strict=True)],
+        [mean if high is None else high for high, mean in zip(highs, means, strict=True)],
+        title,
+    )
+    return _with_hover(beside(drawn, names), groups, "%{y}: %{x:.4~g}")
+
+
+def _by_day(title: str, groups: list[Group]) -> dict:
+    days, means = zip(*((group.value, group.mean) for group in groups), strict=True)
+    return _with_hover(lines({title: (days, means)}, title, x=""), groups, "%{x}: %{y:.4~g}")
+
+
+def _with_hover(drawn: dict, groups: list[Group], said: str) -> dict:
+    drawn["data"][0] |= {
+        "customdata": [f"n = {group.scores:,}" for group in groups],
+        "hovertemplate": f"{said}<br>%{{customdata}}<extra></extra>",
     }
     return drawn

@@ -9,7 +9,7 @@ which.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import QuerySet
 
-from apps.core.charts import BAD, PALETTE, bars, unlike
+from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.trajectories.metrics.figures import HOVER, TICKS, short, written
@@ -226,16 +226,14 @@ def title_of(answer: Answer) -> str:
 
 
 def figure(answer: Answer, link: Callable[[Group], str]) -> dict | None:
-    """Bars, side by side where the groups are split; each leads to its steps (`link`)."""
+    """Bars, or dots where the groups are split; each leads to its steps (`link`)."""
     measure = MEASURES[answer.measure]
     known = [group for group in answer.groups if measure.value(group) is not None]
     if not known:
         return None
-    values = list(dict.fromkeys(group.value for group in known))
-    names = dict(zip(values, unlike(short(value or "(none)") for value in values), strict=True))
-    parts = sorted({group.part for group in known})
-    titles = dict(zip(parts, unlike(short(part or "(none)") for part in parts), strict=True))
-    of_part = {part: [group for group in known if group.part == part] for part in parts}
+    names = _labels(group.value for group in known)
+    titles = _labels(sorted((group.part for group in known), key=in_order))
+    of_part = {part: [group for group in known if group.part == part] for part in titles}
     series = {
         titles[part]: (
             [names[group.value] for group in groups],
@@ -243,30 +241,27 @@ def figure(answer: Answer, link: Callable[[Group], str]) -> dict | None:
         )
         for part, groups in of_part.items()
     }
-    colours = {
-        title: BAD if answer.measure in ("errors", "error_rate") and len(parts) == 1 else colour
-        for title, colour in zip(series, PALETTE, strict=False)
-    }
-    drawn = bars(series, title_of(answer), colours=colours, height=280)
+    is_bad = answer.measure in ("errors", "error_rate") and len(titles) == 1
+    drawn = ranked(
+        series,
+        title_of(answer),
+        x="ms" if measure.unit == "ms" else "",
+        colours=dict.fromkeys(series, BAD) if is_bad else None,
+    )
+    hover = HOVER[measure.unit].replace("{y", "{x")
     for trace, groups in zip(drawn["data"], of_part.values(), strict=True):
         trace["meta"] = {"links": [link(group) for group in groups]}
         trace["customdata"] = [f"n = {measure.n(group):,}" for group in groups]
         named = f" · {trace['name']}" if answer.split else ""
-        trace["hovertemplate"] = (
-            f"%{{x}}{named}: {HOVER[measure.unit]}<br>%{{customdata}}<extra></extra>"
-        )
-    drawn["layout"]["xaxis"] |= {
-        "type": "category",
-        "nticks": len(values) + 1,
-        "categoryorder": "array",
-        "categoryarray": [names[value] for value in values],
-    }
-    drawn["layout"]["yaxis"] |= {
-        "tickformat": TICKS[measure.unit],
-        "rangemode": "tozero",
-        "title": {"text": "ms" if measure.unit == "ms" else "", "font": {"size": 11}},
-    }
-    return drawn
+        trace["hovertemplate"] = f"%{{y}}{named}: {hover}<br>%{{customdata}}<extra></extra>"
+    drawn["layout"]["xaxis"]["tickformat"] = TICKS[measure.unit]
+    return beside(drawn, list(names.values()))
+
+
+def _labels(values: Iterable[str]) -> dict[str, str]:
+    """Of each value, in this order: short, and unlike the others."""
+    distinct = list(dict.fromkeys(values))
+    return dict(zip(distinct, unlike(short(value or "(none)") for value in distinct), strict=True))
 
 
 def table(answer: Answer, link: Callable[[Group], str]) -> list[dict[str, Any]]:

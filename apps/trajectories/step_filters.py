@@ -11,12 +11,13 @@ from uuid import UUID
 from django.contrib.postgres.search import SearchVector
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from apps.core.models import Project
 from apps.core.query import MOMENT, Query
 from apps.core.sorting import choices
 from apps.trajectories.filters import (
+    LARGEST,
     SCORE_RANGE,
     SINCE,
     Chip,
@@ -30,13 +31,21 @@ from apps.trajectories.filters import (
     texts_with,
     words_query,
 )
-from apps.trajectories.models import SLOW_MS, STEP_ERROR, STEP_TERMS, Step, TrajectoryKey
+from apps.trajectories.models import (
+    SLOW_MS,
+    STEP_ERROR,
+    STEP_TERMS,
+    Step,
+    Trajectory,
+    TrajectoryKey,
+)
 from apps.trajectories.steps import KINDS, STATUSES
 
 LABELS = {
     "kind": "Kind",
     "name": "Name",
     "status": "Status",
+    "failed_or_over": "Failed or over",
     "arguments": "Arguments",
     "error": "Error",
     "model": "Model",
@@ -71,6 +80,7 @@ FILTERS: Query = {
     **range_filters((*RANGES, *SCORE_RANGE)),
     "kind": tuple(KINDS),
     "status": tuple(STATUSES),
+    "failed_or_over": {"type": "number", "minimum": 0, "maximum": LARGEST},
     "since": (*SINCE, "all"),
     "from": MOMENT,
     "to": MOMENT,
@@ -91,6 +101,8 @@ EXCLUDES = re.compile(r"(?:^|\s)-")
 def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
     """The steps that match. Times are those of the runs' starts. Raises QueryError."""
     within = ids_within(*bounds(given, FILTERS))
+    if version := _text(given, "agent_version"):
+        within = _within_version(project, version, within)
     rows = Step.objects.filter(
         project=project, **{f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
     )
@@ -100,6 +112,8 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
     terms = {name: value for name in COLUMNS if (value := _text(given, name))}
     narrowed = rows.filter(**{COLUMNS[name]: value for name, value in terms.items()})
     narrowed = in_ranges(narrowed, given, RANGES)
+    if (limit := _failed_or_over(given)) is not None:
+        narrowed = narrowed.filter(Q(status="error") | Q(duration_ms__gte=limit))
     for runs in (
         _of_terms(narrowed, rows, terms, given),
         _of_arguments(given, within),
@@ -118,20 +132,47 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
     return narrowed
 
 
+def _within_version(
+    project: Project, version: str, within: Mapping[str, UUID]
+) -> Mapping[str, UUID]:
+    """`within`, and not before or after all runs of this version: a walk from the newest step to
+    those of an old one would pass most of the table.
+    """
+    runs = Trajectory.objects.filter(project=project, agent_version=version).order_by("id")
+    first, last = (rows.values_list("id", flat=True).first() for rows in (runs, runs.reverse()))
+    if first is None or last is None:
+        return within
+    return {
+        **within,
+        "gte": max(first, within.get("gte", first)),
+        "lte": last,
+    }
+
+
 def _of_terms(
     narrowed: QuerySet[Step], rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping
 ) -> list[UUID] | None:
     """The runs of few steps with these terms; None where they are many, or no term is given."""
     wanted = [f"{name}:{value}" for name, value in terms.items()]
     found = rows.alias(terms=STEP_TERMS)
-    if least := float(_text(given, "duration_min") or 0) * 1000:
-        classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
-        if 0 not in classes:
-            found = found.filter(terms__overlap=[f"seconds:{number}" for number in classes])
+    for least, others in (
+        (float(_text(given, "duration_min") or 0) * 1000, []),
+        (_failed_or_over(given) or 0, ["status:error"]),
+    ):
+        if least >= SLOW_MS[0]:
+            classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
+            slow = [f"seconds:{number}" for number in classes]
+            found = found.filter(terms__overlap=[*others, *slow])
             wanted = wanted or [""]
     if not wanted or estimated(narrowed) * RARE > estimated(rows):
         return None
     return few_of(found.filter(terms__contains=[term for term in wanted if term]), MOST)
+
+
+def _failed_or_over(given: Mapping[str, str]) -> float | None:
+    """In ms."""
+    text = _text(given, "failed_or_over")
+    return float(text) * 1000 if text else None
 
 
 def estimated(rows: QuerySet[Step]) -> int:
@@ -170,6 +211,8 @@ def active_filters(given: Mapping[str, str]) -> list[Chip]:
     return [
         Chip(chip.name, f"{LABELS[chip.name]}: {words[chip.name].get(given[chip.name], '')}")
         if chip.name in words
+        else Chip(chip.name, f"{LABELS[chip.name]} {given[chip.name]} s")
+        if chip.name == "failed_or_over"
         else chip
         for chip in chips
     ]

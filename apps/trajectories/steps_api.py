@@ -30,6 +30,7 @@ FILTERS = parameters(
     name="Of a tool, an agent, else of the span",
     arguments="Words of the arguments; the last may be unfinished",
     error="Words of the error",
+    failed_or_over="Status error, or at least so many seconds",
     run="The id of a run",
     since="Since when the run started",
     duration_min="In seconds",

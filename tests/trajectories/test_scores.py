@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.trajectories import digest
+from apps.trajectories import digest, score_rows
 from apps.trajectories.actions import deletions, scores, store
 from apps.trajectories.importers import langfuse
 from apps.trajectories.models import Score, Step, Trajectory
@@ -156,6 +156,12 @@ def test_figures_and_files(runs: Project, agent: Client, client: Client) -> None
     client.force_login(make_member(runs))
     chart = client.get(reverse("trajectories:scores_chart", args=[runs.slug]))
     assert "Mean score by version" in chart.content.decode()
+    send(agent, {"run": "run-1-0", "name": "cents", "value": 900})
+    for by, axis in (("agent_version", "x"), ("day", "y")):
+        figures = score_rows.figures(score_rows.ask(runs, {"by": by}))
+        drawn = {figure["layout"]["title"]["text"]: figure for _, figure in figures}
+        assert drawn["cents"]["data"][0][axis] == [900]  # with an axis of its own
+        assert max(drawn["helpful"]["data"][0][axis]) < 3
     page = client.get(reverse("trajectories:scores", args=[runs.slug]) + "?score_value_min=2.3")
     assert b"run-2-3" in page.content and b"run-2-2" not in page.content
 

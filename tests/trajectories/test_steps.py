@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from apps.core.models import Project
-from apps.trajectories import digest, filters, step_figures, step_filters, steps
+from apps.trajectories import digest, filters, ids, step_figures, step_filters, steps
 from apps.trajectories.actions import store
 from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
@@ -336,6 +336,10 @@ def test_the_questions_of_an_issue(runs: Project, agent: Client) -> None:
     assert found(agent, slow) == [f"run-{n} search" for n in ("1-1", "1-2", "2-0", "2-1", "2-2")]
     assert found(agent, f"{slow}&agent_version=2&status=error") == []
     assert found(agent, "?kind=tool&status=error") == [f"run-2-{n} pay" for n in range(3)]
+    both = "?kind=tool&agent_version=2&failed_or_over="
+    failed = [f"run-2-{n} pay" for n in range(3)]
+    assert found(agent, f"{both}4") == sorted([*failed, "run-2-2 search"])
+    assert found(agent, f"{both}4.5") == failed
     assert found(agent, "?arguments=order-21") == ["run-2-1 search"]
     assert found(agent, "?error=card+decl&agent=clerk") == [f"run-2-{n} pay" for n in range(3)]
     assert found(agent, "?run=run-1-0&kind=tool") == ["run-1-0 pay", "run-1-0 search"]
@@ -351,6 +355,8 @@ def test_many_matches_are_walked_and_few_are_looked_up(
 ) -> None:
     queries = (
         "?kind=tool&name=search&duration_min=2",
+        "?kind=tool&failed_or_over=2",
+        "?kind=tool&failed_or_over=0.5",
         "?status=error",
         "?arguments=order-21",
         "?error=card",
@@ -363,6 +369,19 @@ def test_many_matches_are_walked_and_few_are_looked_up(
     monkeypatch.setattr(step_filters, "RARE", 10**9)
     walked = [found(agent, query) for query in queries]
     assert looked_up == too_many == walked and all(walked)
+
+
+@pytest.mark.django_db
+def test_steps_of_a_version_are_looked_for_where_its_runs_are(runs: Project, agent: Client) -> None:
+    rows = Trajectory.objects.filter(project=runs).order_by("id")
+    first, *_, last = rows.filter(agent_version="1").values_list("id", flat=True)
+    within = step_filters._within_version(runs, "1", {})
+    assert within == {"gte": first, "lte": last}
+    later = step_filters.ids_within(ids.time_of(last), None)
+    assert step_filters._within_version(runs, "1", later) == later | {"lte": last}
+    assert step_filters._within_version(runs, "unknown", later) == later
+    listed = {one["run"] for one in asked(agent, "?agent_version=1&kind=tool")["results"]}
+    assert listed == set(rows.filter(agent_version="1").values_list("external_id", flat=True))
 
 
 @pytest.mark.django_db
@@ -416,6 +435,10 @@ def test_figures_by_tool_and_version(runs: Project, agent: Client, engineer: Cli
     page = reverse("trajectories:steps_chart", args=[runs.slug])
     text = engineer.get(f"{page}?kind=tool&measure=p95&split=agent_version").content.decode()
     assert "agent_version=2" in text and "Duration, p95 by name and version" in text
+    drawn = json.loads(re.search(r"<script[^>]*json[^>]*>(.*?)</script>", text, re.DOTALL)[1])
+    assert drawn["layout"]["yaxis"]["categoryarray"] == ["search", "pay"]  # names beside the chart
+    assert [trace["name"] for trace in drawn["data"]] == ["1", "2"]
+    assert drawn["data"][0]["y"] == ["pay", "search"] and drawn["data"][0]["x"][1] == 2900
     links = re.findall(r'href="(\?[^"]+)"', text)
     for link in {unescape(link) for link in links}:
         listed = engineer.get(reverse("trajectories:steps", args=[runs.slug]) + link)

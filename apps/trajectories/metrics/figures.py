@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.core.charts import BAD, PALETTE, UNKNOWN, bars, intervals, lines, shortened
+from apps.core.charts import (
+    BAD,
+    PALETTE,
+    UNKNOWN,
+    bars,
+    beside,
+    intervals,
+    lines,
+    ranked,
+    shortened,
+)
 from apps.trajectories.metrics.cells import MEASURES, TOGETHER, titles
 from apps.trajectories.metrics.query import BY, OTHER, Answer, Point, Series
 
@@ -138,26 +148,23 @@ def _count(point: Point) -> str:
 
 def _ranking(answer: Answer, by: str) -> dict:
     """One dot or bar a group, of the whole time."""
-    rows = [one for one in answer.series if one.whole.value is not None][::-1]
+    rows = [one for one in answer.series if one.whole.value is not None]
     measure = MEASURES[answer.series[0].measure]
     names = [_unique(answer, one) for one in rows]
     title = title_of(answer, by).replace(f" per {answer.unit}", "", 1)
     values = [one.whole.value or 0.0 for one in rows]
-    height = 70 + 26 * len(rows)
     if measure.interval:
         low, high = zip(*(one.whole.interval or (0.0, 1.0) for one in rows), strict=True)
-        drawn = intervals(names, values, low, high, title, height=height)
+        drawn = beside(intervals(names, values, low, high, title), names)
     else:
-        drawn = bars({measure.title: (values, names)}, title, height=height)
-        drawn["data"][0] |= {"orientation": "h", "marker": {"color": PALETTE[0]}}
+        drawn = ranked({measure.title: (names, values)}, title)
     drawn["data"][0] |= {
         "customdata": [_count(one.whole) for one in rows],
         "hovertemplate": (
             "%{y}: " + HOVER[measure.unit].replace("{y", "{x") + "<br>%{customdata}<extra></extra>"
         ),
     }
-    drawn["layout"]["xaxis"] |= {"tickformat": TICKS[measure.unit], "rangemode": "tozero"}
-    drawn["layout"]["yaxis"] |= {"type": "category", "nticks": len(rows) + 1}
+    drawn["layout"]["xaxis"]["tickformat"] = TICKS[measure.unit]
     return drawn
 
 

@@ -1462,6 +1462,12 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="trajectory",
+            index=models.Index(
+                fields=["project", "agent_version", "id"], name="trajectory_by_version"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="trajectory",
             index=django.contrib.postgres.indexes.GinIndex(
                 fields=["terms"], name="trajectory_by_term"
             ),

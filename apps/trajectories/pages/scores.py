@@ -70,7 +70,7 @@ def chart(request: HttpRequest, project: Project) -> HttpResponse:
         context["too_long"] = True
     else:
         title = BY[answer.by][0]
-        context |= {"answer": answer, "by": title, "figure": score_rows.figure(answer)}
+        context |= {"answer": answer, "by": title, "figures": score_rows.figures(answer)}
     return render(request, "trajectories/_scores_chart.html", context)
 
 

@@ -38,6 +38,7 @@ QUERY: Query = FILTERS | SORTED_BY | SPEC
 VIEWS = (
     ("Failed tool calls", "kind=tool&measure=errors&status=error"),
     ("Slow tools (> 2 s)", "duration_min=2&kind=tool&sort=-duration"),
+    ("Failed or slow by version", "by=agent_version&failed_or_over=2&kind=tool&measure=steps"),
     ("p95 by version", "by=name&kind=tool&measure=p95&split=agent_version"),
     ("Model cost", "by=model&kind=model&measure=cost"),
 )
