@@ -447,6 +447,7 @@ def _is_call(part: dict) -> bool:
         or kind.endswith("_tool_use")  # of a server's own tools: mcp_tool_use
         or "functionCall" in part
         or isinstance(part.get("toolUse"), dict)
+        or isinstance(part.get("toolRequest"), dict)
         or (not kind and ("function_call" in part or "tool_kwargs" in part))
     )
 
@@ -459,6 +460,7 @@ def _is_reply(part: dict) -> bool:
         or "functionResponse" in part
         or "function_response" in part
         or isinstance(part.get("toolResult"), dict)
+        or isinstance(part.get("toolResponse"), dict)
     )
 
 
@@ -605,7 +607,7 @@ def tool_call(raw: Any) -> dict | None:
     """
     if not isinstance(raw, dict):
         return None
-    for name in ("tool_call", "functionCall", "function_call", "toolUse"):
+    for name in ("tool_call", "functionCall", "function_call", "toolUse", "toolRequest"):
         if isinstance(raw.get(name), dict):
             raw = raw[name]
     function = raw.get("function")
@@ -624,6 +626,7 @@ def tool_call(raw: Any) -> dict | None:
         or raw.get("toolCallId")
         or raw.get("tool_call_id")
         or raw.get("toolUseId")
+        or raw.get("ref")
     )
     if identity := label(found):
         call["id"] = identity
@@ -639,11 +642,11 @@ def _arguments(body: dict) -> str | dict:
 
 
 ANSWERED = ("result", "response", "output", "content", "server_tool_call_response")
-CALL_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "id")
+CALL_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "id", "ref")
 
 
 def tool_reply(part: dict) -> Message:
-    for name in ("functionResponse", "function_response", "toolResult"):
+    for name in ("functionResponse", "function_response", "toolResult", "toolResponse"):
         if isinstance(part.get(name), dict):
             part = part[name]
     found = next((part[k] for k in CALL_IDS if part.get(k)), None)

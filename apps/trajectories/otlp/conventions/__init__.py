@@ -27,6 +27,7 @@ from apps.trajectories.otlp.conventions import (
     langfuse,
     openinference,
     traceloop,
+    unknown,
     vercel,
 )
 from apps.trajectories.otlp.conventions.base import (
@@ -120,6 +121,7 @@ GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
 RAW_REQUEST, RAW_RESPONSE = (*GIVEN, "gen_ai.prompt"), (*ANSWER, "gen_ai.completion", "response")
 VALUES = frozenset(GIVEN + ANSWER)
+MESSAGES = frozenset((*genai.INPUT, *genai.OUTPUT))
 KNOWN = frozenset(name for adapter in ADAPTERS for name in adapter.known) | VALUES
 KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.prefixes)
 
@@ -128,13 +130,14 @@ def names_a_step(body: bytes) -> bool:
     """Whether a request may hold a model, agent or tool call: it has a name by which a convention
     is known.
     """
-    return any(name.encode() in body for name, _, _ in SPEAKS)
+    return any(name.encode() in body for name, _, _ in SPEAKS) or unknown.may_name_a_kind(body)
 
 
 def are_steps(spans: list[Span]) -> bool:
     """As `names_a_step`, for spans that are read: whether one of them says its kind."""
     return any(
-        _kind(span.attributes)[1] or frameworks.kind_of(span.scope.name, span.name)
+        _kind(_with_known_names(span).attributes)[1]
+        or frameworks.kind_of(span.scope.name, span.name)
         for span in spans
     )
 
@@ -146,7 +149,7 @@ def read(
 
     `seen` carries what was read of messages from one span of a trace to the next.
     """
-    span = _with_exceptions(span, logs)
+    span = _with_known_names(_with_exceptions(span, logs))
     attributes = span.attributes
     kind, name = _kind(attributes)
     kind = frameworks.kind_of(span.scope.name, span.name) or kind
@@ -186,6 +189,18 @@ def _with_exceptions(span: Span, logs: list[LogRecord]) -> Span:
         if log.event_name.rsplit(".", 1)[-1] == "exception"
     ]
     return replace(span, events=[*span.events, *thrown]) if thrown else span
+
+
+def _with_known_names(span: Span) -> Span:
+    """The span with what it says in names that no convention here knows."""
+    attributes = span.attributes
+    kind, name = _kind(attributes)
+    if kind not in ("model", "agent", "tool") and (kind != "other" or name):
+        return span
+    if name and not (VALUES.isdisjoint(attributes) and MESSAGES.isdisjoint(attributes)):
+        return span
+    named = unknown.translated(attributes, has_kind=bool(name))
+    return replace(span, attributes=attributes | named) if named else span
 
 
 def complete(reading: Reading, attributes: Attributes) -> None:
@@ -442,6 +457,8 @@ def is_known(key: str, kind: str) -> bool:
         return kind in ("model", "tool", "agent")
     if (name := _usage_name(key)) and kind in ("model", "agent"):
         return not parse({name.plain: 1}).unread
+    if kind in ("model", "tool", "agent") and unknown.known_name(key) in unknown.VALUES:
+        return True
     return key in KNOWN or key.startswith(KNOWN_PREFIXES)
 
 

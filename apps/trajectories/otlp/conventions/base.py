@@ -8,6 +8,7 @@ convention they come from.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -17,7 +18,7 @@ from msgspec import Struct, field
 from apps.trajectories.dialects import Message, messages_of, one_turn
 from apps.trajectories.interruptions import interruption
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.values import label, nest, number, structured, text
+from apps.trajectories.values import label, nest, number, structured, text, tidy
 from workers.lib.token_usage import Usage
 
 Attributes = dict[str, Any]
@@ -275,6 +276,15 @@ def called_with(value: Any) -> Any:
         return found["kwargs"]
     alone = isinstance(found["args"], list) and len(found["args"]) == 1 and not found["kwargs"]
     return found["args"][0] if alone else value
+
+
+def unquoted(said: Any) -> Any:
+    """The text inside a JSON string."""
+    try:
+        found = json.loads(said) if isinstance(said, str) and said[:1] == '"' else said
+    except ValueError:
+        return said
+    return tidy(found) if isinstance(found, str) else said
 
 
 def problem_of(span: Span, said: str = "") -> Problem:

@@ -4,12 +4,11 @@ of their scope.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from apps.trajectories.dialects import Message, tool_call
-from apps.trajectories.otlp.conventions.base import Spoken
-from apps.trajectories.values import label, python_literal, structured, text, tidy
+from apps.trajectories.otlp.conventions.base import Spoken, unquoted
+from apps.trajectories.values import label, python_literal, structured, text
 from workers.lib.messages import text_of
 
 CALLING, OBSERVED, FAILED = "Calling tools:\n", "Observation:\n", "Error:\n"
@@ -57,7 +56,7 @@ def dspy(spoken: Spoken) -> None:
         called = structured(attributes.get("input.value"))
         if isinstance(called, dict) and isinstance(called.get("kwargs"), dict):
             reading.tool_arguments = called["kwargs"]
-        reading.tool_result = _unquoted(reading.tool_result)
+        reading.tool_result = unquoted(reading.tool_result)
     if reading.kind != "agent":
         return
     given, ended = (
@@ -95,15 +94,6 @@ def llama_index(spoken: Spoken) -> None:
         reading.tool_arguments = called["kwargs"]
     if isinstance(answered, dict) and "raw_output" in answered and "tool_name" in answered:
         reading.tool_result = text(answered["raw_output"])
-
-
-def _unquoted(said: Any) -> Any:
-    """The text inside a JSON string."""
-    try:
-        found = json.loads(said) if isinstance(said, str) and said[:1] == '"' else said
-    except ValueError:
-        return said
-    return tidy(found) if isinstance(found, str) else said
 
 
 def _words(fields: Any) -> str:
