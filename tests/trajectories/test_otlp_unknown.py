@@ -56,6 +56,20 @@ def test_a_run(kind: str, model: str, tool: str, agent: str, given: str, answer:
     assert kinds == ["agent", "model", "tool", "model"]
 
 
+def test_model_and_tokens_beside_the_values() -> None:
+    attributes = {
+        "acme.span_attributes": '{"type": "llm"}',
+        "acme.input_json": json.dumps([user("Hi")]),
+        "acme.output_json": json.dumps([{"message": {"role": "assistant", "content": "Ho"}}]),
+        "acme.metadata": '{"model": "m"}',
+        "acme.metrics": '{"start": 1.5, "prompt_tokens": 10, "completion_tokens": 1}',
+    }
+    (run,) = assemble([span(1, 0, attributes=attributes)], [])
+    used = run.row["usage"]
+    assert (texts(run.row), run.row["model"]) == (["Hi", "Ho"], "m")
+    assert (used["input_tokens"], used["output_tokens"]) == (10, 1)
+
+
 def test_a_known_kind_with_messages_under_unknown_names() -> None:
     attributes = {
         "gen_ai.request.model": "m",

@@ -136,7 +136,8 @@ def names_a_step(body: bytes) -> bool:
 def are_steps(spans: list[Span]) -> bool:
     """As `names_a_step`, for spans that are read: whether one of them says its kind."""
     return any(
-        _kind(_with_known_names(span).attributes)[1]
+        _kind(span.attributes)[1]
+        or unknown.translated(span.attributes, has_kind=False)
         or frameworks.kind_of(span.scope.name, span.name)
         for span in spans
     )
@@ -149,9 +150,12 @@ def read(
 
     `seen` carries what was read of messages from one span of a trace to the next.
     """
-    span = _with_known_names(_with_exceptions(span, logs))
+    span = _with_exceptions(span, logs)
+    kind, name = _kind(span.attributes)
+    if named := _in_known_names(span.attributes, kind, name):
+        span = replace(span, attributes=span.attributes | named)
+        kind = kind if name else _kind(span.attributes)[0]
     attributes = span.attributes
-    kind, name = _kind(attributes)
     kind = frameworks.kind_of(span.scope.name, span.name) or kind
     reading = Reading(kind, name or span.scope.name[:80])
     if span.status_code == 2 or label(attributes.get("error.type")):
@@ -191,16 +195,14 @@ def _with_exceptions(span: Span, logs: list[LogRecord]) -> Span:
     return replace(span, events=[*span.events, *thrown]) if thrown else span
 
 
-def _with_known_names(span: Span) -> Span:
-    """The span with what it says in names that no convention here knows."""
-    attributes = span.attributes
-    kind, name = _kind(attributes)
-    if kind not in ("model", "agent", "tool") and (kind != "other" or name):
-        return span
-    if name and not (VALUES.isdisjoint(attributes) and MESSAGES.isdisjoint(attributes)):
-        return span
-    named = unknown.translated(attributes, has_kind=bool(name))
-    return replace(span, attributes=attributes | named) if named else span
+def _in_known_names(attributes: Attributes, kind: str, convention: str) -> Attributes:
+    """What a span says in names that no convention here knows."""
+    if not convention:
+        return unknown.translated(attributes, has_kind=False)
+    is_told = not (VALUES.isdisjoint(attributes) and MESSAGES.isdisjoint(attributes))
+    if is_told or kind not in ("model", "agent", "tool"):
+        return {}
+    return unknown.translated(attributes, has_kind=True)
 
 
 def complete(reading: Reading, attributes: Attributes) -> None:

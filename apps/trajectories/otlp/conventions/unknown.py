@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from apps.trajectories.otlp.conventions.base import Attributes, unquoted
-from apps.trajectories.values import structured
+from apps.trajectories.values import label, structured
 
 KINDS = {
     **dict.fromkeys(
@@ -22,14 +22,14 @@ KINDS = {
     "guardrail": "GUARDRAIL",
 }
 KIND = "openinference.span.kind"
-VALUES = ("input.value", "output.value")
+VALUES, MODEL = ("input.value", "output.value"), "llm.model_name"
 NAMES = (
     (KIND, r"(span|observation|event|step|run|action)[._]?(type|kind|attributes)|subtype"),
     ("input.value", r"(span[._]?)?inputs?([._]?json)?"),
     ("output.value", r"(span[._]?)?outputs?([._]?json)?"),
-    ("llm.model_name", r"model([._]?(name|id))?"),
+    (MODEL, r"model([._]?(name|id))?|metadata"),
     ("tool_call.id", r"tool[._]?call[._]?id"),
-    ("usage", r"(token)?[._]?usage"),
+    ("usage", r"(token)?[._]?usage|metrics"),
 )
 PATTERNS = [(name, re.compile(rf"(?:.*[.:_])(?:{ends})", re.IGNORECASE)) for name, ends in NAMES]
 IN_BODY = re.compile(
@@ -66,6 +66,9 @@ def translated(attributes: Attributes, has_kind: bool) -> Attributes:
         name = known_name(key)
         if name == KIND:
             value = names_kind(value)
+        elif name == MODEL:
+            found = structured(value)
+            value = label(found.get("model") if isinstance(found, dict) else found)
         elif name in VALUES:
             value = unquoted(value)
         if name and value not in (None, "") and name not in attributes:
