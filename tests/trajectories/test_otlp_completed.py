@@ -389,6 +389,9 @@ def test_a_call_that_the_request_already_answers_is_no_part_of_the_answer() -> N
     assert "tool_calls" not in run.row["messages"][-1]
     again = [model(1, 0, talk, [wants("call_one")])]  # a model that repeats itself
     assert "tool_calls" in assemble(again, [])[0].row["messages"][-1]
+    talk = [user("Hi"), wants("c1"), replied("c1", "ok")]  # a server that counts its calls
+    (run,) = assemble([model(1, 0, talk, [wants("c1") | {"content": "Again."}])], [])
+    assert "tool_calls" in run.row["messages"][-1]
 
 
 def test_the_inner_one_of_two_records_knows_what_was_written() -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Talk = tuple[int, bool]
 Answer = tuple[bytes, dict, list[Message]]  # its print, as it is in a raw value, and as chat
 MAX_DEPTH = 12  # of objects around an answer
+MAX_ABOVE = 32  # spans above a call that are looked through
 
 
 def tell_answers(nodes: list[Node]) -> None:
@@ -53,7 +54,9 @@ def tell_answers(nodes: list[Node]) -> None:
 
 def _answers_above(call: Node, kept: dict[str, list[Answer]]) -> Iterator[Answer]:
     node = call.parent
-    while node is not None:
+    for _ in range(MAX_ABOVE):
+        if node is None:
+            return
         span = node.span
         if span.span_id not in kept:
             values = (span.attributes.get(name) for name in ANSWER)
@@ -86,32 +89,22 @@ def tell_loops(nodes: list[Node]) -> None:
     """What a call answered in whose span tools were called between its steps: all that the steps
     said, the calls and their replies. The nodes are in the order of time.
     """
-    steps: defaultdict[int, list[Node]] = defaultdict(list)
-    tools: defaultdict[int, list[Node]] = defaultdict(list)
-    frames: dict[int, Node] = {}
+    steps: defaultdict[str, list[Node]] = defaultdict(list)
+    tools: defaultdict[str, list[Node]] = defaultdict(list)
+    frames: dict[str, Node] = {}
     for node in nodes:
-        if not node.in_model or node.in_tool or node.reading.kind not in ("model", "tool"):
+        frame = node.frame
+        if frame is None or node.in_tool:
             continue
-        above = node.parent
-        while above is not None and above.reading.kind != "model":
-            above = above.parent
-        frame = _outermost_model(node)
-        frames[id(frame)] = frame
+        key = frame.span.span_id
+        frames[key] = frame
         if node.reading.kind == "tool":
-            tools[id(frame)].append(node)
-        elif above is frame and node.reading.output:
-            steps[id(frame)].append(node)
+            tools[key].append(node)
+        elif node.reading.kind == "model" and node.model is frame and node.reading.output:
+            steps[key].append(node)
     for key, own in tools.items():
         if steps[key]:
             _tell_loop(frames[key].reading, steps[key], own)
-
-
-def _outermost_model(node: Node) -> Node:
-    found = above = node
-    while above is not None:
-        found = above if above.reading.kind == "model" else found
-        above = above.parent
-    return found
 
 
 def _tell_loop(reading: Reading, steps: list[Node], tools: list[Node]) -> None:

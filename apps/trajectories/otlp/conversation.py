@@ -172,8 +172,9 @@ class Conversation:
         if not self.messages or self.messages[last]["role"] != "assistant":
             last += 1
         end = ends.get(answers.get(last, ""))
-        after = [node for node in tools if end is not None and node.span.start_ns >= end]
-        before = [node for node in tools if node not in after]
+        is_later = [end is not None and node.span.start_ns >= end for node in tools]
+        before = [node for node, later in zip(tools, is_later, strict=True) if not later]
+        after = [node for node, later in zip(tools, is_later, strict=True) if later]
         found = [message for node in before for message in _call_and_reply(node)]
         if found and last in answers:
             answers[last + len(found)] = answers.pop(last)

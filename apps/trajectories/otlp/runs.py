@@ -11,7 +11,12 @@ from typing import Any
 
 from msgspec import Struct, json, structs
 
-from apps.trajectories.otlp.around import tell_answers, tell_loops, tell_requests
+from apps.trajectories.otlp.around import (
+    MAX_ABOVE,
+    tell_answers,
+    tell_loops,
+    tell_requests,
+)
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.conventions.genai import EVALUATION, evaluation_of
 from apps.trajectories.otlp.conventions.raw import is_lossy
@@ -40,8 +45,8 @@ CONTEXT = (
 
 
 class Node(Struct):
-    """A span in its trace. `top` is its outermost agent, `agent` the nearest; `parent` is None if
-    it has not come (yet).
+    """A span in its trace. `top` is its outermost agent, `agent` the nearest; `frame` is the
+    outermost model call above it, `model` the nearest; `parent` is None if it has not come (yet).
     """
 
     span: Span
@@ -50,8 +55,13 @@ class Node(Struct):
     top: Node | None = None
     agent: Node | None = None
     rooted: bool = False  # its root has come
-    in_model: bool = False
+    frame: Node | None = None
+    model: Node | None = None
     in_tool: bool = False
+
+    @property
+    def in_model(self) -> bool:
+        return self.frame is not None
 
 
 class Group:
@@ -205,7 +215,8 @@ def _inherit(node: Node) -> None:
     else:
         node.top, node.agent = above.top, above.agent
         node.rooted = above.rooted
-        node.in_model = above.in_model or above.reading.kind == "model"
+        node.model = above if above.reading.kind == "model" else above.model
+        node.frame = above.frame or node.model
         node.in_tool = above.in_tool or above.reading.kind == "tool"
     if node.reading.kind == "agent":
         node.top, node.agent = node.top or node, node
@@ -319,9 +330,11 @@ def _teams(nodes: list[Node]) -> dict[int, str]:
 def _nearest_of_scope(node: Node) -> Node | None:
     """The nearest span above that the same instrumentation made."""
     above = node.parent
-    while above is not None and above.span.scope.name != node.span.scope.name:
+    for _ in range(MAX_ABOVE):
+        if above is None or above.span.scope.name == node.span.scope.name:
+            return above
         above = above.parent
-    return above
+    return None
 
 
 def _continued(groups: list[Group]) -> list[Group]:
@@ -369,12 +382,9 @@ def _calls(nodes: list[Node]) -> list[Call]:
     outer = [node for node in nodes if node.reading.kind == "model" and not node.in_model]
     same = _recorded_twice(outer)
     for node in nodes:
-        if node.reading.kind == "model" and node.in_model:
-            above = node.parent
-            while above is not None and (above.in_model or above.reading.kind != "model"):
-                above = above.parent
-            if above is not None:
-                _complete(same.get(above.span.span_id, above).reading, node.reading)
+        frame = node.frame
+        if node.reading.kind == "model" and frame is not None:
+            _complete(same.get(frame.span.span_id, frame).reading, node.reading)
     calls = [node for node in outer if node.span.span_id not in same]
     calls = [node for node in calls if not node.reading.is_fetched] or calls
     for node in outer:

@@ -14,11 +14,11 @@ from itertools import takewhile
 import msgspec
 
 from apps.trajectories.otlp.conventions import Reading
+from apps.trajectories.otlp.conventions.base import UNIQUE
 from apps.trajectories.otlp.spans import Span
 from apps.trajectories.values import structured, text
 from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, Message
 
-UNIQUE = 8  # characters of a call's id that is not taken for a mere number, as some servers give
 RECENT = 8  # threads that are looked through for a call whose history was cut
 
 

@@ -32,6 +32,7 @@ from apps.trajectories.otlp.conventions import (
 )
 from apps.trajectories.otlp.conventions.base import (
     NO_USAGE,
+    UNIQUE,
     Attributes,
     Convention,
     Problem,
@@ -396,15 +397,15 @@ def _drop_leftovers(reading: Reading) -> None:
     records several calls of a model, the attributes of an earlier answer stay.
     """
     replied = {message.get("tool_call_id") for message in reading.input}
-    known = [
-        call
+    known = {
+        call["id"]: call
         for message in reading.input
         for call in message.get("tool_calls") or ()
-        if call.get("id") in replied
-    ]
+        if len(call.get("id") or "") >= UNIQUE and call["id"] in replied
+    }
     for place, message in enumerate(reading.output):
         calls = message.get("tool_calls") or ()
-        new = [call for call in calls if call not in known]
+        new = [call for call in calls if known.get(call.get("id")) != call]
         if calls and len(new) < len(calls) and (new or message.get("content") is not None):
             rest = {name: value for name, value in message.items() if name != "tool_calls"}
             reading.output[place] = rest | ({"tool_calls": new} if new else {})

@@ -260,6 +260,7 @@ PARAMETERS = (
     "langfuse.observation.model.parameters",
 )
 CHOICES = ("n", "candidate_count", "candidateCount", "num_generations")
+UNIQUE = 8  # characters of a call's id that is not taken for a mere number, as some servers give
 MAX_LINE = 300  # of an error
 SAY_NOTHING = ("Error", "Exception")  # types of which all errors are
 SANITIZED = "sanitize_inputs_outputs"  # which smolagents adds
