@@ -150,7 +150,7 @@ def measure(rounds: int, is_profiled: bool, keep: bool) -> Meter:
         client = Client(key)
         parts: dict[str, Callable[[], int]] = background()
         rows, path = (
-            Rows(ROW_BYTES, DISTINCT, seed=time.time_ns() // 10**9),
+            Rows(ROW_BYTES, DISTINCT, seed=time.time_ns() // 10**9 % 10**4),
             "/api/v1/trajectories/",
         )
         json, protobuf = "application/json", "application/x-protobuf"

@@ -14,7 +14,7 @@ from typing import Any
 from flywheel import embedded
 
 # Runs are assembled and digested before they are classified, clustered and judged.
-NICENESS = {"ingest": 5, "default": 10}
+NICENESS = {"ingest": 10, "default": 15}
 # The variables that say to a process and its children what they are, and where receivers stand.
 PART, RECEIVERS = "FLYWHEEL_PART", "FLYWHEEL_NICENESS"
 
@@ -32,10 +32,14 @@ def share(connection: Any, **_: Any) -> None:
         _set(connection.connection.info.backend_pid, os.getpriority(os.PRIO_PROCESS, 0))
 
 
+def gives_way() -> bool:
+    """Whether this process is of a part that does."""
+    return os.environ.get(PART, "") in NICENESS
+
+
 def take(is_late: bool, connection: Any) -> None:
     """Lets a thread of a part that gives way work like a receiver where it is late."""
-    if (part := os.environ.get(PART, "")) not in NICENESS:
-        return
+    part = os.environ[PART]
     before = os.getpriority(os.PRIO_PROCESS, 0)
     receivers = int(os.environ.get(RECEIVERS, 0))
     _set(0, receivers if is_late else receivers + NICENESS[part])

@@ -32,11 +32,17 @@ def seconds() -> dict[str, float]:
     return {name: _seconds(since) for name, since in _lags.items()}
 
 
+def is_late(*names: str) -> bool:
+    """Whether what waits under one of these names is late."""
+    return any(_seconds(_lags[name]) > LATE_S for name in names)
+
+
 def give_way(*names: str) -> None:
     """For a worker, before each piece of work: gives way to receivers, unless what waits under
     these names is late.
     """
-    priority.take(any(_seconds(_lags[name]) > LATE_S for name in names), connection)
+    if priority.gives_way():
+        priority.take(is_late(*names), connection)
 
 
 def _seconds(since: Since) -> float:

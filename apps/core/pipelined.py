@@ -8,7 +8,7 @@ than the statements.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -31,6 +31,10 @@ class Statement:
     """
 
     def __init__(self, query: str, params: Sequence[str | bytes | None]) -> None:
+        if any(isinstance(value, str) and "\0" in value for value in params):
+            raise ValueError(
+                "A text for PostgreSQL cannot contain NUL."
+            )  # libpq would cut it there
         self.query = query.encode()
         self.params = [value.encode() if isinstance(value, str) else value for value in params]
         self.formats = [BINARY if isinstance(value, bytes) else TEXT for value in params]
@@ -86,18 +90,22 @@ def _exchange(statements: list[Statement]) -> None:
         statements = [Statement("BEGIN", ()), *statements]
     with connection.wrap_database_errors, server.lock:
         try:
-            server.wait(_steps(server, statements))
-        except psycopg.Error:
-            raise
+            failed = server.wait(_steps(server, statements))
         except BaseException:
             server.close()  # with answers on their way, nobody can go on
             raise
+        if failed is not None:
+            raise psycopg.errors.error_from_result(failed, encoding=server.info.encoding)
 
 
-def _steps(server: psycopg.Connection[Any], statements: list[Statement]) -> Iterator[Any]:
+def _steps(
+    server: psycopg.Connection[Any], statements: list[Statement]
+) -> Generator[Any, Any, Any]:
+    """Returns the answer of the first that failed."""
     known = _names.setdefault(server, {})
     server.pgconn.enter_pipeline_mode()
-    new = [_queue(server.pgconn, statement, known) for statement in statements]
+    names = dict(known)
+    new = [_queue(server.pgconn, statement, names) for statement in statements]
     server.pgconn.pipeline_sync()
     yield from generators.send(server.pgconn)
     failed = None
@@ -113,15 +121,14 @@ def _steps(server: psycopg.Connection[Any], statements: list[Statement]) -> Iter
             failed = statement.result
     yield from generators.fetch_many(server.pgconn)
     server.pgconn.exit_pipeline_mode()
-    if failed is not None:
-        raise psycopg.errors.error_from_result(failed, encoding=server.info.encoding)
+    return failed
 
 
-def _queue(pgconn: Any, statement: Statement, known: dict[bytes, bytes]) -> bytes:
+def _queue(pgconn: Any, statement: Statement, names: dict[bytes, bytes]) -> bytes:
     """Returns the name under which the statement is prepared now; none if it was before."""
-    name, new = known.get(statement.query, b""), b""
-    if not name:
-        name = new = b"flywheel_%d" % next(_numbers)
-        pgconn.send_prepare(name, statement.query)
-    pgconn.send_query_prepared(name, statement.params, statement.formats)
+    new = b""
+    if statement.query not in names:
+        new = names[statement.query] = b"flywheel_%d" % next(_numbers)
+        pgconn.send_prepare(new, statement.query)
+    pgconn.send_query_prepared(names[statement.query], statement.params, statement.formats)
     return new

@@ -23,21 +23,22 @@ from apps.trajectories.actions.bulk import forget_changes
 LINGER_S = 2.0
 POLL_S = 0.05
 NAMES_S = 20.0
-# times as long as its last step took the digest waits while spans do: runs are read first, then
-# searched
+# times as long as its last step took a late digest waits while spans do
 REST = 4
 
 
 @shared_task(name=digesting.TASK, expires=digesting.EXPIRES_S)
 def digest() -> None:
-    """Assembles and digests what came, and lingers for what comes right after."""
+    """Assembles and digests what came, and lingers for what comes right after. Spans are made runs
+    first; while they wait, runs are searched and counted only where that is late.
+    """
     quiet_since = now = time.monotonic()
     rested_at = 0.0
     while now - quiet_since < LINGER_S:
         lags.give_way("assembled", "digested")
         worked = traces.sort_some() + assembly.step()
         began = time.monotonic()
-        if not worked or began >= rested_at:
+        if not worked or (began >= rested_at and lags.is_late("digested")):
             worked += digesting.step()
             rested_at = time.monotonic() + REST * (time.monotonic() - began)
         now = time.monotonic()

@@ -504,8 +504,9 @@ def test_no_valid_body_breaks_the_assembly(
     assert not traces.is_waiting()
 
 
-def test_while_spans_wait_the_digest_gets_a_fifth_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("is_late", "digested"), [(False, 0), (True, 5)])
+def test_while_spans_wait_the_digest_waits_and_where_it_is_late_gets_a_fifth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, is_late: bool, digested: int
 ) -> None:
     done: list[str] = []
 
@@ -525,6 +526,7 @@ def test_while_spans_wait_the_digest_gets_a_fifth_of_the_time(
         "time",
         SimpleNamespace(monotonic=lambda: float(len(done)), sleep=lambda _: done.append("")),
     )
+    monkeypatch.setattr(tasks.lags, "is_late", lambda name: is_late)
     monkeypatch.setattr(tasks.traces, "sort_some", lambda: 0)
     monkeypatch.setattr(tasks.traces, "is_waiting", lambda: False)
     monkeypatch.setattr(tasks.assembly, "step", work("assembled", 20))
@@ -532,4 +534,4 @@ def test_while_spans_wait_the_digest_gets_a_fifth_of_the_time(
     tasks.digest()
     last = len(done) - done[::-1].index("assembled")
     assert done.count("digested") == 20
-    assert done[:last].count("digested") == 5
+    assert done[:last].count("digested") == digested

@@ -197,7 +197,7 @@ def parse(usage: Any, *, includes_cache: bool = False) -> Usage:
     """What a usage object says. `includes_cache`: its convention says that the input includes what
     was cached, under whatever names (OpenTelemetry's).
     """
-    if not isinstance(usage, dict):
+    if not usage or not isinstance(usage, dict):
         return Usage()
     counted = _nearest_with_counts(usage, MAX_DEPTH) or usage
     members = dict(_members(counted))
@@ -281,9 +281,10 @@ def _nearest_with_counts(usage: dict, levels: int) -> dict:
     """The object itself, else the nearest one inside it, that has a count of input or output; {} if
     none has.
     """
-    named = {plain_name(name): value for name, value in list(usage.items())[:MAX_MEMBERS]}
-    if any(_is_count(value) and _is_side(name) for name, value in named.items()):
+    members = list(usage.items())[:MAX_MEMBERS]
+    if any(_is_side(plain_name(name)) and _is_count(value) for name, value in members):
         return usage
+    named = {plain_name(name): value for name, value in members}
     inner = [name for name, value in named.items() if isinstance(value, dict)]
     inner.sort(key=lambda name: INSIDE.index(name) if name in INSIDE else len(INSIDE))
     for name in inner if levels else ():
@@ -314,10 +315,23 @@ def _members(value: dict, prefix: str = "", levels: int = 3) -> Iterator[tuple[s
                 yield from _members(item, name, levels - 1)
         elif isinstance(item, list):
             yield from _listed(name, item)
+        elif not _may_count(name):
+            continue
         elif (item is True and name == OWN_KEY) or (
             (number := _number(item)) is not None and _is_plausible(name, number)
         ):
             yield name, 1.0 if item is True else number
+
+
+@lru_cache(5_000)
+def _may_count(name: str) -> bool:
+    """Whether any of the tables names it: most members of a step are something else."""
+    patterns = [pattern for whole in (*INPUT, *OUTPUT) for pattern in (whole.names, whole.apart)]
+    return (
+        name in (*TOTAL, *COST, OWN_KEY, UPSTREAM_COST)
+        or any(re.fullmatch(pattern, name) for pattern in patterns)
+        or any(re.search(pattern, name) for pattern in PARTS.values())
+    )
 
 
 def _is_plausible(name: str, number: float) -> bool:
@@ -386,7 +400,7 @@ def _unread(usage: dict, read: frozenset[str]) -> dict[str, Any]:
     return {
         name: value
         for name, value in usage.items()
-        if value not in (None, "", 0, [], {}) and not _is_read(plain_name(name), value, read)
+        if value and not _is_read(plain_name(name), value, read)
     }
 
 
@@ -394,8 +408,9 @@ def _is_read(name: str, value: Any, read: frozenset[str]) -> bool:
     if isinstance(value, dict | list):
         paths = [path for path, number in _members({name: value}) if number]
         return bool(paths) and read.issuperset(paths)
-    number = _number(value)
-    return name in read and number is not None and _is_plausible(name, number)
+    if name not in read or (number := _number(value)) is None:
+        return False
+    return _is_plausible(name, number)
 
 
 def _cost(plan: Plan, members: dict[str, float]) -> float | None:

@@ -12,10 +12,11 @@ from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures import prompts
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.classify import Diagnosis, classify
+from apps.failures.classify import Diagnosis, classify_run
 from apps.failures.judge.precedence import RULE, Label, joined, rules_mode
 from apps.failures.models import Failure, FailureMode, FailureState, Source
 from apps.failures.outcomes import estimates
+from apps.failures.rules.reading import read
 from apps.trajectories.models import Trajectory, in_chunks
 
 
@@ -50,8 +51,8 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     """
     modes = ensure_modes(project)
     inputs = inputs_of(project, chunk)
-    given = {row.pk: (row, inputs[row.pk]) for row in chunk}
-    diagnoses = {pk: classify(run) for pk, (_, run) in given.items()}
+    given = {row.pk: (row, read(inputs[row.pk])) for row in chunk}
+    diagnoses = {pk: classify_run(run) for pk, (_, run) in given.items()}
     guessed = estimates.write(project, given)
     diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
     known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")

@@ -20,7 +20,7 @@ from apps.failures.outcomes.agents import Kind
 from apps.failures.outcomes.features import Facts, Usual, features
 from apps.failures.outcomes.model import PRIOR, Estimate, Weights, estimate
 from apps.failures.outcomes.peers import NOBODY, Comparison
-from apps.failures.rules.reading import Run, read
+from apps.failures.rules.reading import Run
 from apps.trajectories.models import Outcome, Trajectory
 
 MODE = "incomplete_execution"  # mode of a failure that is known only from an estimate or a check
@@ -65,17 +65,16 @@ def agent_of(row: Trajectory, run: Run) -> Kind:
     return Kind(row.agent_name, run.offer.names or frozenset(call.tool for call in run.calls))
 
 
-def write(project: Project, given: Mapping[UUID, tuple[Trajectory, dict]]) -> dict[UUID, Diagnosis]:
+def write(project: Project, given: Mapping[UUID, tuple[Trajectory, Run]]) -> dict[UUID, Diagnosis]:
     """Store an estimate for each run with an unknown outcome; return diagnoses of those that
     probably failed or that a person says failed.
 
-    `given` maps ids to trajectories and the rules' input for them. Must run in the transaction that
-    stores the rules' diagnoses.
+    `given` maps ids to trajectories and what the rules read of them. Must run in the transaction
+    that stores the rules' diagnoses.
     """
     estimator = Estimator.of(project)
-    runs = {pk: read(given_run) for pk, (_, given_run) in given.items()}
-    found = sketches.compare(project, {pk: (given[pk][0], run) for pk, run in runs.items()})
-    runs = {pk: run for pk, run in runs.items() if given[pk][0].outcome_status == Outcome.UNKNOWN}
+    found = sketches.compare(project, given)
+    runs = {pk: run for pk, (row, run) in given.items() if row.outcome_status == Outcome.UNKNOWN}
     made = {}
     for pk, run in runs.items():
         row = given[pk][0]

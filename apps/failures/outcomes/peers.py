@@ -172,6 +172,10 @@ def _marks(words: np.ndarray) -> np.ndarray:
     return words.astype(np.int64) * BINS + np.arange(BINS)
 
 
+def _names_of(sketch: Sketch) -> set[int]:
+    return set(np.frombuffer(sketch.names, dtype="<u4").tolist())
+
+
 class Peers:
     """Sketches of runs, searchable for runs of the same request. `keys` identify the runs, newest
     first.
@@ -179,6 +183,8 @@ class Peers:
 
     def __init__(self, keys: Sequence[object], sketches: Sequence[Sketch]) -> None:
         self.keys, self._sketches = list(keys), list(sketches)
+        self._names: dict[int, set[int]] = {}
+        self._found: dict[tuple[object, Sketch], list[int]] = {}
         self._words = np.array(
             [np.frombuffer(item.words, dtype="<u4") for item in sketches]
         ).reshape(-1, BINS)
@@ -193,6 +199,11 @@ class Peers:
 
     def of(self, key: object, sketch: Sketch) -> list[int]:
         """The positions of the other runs of the same request; at most MOST_PEERS."""
+        if (key, sketch) not in self._found:
+            self._found[key, sketch] = self._look_up(key, sketch)
+        return self._found[key, sketch]
+
+    def _look_up(self, key: object, sketch: Sketch) -> list[int]:
         if sketch.task:
             found = self._tasks.get(sketch.task, [])
         else:
@@ -219,19 +230,18 @@ class Peers:
         both = np.bincount(np.concatenate(hits), minlength=len(self._sketches))
         near = np.flatnonzero(both >= least * words)
         either = ((self._words[near] > 0) | filled).sum(axis=1)
-        return [
-            int(at) for at in near[both[near] >= least * either] if self._may_be(sketch, int(at))
-        ]
+        close = near[both[near] >= least * either].tolist()
+        names = _names_of(sketch)
+        return [at for at in close if self._may_be(names, at)]
 
-    def _may_be(self, sketch: Sketch, at: int) -> bool:
+    def _may_be(self, names: set[int], at: int) -> bool:
         """Whether the two could be the same request: they name something in common, or one of them
         names nothing.
         """
-        other = self._sketches[at]
-        one, two = (
-            set(np.frombuffer(item.names, dtype="<u4").tolist()) for item in (sketch, other)
-        )
-        return not one or not two or not one.isdisjoint(two)
+        if at not in self._names:
+            self._names[at] = _names_of(self._sketches[at])
+        other = self._names[at]
+        return not names or not other or not names.isdisjoint(other)
 
     def compare(self, key: object, sketch: Sketch) -> Comparison:
         """Compare a run with its peers; NOBODY if there are none, or if no run of the request

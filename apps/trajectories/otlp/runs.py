@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -78,6 +79,12 @@ class Group:
     @property
     def is_run(self) -> bool:
         return any(node.reading.kind in RUN_KINDS for node in self.nodes)
+
+    @cached_property
+    def is_alone(self) -> bool:
+        """Whether it holds one model call or one tool, and no agent."""
+        calls = len(self.calls) + sum(node.reading.kind == "tool" for node in self.nodes)
+        return self.loose and calls == 1
 
     def id_of(self, name: str) -> str:
         return next((found for node in self.nodes if (found := getattr(node.reading, name))), "")
@@ -495,18 +502,12 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
 def _is_twin(one: Group, other: Group, earlier: Node, later: Node) -> bool:
     """Whether one of two traces is only a record of a call of the other."""
     are_apart = earlier.span.trace_id != later.span.trace_id
-    if not are_apart or not any(_is_alone(group) for group in (one, other)):
+    if not are_apart or not (one.is_alone or other.is_alone):
         return False
     if earlier.reading.kind == "tool":  # a server of tools beside its client
-        is_within = later.span.end_ns <= earlier.span.end_ns and _is_alone(other)
+        is_within = later.span.end_ns <= earlier.span.end_ns and other.is_alone
         return is_within and earlier.span.scope.name != later.span.scope.name
     return _is_same_call(earlier, later)
-
-
-def _is_alone(group: Group) -> bool:
-    """Whether a trace holds one model call or one tool, and no agent."""
-    calls = len(group.calls) + sum(node.reading.kind == "tool" for node in group.nodes)
-    return group.loose and calls == 1
 
 
 def _is_same_call(earlier: Node, later: Node) -> bool:

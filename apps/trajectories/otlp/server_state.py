@@ -28,6 +28,7 @@ SAYS = tuple(
         "response_id",
     )
 )
+SAYS_BEGIN = ('"previous', '"conversation"', '"response')
 RESPONSES = frozenset(("output", "choices", "candidates", "content", "object"))
 HEADS = frozenset(("response_metadata", "responseMetadata"))  # LangChain's
 MAX_DEPTH = 8
@@ -55,7 +56,7 @@ def state_of(attributes: dict[str, Any], answers: Iterable[str]) -> ServerState:
 
 
 def _says_some(value: str) -> bool:
-    return any(name in value for name in SAYS)
+    return any(start in value for start in SAYS_BEGIN) and any(name in value for name in SAYS)
 
 
 def _read(state: ServerState, value: Any, levels: int = MAX_DEPTH) -> None:
