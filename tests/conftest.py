@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,30 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     TransactionTestCase._fixture_teardown = lambda self: empty()
     DatabaseCreation.create_test_db = create_test_db
+    log_in_by_one_row()
+
+
+def log_in_by_one_row() -> None:
+    """Django's `force_login` asks whether there is such a session, writes it twice, each time in a
+    savepoint, and then when its user last logged in: nine statements.
+    """
+    from django.contrib import auth
+    from django.contrib.sessions.backends.base import VALID_KEY_CHARS
+    from django.contrib.sessions.backends.db import SessionStore
+    from django.test import Client
+    from django.utils.crypto import get_random_string
+
+    def force_login(self: Client, user: Any, backend: str | None = None) -> None:
+        session = SessionStore(get_random_string(32, VALID_KEY_CHARS))
+        session._session_cache = {
+            auth.SESSION_KEY: str(user.pk),
+            auth.BACKEND_SESSION_KEY: backend or self._get_backend(),
+            auth.HASH_SESSION_KEY: user.get_session_auth_hash(),
+        }
+        session.create_model_instance(session._session_cache).save(force_insert=True)
+        self._set_login_cookies(SimpleNamespace(session=session))
+
+    Client.force_login = force_login
 
 
 def forget_constants() -> None:
