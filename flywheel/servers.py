@@ -50,6 +50,14 @@ POSTGRES = {
     "random_page_cost": 1.1,
     "jit": "off",
 }
+# For tests, whose data may be lost in a power failure and lives for minutes.
+UNSAFE_POSTGRES = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "io_method": "sync",
+}
 
 
 @dataclass
@@ -190,15 +198,14 @@ def _servers(layout: Layout) -> Iterator[Server]:
     if wants_postgres():
         binaries = _postgres_binaries(layout)
         _init_postgres(layout, binaries, user)
-        unsafe = ["-c", "fsync=off"] if _unsafe() else []
+        options = POSTGRES | (UNSAFE_POSTGRES if _unsafe() else {})
         command = [
             str(binaries / "postgres"),
             "-D",
             str(layout.postgres),
             "-k",
             str(layout.run),
-            *(text for name, value in POSTGRES.items() for text in ("-c", f"{name}={value}")),
-            *unsafe,
+            *(text for name, value in options.items() for text in ("-c", f"{name}={value}")),
         ]
         yield Server(
             "postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user

@@ -109,12 +109,10 @@ class Processes:
             numbers, is_long = self.take(connection)
             self.left[connection] += numbers
             connection.send((numbers, is_long))
-        elif kind == "report":
-            report = hook.pytest_report_from_serializable(
-                config=self.session.config, data=values[0]
-            )
-            hook.pytest_runtest_logreport(report=report)
         elif kind == "ended":
+            for data in values[0]:
+                report = hook.pytest_report_from_serializable(config=self.session.config, data=data)
+                hook.pytest_runtest_logreport(report=report)
             self.left[connection].popleft()
         elif kind == "warning":
             hook.pytest_warning_recorded.call_historic(kwargs=values[0])
@@ -160,6 +158,8 @@ class Child:
         factory._basetemp.mkdir(mode=0o700, exist_ok=True)
         self.capture_apart()
         self.config.get_terminal_writer()._file = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        self.reports: list[Any] = []  # of the item that is run
+        self.wants_all = bool(self.config.option.durations or self.config.option.xmlpath)
         self.gives_way = False
         self.begun = False  # what was warned of until here is known
         self.config.pluginmanager.register(self)
@@ -181,7 +181,8 @@ class Child:
             for following in chain(items, [None]):
                 if item:
                     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                    self.say("ended")
+                    self.say("ended", self.reports)
+                    self.reports.clear()
                 item = following
             status = 0
         except KeyboardInterrupt:
@@ -206,8 +207,9 @@ class Child:
         self.parent.send_bytes(pickle.dumps(message))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        hook = self.config.hook
-        self.say("report", hook.pytest_report_to_serializable(config=self.config, report=report))
+        if report.when == "call" or not report.passed or report.sections or self.wants_all:
+            data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
+            self.reports.append(data)
 
     def pytest_warning_recorded(
         self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any

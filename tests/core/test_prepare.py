@@ -20,6 +20,7 @@ pytestmark = pytest.mark.django_db
 
 
 def prepared(monkeypatch: pytest.MonkeyPatch, **chosen: str) -> str:
+    monkeypatch.setattr(prepare, "_collect_static", lambda: None)
     for name in ("FLYWHEEL_ADMIN_PASSWORD", "FLYWHEEL_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in chosen.items():

@@ -97,7 +97,7 @@ class Machine:
                 f"python{sys.version_info[0]}.{sys.version_info[1]}",
             )
             left_out = shutil.ignore_patterns(
-                "site-packages", "test", "__pycache__", "config-*", "idlelib", "ensurepip"
+                "site-packages", "test", "config-*", "idlelib", "ensurepip"
             )
             shutil.copytree(home / "lib" / name, copy / "lib" / name, ignore=left_out)
             for library in (home / "lib").glob("libpython*.so*"):

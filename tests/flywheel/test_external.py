@@ -107,7 +107,22 @@ def broker_url(folder: Path) -> Iterator[str]:
     server.wait(timeout=300)
 
 
-@pytest.mark.more
+def test_a_command_starts_no_services_where_both_are_ones_own(
+    machine: Machine, database_url: str, broker_url: str
+) -> None:
+    machine.environment |= {"DATABASE_URL": database_url, "BROKER_URL": broker_url}
+    program = """
+from flywheel import alive
+cursor = connection.cursor()
+cursor.execute("SELECT count(*) FROM core_project")
+print(cursor.fetchone(), alive.missing(["x"]))
+"""
+    assert machine.python(program, apps=False) == "(0,) ['x']"
+    assert not Layout.of(machine.data).postgres.exists()
+    assert machine.is_quiet()
+
+
+@pytest.mark.proof
 def test_all_is_up_on_services_of_ones_own(
     machine: Machine, database_url: str, broker_url: str
 ) -> None:

@@ -60,8 +60,8 @@ def test_a_part_is_known_until_it_was_polled(forks: Forks) -> None:
     assert not Path(f"/proc/{part.pid}").exists()
 
 
-def test_the_parts_end_with_the_process_that_forked_them() -> None:
-    forks = Forks(dict(os.environ))
+def test_the_parts_end_with_the_process_that_forked_them(forks: Forks) -> None:
+    """The last of the file: there are no forks afterwards."""
     part, output = start(forks, STAYS)
     forks.close()
     eventually(lambda: ended(output), 60)

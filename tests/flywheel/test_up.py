@@ -162,6 +162,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     eventually(machine.is_quiet)
 
 
+@pytest.mark.more
 def test_what_was_acknowledged_is_there_once_and_nothing_is_left_after_a_kill(
     one_machine: Machine,
 ) -> None:
