@@ -140,7 +140,11 @@ def load_for_all() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Proofs are minutes long and only run when asked for."""
+    from tests import amounts
+
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    if not amounts.in_proof:
+        keep_some_rows(config, items)
     for item in items:
         forgo_fixtures(item)
     if config.getoption("--hypothesis-profile") != "proof":
@@ -161,6 +165,25 @@ IDLE = {
     "_django_set_urlconf": "urls",
     "_template_string_if_invalid_marker": "ignore_template_errors",
 }
+
+
+def keep_some_rows(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `more(rows=3)` so many rows of its table, from all over it."""
+    tables: dict[tuple[Any, ...], list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("more")
+        if mark and (rows := mark.kwargs.get("rows")):
+            key = item.path, item.parent, getattr(item, "originalname", item.name), rows
+            tables.setdefault(key, []).append(item)
+    left_out = {
+        item
+        for (*_, rows), table in tables.items()
+        for at, item in enumerate(table)
+        if at * rows % len(table) >= rows
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def forgo_fixtures(item: pytest.Item) -> None:

@@ -189,6 +189,7 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
     assert guard_run(guarded[0], Split.REGRESSION).environment == guarded[0].environment
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("split", "failing", "masked", "verdict", "state"),
     [

@@ -199,6 +199,7 @@ def outcome(found: TrialAnswer, status: str) -> None:
     Trajectory.objects.filter(pk=run).update(outcome_status=status)
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("hours", "what", "waits"),
     [
