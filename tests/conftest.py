@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.database import create_test_db
     from tests.emptied import empty
     from tests.folded import fold_pages
+    from tests.savepoints import send_with_the_next_statement
 
     embedded.ensure()
     fold_pages()
+    send_with_the_next_statement()
+    certificates_once()
     amounts.in_proof = config.getoption("--hypothesis-profile") == "proof"
     if config.getoption("--hypothesis-profile") == "ci":
         forget_constants()
@@ -85,6 +89,13 @@ def forget_constants() -> None:
     from hypothesis.internal.conjecture import providers
 
     providers._get_local_constants = lambda: providers._local_constants
+
+
+def certificates_once() -> None:
+    """Each HTTP client that a test makes would read this machine's certificates, for 20 ms."""
+    import httpcore2
+
+    httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)  # type: ignore[assignment]
 
 
 def _found_once(find: Callable[[Any], None]) -> Callable[[Any], None]:
