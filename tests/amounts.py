@@ -1,5 +1,5 @@
 """How much a test tries: a part in the suite, all of it in `make proof`, which runs the tests
-marked `more` again.
+marked `more` again. Of a table, `more(rows=3)` says so (`conftest.keep_some_rows`).
 """
 
 from __future__ import annotations

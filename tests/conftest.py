@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,9 +61,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.database import create_test_db
     from tests.emptied import empty
     from tests.folded import fold_pages
+    from tests.savepoints import send_with_the_next_statement
 
     embedded.ensure()
     fold_pages()
+    send_with_the_next_statement()
+    certificates_once()
     amounts.in_proof = config.getoption("--hypothesis-profile") == "proof"
     if config.getoption("--hypothesis-profile") == "ci":
         forget_constants()
@@ -112,6 +116,13 @@ def forget_constants() -> None:
     from hypothesis.internal.conjecture import providers
 
     providers._get_local_constants = lambda: providers._local_constants
+
+
+def certificates_once() -> None:
+    """Each HTTP client that a test makes would read this machine's certificates, for 20 ms."""
+    import httpcore2
+
+    httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)  # type: ignore[assignment]
 
 
 def _found_once(find: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -167,7 +178,11 @@ def load_for_all() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Proofs are minutes long and only run when asked for."""
+    from tests import amounts
+
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    if not amounts.in_proof:
+        keep_some_rows(config, items)
     for item in items:
         forgo_fixtures(item)
     if config.getoption("--hypothesis-profile") != "proof":
@@ -188,6 +203,25 @@ IDLE = {
     "_django_set_urlconf": "urls",
     "_template_string_if_invalid_marker": "ignore_template_errors",
 }
+
+
+def keep_some_rows(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `more(rows=3)` so many rows of its table, from all over it."""
+    tables: dict[tuple[Any, ...], list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("more")
+        if mark and (rows := mark.kwargs.get("rows")):
+            key = item.path, item.parent, getattr(item, "originalname", item.name), rows
+            tables.setdefault(key, []).append(item)
+    left_out = {
+        item
+        for (*_, rows), table in tables.items()
+        for at, item in enumerate(table)
+        if at * rows % len(table) >= rows
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 def forgo_fixtures(item: pytest.Item) -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -77,7 +78,11 @@ def make_project(admin: Any = None) -> Project:
 
 
 def admin_of(project: Project) -> Any:
-    return project.memberships.filter(role=Role.OWNER).select_related("user").first().user
+    """Of this object of the project the same person each time: most of what is made asks."""
+    if not (known := vars(project).get("admin_in_tests")):
+        owners = project.memberships.filter(role=Role.OWNER).select_related("user")
+        known = vars(project)["admin_in_tests"] = owners.first().user
+    return copy(known)
 
 
 def make_member(project: Project, role: Role = Role.ENGINEER) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
 from msgspec import structs
@@ -141,8 +140,12 @@ def planned_ids(run: EvalRun) -> list[str]:
 
 def planned_groups(run: EvalRun) -> dict[str, str]:
     """{id: group} of the tasks to evaluate, in `fixed_order`."""
-    groups = dict(run.eval_set.tasks.filter(split=run.split).values_list("pk", "group"))
-    return {pk: groups[UUID(pk)] for pk in planned_ids(run)}
+    groups = {
+        str(pk): group
+        for pk, group in run.eval_set.tasks.filter(split=run.split).values_list("pk", "group")
+    }
+    whole = run.spec.get("subset") is None
+    return {pk: groups[pk] for pk in (fixed_order(groups) if whole else planned_ids(run))}
 
 
 def sample_fields(event: dict) -> dict[str, Any]:

@@ -35,11 +35,12 @@ CONTENT = ("output", "messages", "details", "unsafe", "masked", "reward", "succe
 
 def gate_rows(run: EvalRun, samples: Sequence[Sample]) -> list[SampleRow]:
     """With the kinds and the reviews of unsafe samples. `samples`: of the run."""
-    decided = {str(pk): row.accepted for pk, row in reviews_of(run).items()}
+    unsafe = any(sample.unsafe for sample in samples)
+    decided = {pk: row.accepted for pk, row in reviews_of(run).items()} if unsafe else {}
     return [
         (
             replace(
-                row, id=str(sample.pk), kinds=kinds_in(sample), accepted=decided.get(str(sample.pk))
+                row, id=str(sample.pk), kinds=kinds_in(sample), accepted=decided.get(sample.pk)
             )
             if sample.unsafe
             else row

@@ -157,6 +157,7 @@ def test_without_a_verifier_it_gets_one_that_asks_each_task(
     assert project.verifiers.count() == 1
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -321,6 +321,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.more(rows=35)
 @pytest.mark.parametrize(
     "path", ["seed_session", "tickets.close", "verify", "aggregate_metrics", "close_session"]
 )

@@ -129,6 +129,7 @@ def test_changed_code_is_the_next_version_without_a_restart(
     assert load(first.as_spec()).tools[0]["function"]["description"] == "Adds."
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("code", "said"),
     [

@@ -42,14 +42,14 @@ def index(tasks: list[Invented]) -> HeldOut:
     return HeldOut([held(task) for task in tasks])
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=25)
 @pytest.mark.parametrize("name", KEPT)
 def test_no_dress_hides_a_request(name: str, tasks: list[Invented], index: HeldOut) -> None:
     pairs = [(task, row(task, user(AROUND.format(KEPT[name](task.request))))) for task in tasks]
     assert [task.request for task in through(index, pairs)] == []
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=16)
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "tool names"])
 def test_no_place_hides_a_request(name: str, tasks: list[Invented], index: HeldOut) -> None:
     missed = through(index, [(task, PLACES[name](task)) for task in tasks])
@@ -136,6 +136,7 @@ def looks(project: Project) -> int:
     return HoldoutView.objects.filter(project=project).count()
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("given", "is_held"),
     [
@@ -272,6 +273,7 @@ CHECK = {
 }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "place",
     [

@@ -92,6 +92,7 @@ def world(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"project": project, "draft": draft, "run": run_of(project, **fields), "group": group}
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("world", KINDS, indirect=True)
 def test_a_later_run_is_recognised(world: dict[str, Any]) -> None:
     stranger = run_of(
@@ -118,6 +119,7 @@ def test_adding_one_run_says_why_not(world: dict[str, Any]) -> None:
         )
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("split", [Split.TRAIN, Split.VALIDATION, Split.REGRESSION])
 def test_a_task_from_its_failure_is_refused_by_any_group(
     world: dict[str, Any], split: Split

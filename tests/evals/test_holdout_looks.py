@@ -238,6 +238,7 @@ MOVE = "Move my flight to May 3."
 BOOKING = ("I have a booking.", "Which one?", "The one to Lima: cancel it.")
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("held_out", "run", "counts"),
     [
@@ -366,6 +367,7 @@ def test_every_score_of_a_held_out_task_is_a_look(
     assert views_of(held).filter(kind=HoldoutView.Kind.SCORE, api_key__name="test").count() == 5
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_key_without_the_right_gets_no_score_and_what_it_learnt_is_a_look(
     held: EvalSet, environment: Environment, form: str

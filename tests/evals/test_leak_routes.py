@@ -46,6 +46,7 @@ def caught(index: HeldOut, rows: list[dict]) -> set[int]:
     return {match.key for match in index.search((at, Row.of(row)) for at, row in enumerate(rows))}
 
 
+@pytest.mark.more(rows=18)
 @pytest.mark.parametrize("name", VERBATIM)
 def test_a_request_is_found_in_every_wrapping_and_place(
     name: str, held: list[Invented], index: HeldOut
@@ -92,6 +93,7 @@ GLYPHS = {
 }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("name", GLYPHS)
 def test_no_look_alike_and_nothing_invisible_hides_a_request(
     name: str, held: list[Invented], index: HeldOut
@@ -164,6 +166,7 @@ def test_the_same_calls_are_the_same_task(name: str, held: list[Invented], index
     assert caught(index, [CALLS[name](world, task) for task in held]) == set(range(HELD))
 
 
+@pytest.mark.more(rows=10)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("calls", [True, False])
 def test_other_tasks_of_a_template_are_not_refused(family: str, calls: bool) -> None:

@@ -354,6 +354,7 @@ def test_an_example_in_the_prompt_is_no_way_in(project: Project) -> None:
     assert len(found) == 1 and "kept@1" in found[0].theirs_set
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("path", "content"),
     [
@@ -489,6 +490,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("put", PLACES)
 def test_no_text_of_a_task_holds_what_is_held_out(
     project: Project, put: Callable[[Task], None]

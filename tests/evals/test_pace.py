@@ -222,6 +222,7 @@ def test_a_server_that_answered_nothing_in_time_is_known_by_that(scene: Scene) -
     assert "about 100% would time out" in scene.notes()[0]
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("answer", "model", "limit_s", "says"),
     [

@@ -156,6 +156,7 @@ def refused(agent: Agent, changes: dict, says: str) -> EvalClaim:
     return claim
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(("changes", "says"), UNFIT)
 def test_what_does_not_fit_stays_a_trajectory_that_says_why(
     agent: Agent, changes: dict, says: str

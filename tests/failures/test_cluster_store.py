@@ -287,6 +287,7 @@ def fixed(project: Project, version: str = "a 2") -> FailureCluster:
     return payments
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "again",
     [

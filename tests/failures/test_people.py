@@ -41,7 +41,7 @@ def as_it_is(project: object) -> dict:
 class UndoGivesBackEverything(TestCase):
     """Whatever one person does, as many undos set everything back."""
 
-    @settings(max_examples=amount(8, 25), deadline=None)
+    @settings(max_examples=amount(4, 25), deadline=None)
     @given(
         st.lists(
             st.tuples(

@@ -179,6 +179,7 @@ WRITES: dict[str, Callable[[Channel, ModelVersion, Any], Any]] = {
 }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("what", WRITES)
 def test_nothing_changes_an_archived_channel(
     channel: Channel, candidate: ModelVersion, what: str

@@ -32,6 +32,7 @@ from tests.factories import (
     make_eval_run,
     make_eval_set,
     make_measurement,
+    unsearched,
 )
 from tests.forms import as_read
 from tests.promotion.made import Pair
@@ -101,7 +102,7 @@ class Guarded(Pair):
     def make_set(self) -> EvalSet:
         draft = make_eval_set(self.project, train=0, holdout=32, regression=40, frozen=False)
         some = list(general_tasks())[::4]
-        with patch.object(capability_add, "general_tasks", lambda: some):
+        with patch.object(capability_add, "general_tasks", lambda: some), unsearched():
             add_general(eval_set=draft, by=self.by)
         return freeze(eval_set=draft, by=self.by)
 
@@ -189,6 +190,7 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
     assert guard_run(guarded[0], Split.REGRESSION).environment == guarded[0].environment
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("split", "failing", "masked", "verdict", "state"),
     [

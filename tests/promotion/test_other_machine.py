@@ -135,6 +135,7 @@ def far(live_server: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> It
     made.stop()
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_a_server_on_another_machine_loads_what_was_fetched_there(far: Far) -> None:
     run = ServerRun.objects.get(pk=far.run.pk)

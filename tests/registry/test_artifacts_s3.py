@@ -184,6 +184,7 @@ class Odd(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("status", "body", "says", "asked"),
     [

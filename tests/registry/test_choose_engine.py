@@ -76,6 +76,7 @@ def world(data_dir: Path) -> World:
     return World(data_dir)
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("what", "wanted", "model"),
     [

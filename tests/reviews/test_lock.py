@@ -193,6 +193,7 @@ def test_tasks_like_those_judged_are_open(made: Made) -> None:
     start(made, eval_set=train_set(made, *(close(n) for n in range(7000, 7020))))
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("strange", "says"),
     [

@@ -128,6 +128,7 @@ def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
     assert ask(key, "probe_cancel", run.pk, body={}).status_code == 409
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("change", "status", "path"),
     [

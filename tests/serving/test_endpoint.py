@@ -218,6 +218,7 @@ def test_models_are_the_channels_of_the_project(running: Running, server: Make) 
     assert caught.value.code == "model_not_found" and caught.value.param == "model"
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 503])
 def test_an_error_of_the_server_passes_through_unchanged(
     running: Running, server: Make, status: int
@@ -276,6 +277,7 @@ def test_only_what_concerns_the_server_is_sent_on(running: Running, server: Make
     assert answer.headers["x-flywheel-version"] == "v1"
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -394,6 +396,7 @@ UNCOUNTED: dict[str, list[dict[str, Any]]] = {
 }
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize("name", UNCOUNTED)
 @pytest.mark.parametrize("stream", [True, False])
 def test_whatever_a_model_wrote_counts_if_its_server_does_not_count_it(
@@ -577,6 +580,7 @@ def test_what_is_no_answer_is_followed_by_another_server(
     assert all("beta" in running.post(ask("Hi")).text for _ in range(4))
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     "sent",
     [

@@ -170,6 +170,7 @@ REFUSED = {
 CALLED = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize(
     ("answer", "more", "reason"),
     [

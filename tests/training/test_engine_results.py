@@ -222,7 +222,7 @@ def test_the_same_result_twice_is_one_run(run: TrainingRun, files: dict) -> None
     assert TrainingRun.objects.count() == 1 and ModelVersion.objects.count() == 2
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("changes", "says"),
     few(

@@ -47,7 +47,7 @@ def train(submit: Callable[..., TrainingRun]) -> Train:
     return make
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("given", "expected"),
     few(

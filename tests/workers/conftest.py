@@ -5,7 +5,9 @@ in a second.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from msgspec import Struct, structs
 
 from tests.forms import form_of
+from tests.workers.at_hand import models_at_hand
 from workers.lib.events import Emitter
 from workers.lib.specs.job import checked
 from workers.lib.specs.methods import CONFIGS
@@ -36,6 +39,12 @@ def events(tmp_path: Path) -> Iterator[Recorder]:
     recorder = Recorder(tmp_path / "events.jsonl")
     yield recorder
     recorder.file.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def at_hand() -> Iterator[None]:
+    with models_at_hand() if "workers.ml.models" in sys.modules else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -191,6 +191,7 @@ def test_the_same_request_is_sent(server: Recorder, body: dict) -> None:
     )
 
 
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("ascii", [True, False])
 def test_the_same_answer_is_read(server: Recorder, answer: dict, ascii: bool) -> None:
@@ -198,6 +199,7 @@ def test_the_same_answer_is_read(server: Recorder, answer: dict, ascii: bool) ->
     assert ours(server, {"messages": [USER]}) == theirs(server, {"messages": [USER]}) == answer
 
 
+@pytest.mark.more(rows=5)
 @pytest.mark.parametrize(
     "status", [301, 400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 503, 529]
 )

@@ -95,6 +95,7 @@ NEVER_ENDS = (
 )
 
 
+@pytest.mark.more(rows=7)
 @pytest.mark.parametrize(
     ("template", "unmarked"),
     [

@@ -112,6 +112,7 @@ def steps(spec: dict, events: Recorder, count: int) -> Trainer:
     return trainer
 
 
+@pytest.mark.proof
 def test_grpo_elsewhere_saves_and_resumes(
     make_spec: Callable[..., dict], events: Recorder, spread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

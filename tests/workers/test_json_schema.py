@@ -26,7 +26,7 @@ DOUBLING = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in 
 }
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("schema", "value"),
     few(
@@ -318,6 +318,7 @@ def test_a_nested_schema_is_quick_without_a_helper(keyword: str) -> None:
             assert len(problems_of(validator, json.dumps(value), 5)) <= 5
 
 
+@pytest.mark.more(rows=14)
 @pytest.mark.parametrize("draft", DRAFT.values())
 @pytest.mark.parametrize(
     "schema",

@@ -108,7 +108,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize(
     ("smallest", "training"),

@@ -395,6 +395,7 @@ def test_an_answer_ends_before_its_stop_string_also_in_a_stream(server: Running)
 # What is refused
 
 
+@pytest.mark.more(rows=7)
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [

@@ -185,7 +185,7 @@ READ = [
 ]
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=7)
 @pytest.mark.parametrize(("method", "name"), READ[:: amount(6, 1)])
 def test_a_setting_changes_what_is_learned_or_is_refused(
     method: str, name: str, make_spec: Callable[..., dict], tmp_path: Path, known: dict

@@ -529,6 +529,7 @@ def of_tasks(tmp_path: Path, last: str) -> Found:
     return discover(tmp_path)[0]
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("last", "sentence", "do"),
     [
@@ -609,7 +610,7 @@ def test_a_mistake_of_all_tasks_is_shown_for_some(tmp_path: Path) -> None:
     assert warnings[-1] == "Doing nothing succeeds at 25 more tasks."
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize("name", few([*BROKEN], 16))
 def test_what_is_wrong_with_a_package_is_said_with_what_to_do(tmp_path: Path, name: str) -> None:
     code, sentence = BROKEN[name]

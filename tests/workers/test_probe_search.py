@@ -72,6 +72,7 @@ def test_where_the_range_is_not_known_nothing_is_a_slope() -> None:
     )
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("bonus", "probe", "severity"),
     [

@@ -158,6 +158,7 @@ def stateful() -> Callable[[dict, list[dict]], Score]:
     return score
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("score", "tasks", "found", "quiet"),
     [

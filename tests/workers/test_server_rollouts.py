@@ -402,10 +402,10 @@ def with_short_logprobs(answer: dict) -> tuple[int, dict]:
     ("answer", "said"),
     [
         (lambda found: (500, b"boom"), "gave no answer in 4 tries"),
-        (lambda found: HANG, "gave no answer within 0.5 s"),
         *amount(
             [],
             [
+                (lambda found: HANG, "gave no answer within 0.5 s"),
                 (lambda found: (200, {"choices": []}), "something that is not a completion"),
                 (lambda found: (404, {"error": "no such model"}), "has no model"),
                 (without_ids, "returned no token ids"),

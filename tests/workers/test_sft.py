@@ -78,6 +78,7 @@ def gradients(model: Any) -> torch.Tensor:
     return found
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("tokens_at_once", [1, 1024])
 @pytest.mark.parametrize(
     "prompts", [[[5, 6, 7, 8], [5, 6, 9]], [[5, 6], [7, 8, 9]], [[5, 6, 7]], [[3], [3, 4]]]

@@ -149,7 +149,7 @@ LOST: list[tuple[Any, str]] = [
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(("answer", "said"), LOST[: amount(2, len(LOST))])
+@pytest.mark.parametrize(("answer", "said"), LOST[: amount(1, len(LOST))])
 def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_resume_goes_on(
     answer: Any,
     said: str,

@@ -80,6 +80,7 @@ def covered(kinds: list[Kind], seed: int, layer: str = "rules") -> tuple[float, 
     return rate_in / worlds, recall_in / max(recalls, 1), sum(widths) / len(widths)
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -186,6 +187,7 @@ def lived(
     )
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "world",
     [

@@ -14,8 +14,9 @@ from django.utils import timezone
 from apps.failures.models import Failure, FailureMode
 from apps.promotion.models import Channel, Trial, TrialAnswer, TrialSession
 from apps.registry.models import ModelVersion
+from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trace, Trajectory, TrajectoryKey
-from tests.factories import make_trajectory
+from tests.factories import row
 
 STEPS = [{"share": share, "min_sessions": 10, "min_minutes": 0} for share in (0.05, 0.25, 0.5)]
 
@@ -60,20 +61,26 @@ def asked(
     failure.
     """
     found = answer(trial, unit, lane, **fields)
-    found.save()
-    if not Trace.objects.filter(project=trial.project, trace_id=found.trace_id).exists():
-        run = make_trajectory(trial.project, name=found.trace_id)
-        now = timezone.now()
-        Trace.objects.create(
-            project=trial.project,
-            trace_id=found.trace_id,
-            first_at=now,
-            touched_at=now,
-            runs=[run.external_id],
-        )
+    store(trial, [found])
     if failed:
         fail(trial, found.trace_id, failed)
     return found
+
+
+def store(trial: Trial, answers: Sequence[TrialAnswer]) -> None:
+    """With the runs behind them."""
+    TrialAnswer.objects.bulk_create(answers)
+    project, names = trial.project, list(dict.fromkeys(one.trace_id for one in answers))
+    stored = Trace.objects.filter(project=project, trace_id__in=names)
+    known = set(stored.values_list("trace_id", flat=True))
+    new = [name for name in names if name not in known]
+    done = ingest(project=project, rows=[row(name=name) for name in new])
+    assert not done.rejected, done.rejected
+    now = timezone.now()
+    Trace.objects.bulk_create(
+        Trace(project=project, trace_id=name, first_at=now, touched_at=now, runs=[name])
+        for name in new
+    )
 
 
 def fail(trial: Trial, trace_id: str, mode: str = "bad_planning") -> Failure:

@@ -62,6 +62,7 @@ def test_a_shadow_is_begun_read_and_stopped(channel: Channel, candidate: ModelVe
     assert sent(channel, "trial_stop", {"reason": "again"}, None, pk).status_code == 409
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("change", "status"),
     [
@@ -159,6 +160,7 @@ def test_a_person_begins_and_ends_on_pages(
     assert trial.state == "stopped" and "enough" in trial.ended_because
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "share", ["0", "91", "00000009012345", "1e9", "NaN", "-1", "", "30,5", "\uff15"]
 )

@@ -22,7 +22,7 @@ from apps.serving import routes
 from apps.serving.lanes import Sessions
 from apps.trajectories.models import Trace, Trajectory, TrajectoryKey
 from tests.factories import admin_of
-from tests.promotion.trials.made import answer, asked, fail, make_trial
+from tests.promotion.trials.made import answer, asked, fail, make_trial, store
 
 pytestmark = pytest.mark.django_db
 LIMIT, LATE = 10, timedelta(hours=2)
@@ -81,7 +81,11 @@ class Processes:
     def ask(self, unit: str, process: int) -> None:
         if len(self.route.lanes) > 1:
             kind = self.sessions[process].lane_of(self.route, unit, self.clock.seconds).kind
-            self.answers.append(asked(self.trial, unit, kind, at=self.clock.now))
+            self.answers.append(answer(self.trial, unit, kind, at=self.clock.now))
+
+    def report(self) -> None:
+        if new := [one for one in self.answers if not one.pk]:
+            store(self.trial, new)
 
     def lanes(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
@@ -104,6 +108,7 @@ def hour(processes: Processes, number: int, *, fails: bool = False) -> list[str]
                 processes.ask(f"{3 * number + third - 1}:{turn}", (turn + 1) % 2)
         for turn in range(10):
             processes.ask(f"{3 * number + third}:{turn}", turn % 2)
+        processes.report()
         clock.pass_by(3)
         if fails:
             fail_late(processes)
@@ -199,6 +204,7 @@ def outcome(found: TrialAnswer, status: str) -> None:
     Trajectory.objects.filter(pk=run).update(outcome_status=status)
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("hours", "what", "waits"),
     [

@@ -40,7 +40,7 @@ from tests.factories import (
     make_project,
 )
 from tests.promotion.made import signed_again
-from tests.promotion.trials.made import add_sessions, answer, asked, fail, make_trial
+from tests.promotion.trials.made import add_sessions, answer, fail, make_trial, store
 from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
@@ -78,7 +78,8 @@ def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture
-def world(kept: Any, db: None, settings: Any) -> World:
+def world(kept: Any, db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(starting, "forecast", partial(harm.forecast, runs=5))
     return copied(kept, settings)
 
 
@@ -289,9 +290,8 @@ def test_a_step_waits_for_outcomes_that_come_late(channel: Channel, report: Gate
     Trial.objects.filter(pk=trial.pk).update(created_at=timezone.now() - timedelta(days=1))
     trial.refresh_from_db()
     then = timezone.now() - timedelta(hours=2)
-    late = [asked(trial, f"c{number}", "canary", at=then) for number in range(50)]
-    for number in range(60):
-        asked(trial, f"l{number}", at=then)
+    late = [answer(trial, f"c{number}", "canary", at=then) for number in range(50)]
+    store(trial, late + [answer(trial, f"l{number}", at=then) for number in range(60)])
     assert (
         looked(trial) == "wait"
         and readings.reading_of(trial).sessions == 50
@@ -317,8 +317,9 @@ def test_how_long_outcomes_take_is_read_from_last_week(
     plan, version = Plan(), channel.current
     assert starting.outcome_minutes(channel, plan) == 0
     trial = make_trial(channel, candidate)
-    for number in range(30):
-        answered = asked(trial, f"s{number}")
+    answers = [answer(trial, f"s{number}") for number in range(30)]
+    store(trial, answers)
+    for answered in answers:
         failure = fail(trial, answered.trace_id)
         run = failure.trajectory
         type(run).objects.filter(pk=run.pk).update(
@@ -667,6 +668,7 @@ def test_latency_and_cost_are_read_from_so_many_answers_however_long_a_trial_is(
     }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("minutes", "share", "last", "unseen", "pauses"),
     [
@@ -691,7 +693,6 @@ def test_a_forecast_says_whether_intake_will_pause(
     now = timezone.now()
     week = Counted(Window(now, now), 7 * 24 * 60, 1008, {}, {}, 0.0, None)
     monkeypatch.setattr(starting, "count", lambda project, window: week)
-    monkeypatch.setattr(starting, "forecast", partial(harm.forecast, runs=5))
     plan = Plan(steps=[Step(share=share), Step(share=last)], outcome_minutes=minutes)
     found = starting.forecast_of(channel, plan)
     assert (found.unseen, found.pauses, found.known, found.failing) == (unseen, pauses, True, 0.1)
