@@ -230,15 +230,15 @@ def _inherit(node: Node) -> None:
 
 
 def _fail_silent_calls(nodes: list[Node]) -> None:
-    """An agent's last call, which neither answered nor counted anything, is what failed where the
-    agent did: some keep the error on the agent's span alone.
+    """An agent's last step, where it is a call that neither answered nor counted anything, is what
+    failed where the agent did: some keep the error on the agent's span alone.
     """
-    last = {
-        id(node.agent): node for node in nodes if node.reading.kind == "model" and not node.in_model
-    }
-    for node in last.values():
+    steps = [node for node in nodes if node.reading.kind in ("model", "tool") and not node.in_model]
+    for node in {id(node.agent): node for node in steps}.values():
         reading, error = node.reading, node.agent.reading.error if node.agent else None
-        if not (reading.output or reading.usage.counts or reading.error or error is None):
+        if reading.kind != "model" or error is None or error.interruption:
+            continue
+        if not (reading.output or reading.usage.counts or reading.error or reading.response_id):
             reading.error = error
 
 
