@@ -138,7 +138,7 @@ def are_steps(spans: list[Span]) -> bool:
     """As `names_a_step`, for spans that are read: whether one of them says its kind."""
     return any(
         _kind(span.attributes)[1]
-        or unknown.translated(span.attributes, has_kind=False)
+        or unknown.translated(span, has_kind=False)
         or frameworks.kind_of(span.scope.name, span.name)
         for span in spans
     )
@@ -153,7 +153,7 @@ def read(
     """
     span = _with_exceptions(span, logs)
     kind, name = _kind(span.attributes)
-    if named := _in_known_names(span.attributes, kind, name):
+    if named := _in_known_names(span, kind, name):
         span = replace(span, attributes=span.attributes | named)
         kind = kind if name else _kind(span.attributes)[0]
     attributes = span.attributes
@@ -196,14 +196,14 @@ def _with_exceptions(span: Span, logs: list[LogRecord]) -> Span:
     return replace(span, events=[*span.events, *thrown]) if thrown else span
 
 
-def _in_known_names(attributes: Attributes, kind: str, convention: str) -> Attributes:
+def _in_known_names(span: Span, kind: str, convention: str) -> Attributes:
     """What a span says in names that no convention here knows."""
     if not convention:
-        return unknown.translated(attributes, has_kind=False)
-    is_told = not (VALUES.isdisjoint(attributes) and MESSAGES.isdisjoint(attributes))
+        return unknown.translated(span, has_kind=False)
+    is_told = not (VALUES.isdisjoint(span.attributes) and MESSAGES.isdisjoint(span.attributes))
     if is_told or kind not in ("model", "agent", "tool"):
         return {}
-    return unknown.translated(attributes, has_kind=True)
+    return unknown.translated(span, has_kind=True)
 
 
 def complete(reading: Reading, attributes: Attributes) -> None:

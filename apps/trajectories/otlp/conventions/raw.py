@@ -137,7 +137,7 @@ def _head(response: Any) -> Any:
 
 
 def _read_response(reading: Reading, response: Any) -> None:
-    if not isinstance(response, dict) or (RESPONSES | HEADS).isdisjoint(response):
+    if not isinstance(response, dict) or (RESPONSES | HEADS | {"usage"}).isdisjoint(response):
         return
     answered = next(filter(None, (label(response.get(name)) for name in MODEL)), "")
     if answered and answered.startswith(reading.model):  # of an alias what stands behind it

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from apps.trajectories.otlp.conventions.base import Attributes, unquoted
+from apps.trajectories.otlp.spans import Span
 from apps.trajectories.values import label, structured
 
 KINDS = {
@@ -35,6 +36,7 @@ PATTERNS = [(name, re.compile(rf"(?:.*[.:_])(?:{ends})", re.IGNORECASE)) for nam
 IN_BODY = re.compile(
     rb"(span|observation|event|step|run|action)[._]?(type|kind|attributes)|:subtype", re.I
 )
+ID = re.compile(r"[\w.-]+/[\w.:/-]+")
 MANY_NAMES = 10_000
 
 
@@ -57,11 +59,11 @@ def names_kind(value: Any) -> str:
     return KINDS.get(plain, "")
 
 
-def translated(attributes: Attributes, has_kind: bool) -> Attributes:
+def translated(span: Span, has_kind: bool) -> Attributes:
     """What a span says in names of its own under known ones; nothing where it names no kind. Of a
     span whose kind is known only the input and the output are wanted.
     """
-    named: Attributes = {}
+    attributes, named = span.attributes, {}
     for key, value in attributes.items():
         name = known_name(key)
         if name == KIND:
@@ -75,4 +77,13 @@ def translated(attributes: Attributes, has_kind: bool) -> Attributes:
             named.setdefault(name, value)
     if has_kind:
         return {name: named[name] for name in VALUES if name in named}
+    if named.get(KIND) == "LLM" and (asked := _asked_model(span, named)):
+        named["llm.request.model_name"] = asked
     return named if KIND in named else {}
+
+
+def _asked_model(span: Span, named: Attributes) -> str:
+    """The model in the request, else in the span's name (`provider/model`)."""
+    request = structured(named.get("input.value"))
+    asked = label(request.get("model")) if isinstance(request, dict) else ""
+    return asked or (span.name if MODEL not in named and ID.fullmatch(span.name) else "")
