@@ -123,8 +123,7 @@ def _patience() -> timedelta:
 def task_ids(run: EvalRun) -> list[str]:
     """In a fixed order."""
     return fixed_order(
-        str(pk)
-        for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True)
+        str(pk) for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True)
     )
 
 

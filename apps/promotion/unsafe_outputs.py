@@ -39,9 +39,7 @@ def gate_rows(run: EvalRun, samples: Sequence[Sample]) -> list[SampleRow]:
     decided = {pk: row.accepted for pk, row in reviews_of(run).items()} if unsafe else {}
     return [
         (
-            replace(
-                row, id=str(sample.pk), kinds=kinds_in(sample), accepted=decided.get(sample.pk)
-            )
+            replace(row, id=str(sample.pk), kinds=kinds_in(sample), accepted=decided.get(sample.pk))
             if sample.unsafe
             else row
         )
