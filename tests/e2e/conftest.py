@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import pickle
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.test import Client
 
-from tests.e2e.kept import Kept
+from tests.e2e.kept import Kept, count_on
 from tests.e2e.seed import World, fill
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -35,6 +37,8 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-dev-shm-usage",
     "--disable-gpu",
+    "--in-process-gpu",
+    "--js-flags=--no-maglev,--no-turbofan",  # a page is gone before optimised code would pay
 ]
 PASSWORD = "a long enough password"
 PATIENCE_MS = 300_000  # a slow machine is no failure; where all is well nothing waits
@@ -89,20 +93,36 @@ def user(transactional_db: None) -> Any:
 
 @pytest.fixture(scope="session")
 def kept_worlds() -> list[Kept]:
-    """At most one: the world that the first test of this process made."""
+    """At most one: the world that this process made or found."""
     return []
 
 
 @pytest.fixture
 def world(
-    user: Any, data_dir: Path, tmp_path_factory: pytest.TempPathFactory, kept_worlds: list[Kept]
+    user: Any,
+    data_dir: Path,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    kept_worlds: list[Kept],
 ) -> World:
-    """Made once; each further test gets its rows and files again as they were."""
-    if not kept_worlds:
+    """Made once for all processes; each further test gets its rows and files again as they were."""
+    if kept_worlds:
+        return kept_worlds[0].put_back(user, data_dir)
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent
+    with (folder / "world.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = folder / "world.pickle"
+        if kept.exists():
+            kept_worlds.append(pickle.loads(kept.read_bytes()))
+            found = kept_worlds[0].put_back(user, data_dir)
+            count_on()
+            return found
         made = fill(tmp_path_factory.mktemp("sources"), user)
         kept_worlds.append(Kept.of(made, user, data_dir, tmp_path_factory.mktemp("kept")))
+        kept.write_bytes(pickle.dumps(kept_worlds[0]))
         return made
-    return kept_worlds[0].put_back(user, data_dir)
 
 
 @pytest.fixture(scope="session")
@@ -127,8 +147,20 @@ def context(browser: Any, live_server: Any, static_files_are_kept: None) -> Iter
     """
     made = browser.new_context(base_url=live_server.url, viewport={"width": 1280, "height": 800})
     made.set_default_timeout(PATIENCE_MS)
+    made.new_page()  # the opener
     yield made
     made.close()
+
+
+def opened(context: Any) -> Any:
+    """A page in a window of its own, by the context's first page. A headless Chromium draws its
+    windows, too: a tab has a wheel that turns while a page is loading, of which each second costs
+    as much as loading a page; what a script opens as a popup has none.
+    """
+    opener = context.pages[0] if context.pages else context.new_page()
+    with opener.expect_popup() as popup:
+        opener.evaluate("void open('about:blank', '_blank', 'popup, noopener')")
+    return popup.value
 
 
 @pytest.fixture
@@ -136,26 +168,26 @@ def page(context: Any, live_server: Any, user: Any) -> Iterator[Any]:
     """A page of a person who is not logged in yet. A script error, or a message of the console,
     fails the test.
     """
-    opened, wrong = context.new_page(), []
+    made, wrong = opened(context), []
 
     def heard(message: Any) -> None:
         if message.type in ("error", "warning") and not ABORTED.match(message.text):
             wrong.append(message.text)
 
-    opened.on("console", heard)
-    opened.on("pageerror", lambda error: wrong.append(error.stack or str(error)))
-    opened.on(
+    made.on("console", heard)
+    made.on("pageerror", lambda error: wrong.append(error.stack or str(error)))
+    made.on(
         "response",
         lambda answer: (
             wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None
         ),
     )
-    opened.on("dialog", lambda dialog: dialog.accept())
-    yield opened
+    made.on("dialog", lambda dialog: dialog.accept())
+    yield made
     forgotten = {"origin": live_server.url, "storageTypes": "cookies,local_storage"}
-    context.new_cdp_session(opened).send("Storage.clearDataForOrigin", forgotten)
+    context.new_cdp_session(made).send("Storage.clearDataForOrigin", forgotten)
     context.clear_cookies()
-    for one in context.pages:
+    for one in context.pages[1:]:
         one.close()
     assert not wrong, wrong
 

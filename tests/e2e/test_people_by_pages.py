@@ -23,7 +23,7 @@ from apps.failures.actions.diagnose import classify_project
 from apps.notifications.models import Notification
 from apps.reviews.models import Judgement
 from apps.trajectories.models import Trajectory
-from tests.e2e.conftest import PASSWORD, PATIENCE_MS
+from tests.e2e.conftest import PASSWORD, PATIENCE_MS, opened
 from tests.e2e.seed import evaluate
 from tests.factories import make_base, make_environment, make_eval_set, make_failed, make_project
 from tests.oidc import Provider
@@ -66,12 +66,12 @@ def browse(browser: Any, live_server: Any) -> Iterator[Callable[[], Any]]:
     """Opens a browser of a further person. An error of the server or a script fails the test."""
     contexts, wrong = [], []
 
-    def opened() -> Any:
+    def browse() -> Any:
         context = browser.new_context(
             base_url=live_server.url, viewport={"width": 1280, "height": 800}
         )
         context.set_default_timeout(PATIENCE_MS)
-        page = context.new_page()
+        page = opened(context)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on(
             "response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None
@@ -80,7 +80,7 @@ def browse(browser: Any, live_server: Any) -> Iterator[Callable[[], Any]]:
         contexts.append(context)
         return page
 
-    yield opened
+    yield browse
     for context in contexts:
         context.close()
     assert not wrong, wrong
