@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
+from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.core.models import JobState, Project, Role
@@ -25,16 +26,16 @@ from apps.reviews import actions
 from apps.reviews.models import Judgement, ProbeRun, Rescore, ReviewItem, RewardReview
 from apps.reviews.pages.judging import OTHERS_HAVE_IT
 from apps.training.models import TrainingRun
-from tests.e2e.conftest import PATIENCE_MS, log_in
+from tests.e2e.conftest import PATIENCE_MS, log_in, opened
 from tests.e2e.seed import evaluate
-from tests.e2e.test_pages import PRESS_EARLY
+from tests.e2e.test_screens import PRESS_EARLY
 from tests.e2e.workers import worker
 from tests.factories import make_base, make_environment, make_eval_set, make_member, make_project
 
 SIZE = 50
 # of these each of the first, and what is left at the end; what lies between is more of the same,
 # and judged without Chromium
-IN_BROWSER = 4
+IN_BROWSER = 2
 TYPE = "(text) => document.querySelector('.CodeMirror').CodeMirror.setValue(text)"
 
 
@@ -65,7 +66,7 @@ def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any
             base_url=live_server.url, viewport={"width": 1280, "height": 800}
         )
         context.set_default_timeout(PATIENCE_MS)
-        page = context.new_page()
+        page = opened(context)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on(
             "response", lambda answer: wrong.append(answer.url) if answer.status >= 500 else None
@@ -73,7 +74,7 @@ def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any
         log_in(page, name)
         page.goto("/")
         contexts.append(context)
-    yield tuple(context.pages[0] for context in contexts)
+    yield tuple(context.pages[1] for context in contexts)
     for context in contexts:
         context.close()
     assert not wrong, wrong
@@ -273,7 +274,9 @@ def adjudicate(admin: Any, reviewer: Any, review: RewardReview, differing: int) 
 
 
 def queue_a_run(page: Any, seed: Seed) -> None:
-    training(page)
+    page.get_by_role("link", name="Training").first.click()
+    page.get_by_role("link", name="New run").first.click()
+    by_reward(page)
     expect(page.locator(".note.success", has_text="workplace@2")).to_contain_text(
         "Passed its review: κ 1.00 on 50 samples."
     )
@@ -288,17 +291,16 @@ def queue_a_run(page: Any, seed: Seed) -> None:
 # What they share
 
 
-def training(page: Any) -> None:
-    """The form of a run that learns from the reward, in the newest environment."""
-    page.get_by_role("link", name="Training").first.click()
-    page.get_by_role("link", name="New run").first.click()
+def by_reward(page: Any) -> None:
+    """In the form of a run: it learns from the reward, in the newest environment."""
     page.get_by_label("Method").select_option("grpo")
     page.get_by_label("Environment").select_option(label="workplace@2")
 
 
 def refused(page: Any, why: str) -> None:
     """A run cannot be started, and the page says for which reason."""
-    training(page)
+    page.goto(reverse("training:new", args=[Project.objects.get().slug]))
+    by_reward(page)
     expect(page.locator(".note.error", has_text="Locked.")).to_contain_text(why)
     expect(page.get_by_role("button", name="Start training")).to_be_disabled()
     assert not TrainingRun.objects.exists()
