@@ -477,7 +477,7 @@ STEP_TERMS = models.Func(
     template="ARRAY[%(expressions)s]",
     output_field=ArrayField(models.TextField()),
 )
-STEP_ERROR = SearchVector("error", config="simple")
+STEP_WORDS = {name: SearchVector(name, config="simple") for name in ("arguments", "error")}
 
 
 class Step(models.Model):
@@ -527,7 +527,10 @@ class Step(models.Model):
                 )
             ),
             GinIndex(STEP_TERMS, name="step_by_term"),
-            GinIndex(STEP_ERROR, name="step_by_error", condition=~models.Q(error="")),
+            *(
+                GinIndex(words, name=f"step_by_{name}", condition=~models.Q(**{name: ""}))
+                for name, words in STEP_WORDS.items()
+            ),
             *(
                 models.Index(
                     fields=["project", column],

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from uuid import UUID
 
-from django.contrib.postgres.search import SearchVector
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -28,13 +27,12 @@ from apps.trajectories.filters import (
     in_ranges,
     range_filters,
     scores_with,
-    texts_with,
     words_query,
 )
 from apps.trajectories.models import (
     SLOW_MS,
-    STEP_ERROR,
     STEP_TERMS,
+    STEP_WORDS,
     Step,
     Trajectory,
     TrajectoryKey,
@@ -116,8 +114,7 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
         narrowed = narrowed.filter(Q(status="error") | Q(duration_ms__gte=limit))
     for runs in (
         _of_terms(narrowed, rows, terms, given),
-        _of_arguments(given, within),
-        _of_errors(rows, given),
+        *(_of_words(rows, given, name) for name in STEP_WORDS),
     ):
         if runs is not None:
             narrowed = narrowed.filter(trajectory_id__in=set(runs))
@@ -125,10 +122,10 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
         of_step = scores.filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
         runs = scores.filter(project=project).exclude(step="").values("trajectory_id")
         narrowed = narrowed.filter(Exists(of_step), trajectory_id__in=runs)
-    for name in ("arguments", "error"):
+    for name, said in STEP_WORDS.items():
         if words := _text(given, name):
-            said = {f"{name}_words": SearchVector(name, config="simple")}
-            narrowed = narrowed.alias(**said).filter(**{f"{name}_words": words_query(words)})
+            narrowed = narrowed.alias(**{f"{name}_words": said})
+            narrowed = narrowed.filter(**{f"{name}_words": words_query(words)})
     return narrowed
 
 
@@ -188,21 +185,15 @@ def estimated(rows: QuerySet[Step]) -> int:
     return plan[0]["Plan"]["Plan Rows"]
 
 
-def _of_arguments(given: Mapping[str, str], within: Mapping[str, UUID]) -> list[UUID] | None:
-    """The runs, where few say these words: what tools were called with is searched in them, too.
-    What else a run says must not exclude its steps (`-not`).
+def _of_words(rows: QuerySet[Step], given: Mapping[str, str], name: str) -> list[UUID] | None:
+    """The runs of few steps whose arguments or error have these words. Without the index where
+    words are excluded: it would be read whole.
     """
-    text = _text(given, "arguments")
+    text = _text(given, name)
     if not text or EXCLUDES.search(text):
         return None
-    return few_of(texts_with(words_query(text), within))
-
-
-def _of_errors(rows: QuerySet[Step], given: Mapping[str, str]) -> list[UUID] | None:
-    if not (text := _text(given, "error")):
-        return None
-    failed = rows.exclude(error="").alias(words=STEP_ERROR)
-    return few_of(failed.filter(words=words_query(text)))
+    having = rows.exclude(**{name: ""}).alias(words=STEP_WORDS[name])
+    return few_of(having.filter(words=words_query(text)), MOST)
 
 
 def active_filters(given: Mapping[str, str]) -> list[Chip]:

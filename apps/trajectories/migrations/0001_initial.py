@@ -248,10 +248,13 @@ class Migration(migrations.Migration):
                         )
                     ),
                     django.contrib.postgres.indexes.GinIndex(step_terms(), name="step_by_term"),
-                    django.contrib.postgres.indexes.GinIndex(
-                        django.contrib.postgres.search.SearchVector("error", config="simple"),
-                        condition=models.Q(("error", ""), _negated=True),
-                        name="step_by_error",
+                    *(
+                        django.contrib.postgres.indexes.GinIndex(
+                            django.contrib.postgres.search.SearchVector(name, config="simple"),
+                            condition=models.Q((name, ""), _negated=True),
+                            name=f"step_by_{name}",
+                        )
+                        for name in ("arguments", "error")
                     ),
                     *(
                         models.Index(
