@@ -512,19 +512,11 @@ class Step(models.Model):
 
     class Meta:
         indexes = [
+            models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
             models.Index(
-                fields=["project", "name", "trajectory_id", "number"], name="step_by_name"
-            ),
-            *(
-                models.Index(
-                    fields=["project", "name", "trajectory_id", "number"],
-                    name=f"step_{name}_by_name",
-                    condition=condition,
-                )
-                for name, condition in (
-                    ("failed", models.Q(status="error")),
-                    ("slow", models.Q(duration_ms__gte=SLOW_MS[0])),
-                )
+                fields=["project", "name", "trajectory_id"],
+                name="step_failed_by_name",
+                condition=models.Q(status="error"),
             ),
             GinIndex(STEP_TERMS, name="step_by_term"),
             *(

@@ -108,12 +108,9 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
         key = TrajectoryKey.objects.filter(project=project, external_id=run)
         rows = rows.filter(trajectory_id__in=list(key.values_list("trajectory_id", flat=True)))
     terms = {name: value for name in COLUMNS if (value := _text(given, name))}
-    narrowed = rows.filter(**{COLUMNS[name]: value for name, value in terms.items()})
-    narrowed = in_ranges(narrowed, given, RANGES)
-    if (limit := _failed_or_over(given)) is not None:
-        narrowed = narrowed.filter(Q(status="error") | Q(duration_ms__gte=limit))
+    narrowed = _narrowed(rows, terms, given)
     for runs in (
-        _of_terms(narrowed, rows, terms, given),
+        _of_terms(rows, terms, given),
         *(_of_words(rows, given, name) for name in STEP_WORDS),
     ):
         if runs is not None:
@@ -127,6 +124,15 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
             narrowed = narrowed.alias(**{f"{name}_words": said})
             narrowed = narrowed.filter(**{f"{name}_words": words_query(words)})
     return narrowed
+
+
+def _narrowed(
+    rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
+) -> QuerySet[Step]:
+    rows = rows.filter(**{COLUMNS[name]: value for name, value in terms.items()})
+    if (limit := _failed_or_over(given)) is not None:
+        rows = rows.filter(Q(status="error") | Q(duration_ms__gte=limit))
+    return in_ranges(rows, given, RANGES)
 
 
 def _within_version(
@@ -147,11 +153,11 @@ def _within_version(
 
 
 def _of_terms(
-    narrowed: QuerySet[Step], rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping
+    rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
 ) -> list[UUID] | None:
     """The runs of few steps with these terms; None where they are many, or no term is given."""
-    wanted = [f"{name}:{value}" for name, value in terms.items()]
     found = rows.alias(terms=STEP_TERMS)
+    is_slow = False
     for least, others in (
         (float(_text(given, "duration_min") or 0) * 1000, []),
         (_failed_or_over(given) or 0, ["status:error"]),
@@ -159,11 +165,20 @@ def _of_terms(
         if least >= SLOW_MS[0]:
             classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
             slow = [f"seconds:{number}" for number in classes]
-            found = found.filter(terms__overlap=[*others, *slow])
-            wanted = wanted or [""]
-    if not wanted or estimated(narrowed) * RARE > estimated(rows):
+            found, is_slow = found.filter(terms__overlap=[*others, *slow]), True
+    if not (terms or is_slow) or _are_many(rows, terms, given):
         return None
-    return few_of(found.filter(terms__contains=[term for term in wanted if term]), MOST)
+    wanted = [f"{name}:{value}" for name, value in terms.items()]
+    return few_of(found.filter(terms__contains=wanted) if wanted else found, MOST)
+
+
+def _are_many(rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]) -> bool:
+    """By PostgreSQL's estimate, which takes terms for independent: what another implies is left
+    out. `rows` are already those of about the version.
+    """
+    implied = {"agent_version"} | ({"kind"} if "name" in terms else set())
+    told = {name: value for name, value in terms.items() if name not in implied}
+    return estimated(_narrowed(rows, told, given)) * RARE > estimated(rows)
 
 
 def _failed_or_over(given: Mapping[str, str]) -> float | None:

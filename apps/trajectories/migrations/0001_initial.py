@@ -233,19 +233,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
+                    models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
                     models.Index(
-                        fields=["project", "name", "trajectory_id", "number"], name="step_by_name"
-                    ),
-                    *(
-                        models.Index(
-                            fields=["project", "name", "trajectory_id", "number"],
-                            name=f"step_{name}_by_name",
-                            condition=condition,
-                        )
-                        for name, condition in (
-                            ("failed", models.Q(status="error")),
-                            ("slow", models.Q(duration_ms__gte=1000)),
-                        )
+                        fields=["project", "name", "trajectory_id"],
+                        name="step_failed_by_name",
+                        condition=models.Q(status="error"),
                     ),
                     django.contrib.postgres.indexes.GinIndex(step_terms(), name="step_by_term"),
                     *(
