@@ -93,6 +93,7 @@ SORTED_BY: Query = {"sort": choices(SORTS), "cursor": None}
 # With fewer matches among so many steps they are looked up, else they are soon met on the way.
 RARE = 1_000
 MOST = 10_000
+PROBED, COMMON = 2_000, 10
 EXCLUDES = re.compile(r"(?:^|\s)-")
 
 
@@ -152,24 +153,28 @@ def _within_version(
     }
 
 
-def _of_terms(
-    rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
-) -> list[UUID] | None:
-    """The runs of few steps with these terms; None where they are many, or no term is given."""
-    found = rows.alias(terms=STEP_TERMS)
-    is_slow = False
+def by_terms(rows: QuerySet[Step], given: Mapping[str, str]) -> QuerySet[Step]:
+    """The rows with these terms, said as the index over terms knows them."""
+    rows = rows.alias(terms=STEP_TERMS)
     for least, others in (
         (float(_text(given, "duration_min") or 0) * 1000, []),
         (_failed_or_over(given) or 0, ["status:error"]),
     ):
         if least >= SLOW_MS[0]:
             classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
-            slow = [f"seconds:{number}" for number in classes]
-            found, is_slow = found.filter(terms__overlap=[*others, *slow]), True
-    if not (terms or is_slow) or _are_many(rows, terms, given):
+            rows = rows.filter(terms__overlap=[*others, *(f"seconds:{n}" for n in classes)])
+    wanted = [f"{name}:{value}" for name in COLUMNS if (value := _text(given, name))]
+    return rows.filter(terms__contains=wanted) if wanted else rows
+
+
+def _of_terms(
+    rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
+) -> list[UUID] | None:
+    """The runs of few steps with these terms; None where they are many, or no term is given."""
+    slow = any(_text(given, name) for name in ("duration_min", "failed_or_over"))
+    if not (terms or slow) or _are_many(rows, terms, given):
         return None
-    wanted = [f"{name}:{value}" for name, value in terms.items()]
-    return few_of(found.filter(terms__contains=wanted) if wanted else found, MOST)
+    return few_of(by_terms(rows, given), MOST)
 
 
 def _are_many(rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]) -> bool:
@@ -201,14 +206,26 @@ def estimated(rows: QuerySet[Step]) -> int:
 
 
 def _of_words(rows: QuerySet[Step], given: Mapping[str, str], name: str) -> list[UUID] | None:
-    """The runs of few steps whose arguments or error have these words. Without the index where
-    words are excluded: it would be read whole.
+    """The runs of few steps whose arguments or error have these words. Of what excludes words, all
+    of the index would be read.
     """
     text = _text(given, name)
     if not text or EXCLUDES.search(text):
         return None
     having = rows.exclude(**{name: ""}).alias(words=STEP_WORDS[name])
-    return few_of(having.filter(words=words_query(text)), MOST)
+    found = having.filter(words=words_query(text))
+    return None if _are_common(having, found) else few_of(found, MOST)
+
+
+def _are_common(rows: QuerySet[Step], found: QuerySet[Step]) -> bool:
+    """Whether many of the newest rows are among those that were `found`: PostgreSQL takes all words
+    for as frequent, and the index gives all rows of a frequent one before the first.
+    """
+    newest = rows.order_by("-pk").values_list("trajectory_id", flat=True)
+    edge = next(iter(newest[PROBED : PROBED + 1]), None)
+    if edge is None:
+        return True
+    return len(found.filter(trajectory_id__gte=edge).values("number")[:COMMON]) == COMMON
 
 
 def active_filters(given: Mapping[str, str]) -> list[Chip]:
