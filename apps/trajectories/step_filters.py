@@ -93,7 +93,7 @@ SORTED_BY: Query = {"sort": choices(SORTS), "cursor": None}
 # With fewer matches among so many steps they are looked up, else they are soon met on the way.
 RARE = 1_000
 MOST = 10_000
-PROBED, COMMON = 2_000, 10
+PROBED, COMMON = 5_000, 10
 EXCLUDES = re.compile(r"(?:^|\s)-")
 
 
@@ -154,7 +154,7 @@ def _within_version(
 
 
 def by_terms(rows: QuerySet[Step], given: Mapping[str, str]) -> QuerySet[Step]:
-    """The rows with these terms, said as the index over terms knows them."""
+    """The rows with these terms and words, said as the indexes of them know it."""
     rows = rows.alias(terms=STEP_TERMS)
     for least, others in (
         (float(_text(given, "duration_min") or 0) * 1000, []),
@@ -163,6 +163,8 @@ def by_terms(rows: QuerySet[Step], given: Mapping[str, str]) -> QuerySet[Step]:
         if least >= SLOW_MS[0]:
             classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
             rows = rows.filter(terms__overlap=[*others, *(f"seconds:{n}" for n in classes)])
+    for name in STEP_WORDS:
+        rows = rows.exclude(**{name: ""}) if _text(given, name) else rows
     wanted = [f"{name}:{value}" for name in COLUMNS if (value := _text(given, name))]
     return rows.filter(terms__contains=wanted) if wanted else rows
 
@@ -212,12 +214,14 @@ def _of_words(rows: QuerySet[Step], given: Mapping[str, str], name: str) -> list
     text = _text(given, name)
     if not text or EXCLUDES.search(text):
         return None
+    words = words_query(text)
+    if _are_common(rows.alias(words=STEP_WORDS[name]).filter(words=words), rows):
+        return None
     having = rows.exclude(**{name: ""}).alias(words=STEP_WORDS[name])
-    found = having.filter(words=words_query(text))
-    return None if _are_common(having, found) else few_of(found, MOST)
+    return few_of(having.filter(words=words), MOST)
 
 
-def _are_common(rows: QuerySet[Step], found: QuerySet[Step]) -> bool:
+def _are_common(found: QuerySet[Step], rows: QuerySet[Step]) -> bool:
     """Whether many of the newest rows are among those that were `found`: PostgreSQL takes all words
     for as frequent, and the index gives all rows of a frequent one before the first.
     """
