@@ -119,7 +119,9 @@ SCORES = """
 """
 
 
-def templates(index: int, version: str, at: datetime, text: Text) -> dict[str, Any]:
+def templates(
+    index: int, version: str, at: datetime, text: Text, reply_length: int = 150
+) -> dict[str, Any]:
     """A run of PER_RUN steps, as an SDK reports it: messages, and spans in `metadata.steps`."""
     rng = text.random
     model, clock = rng.choice(MODELS), 5.0
@@ -172,7 +174,7 @@ def templates(index: int, version: str, at: datetime, text: Text) -> dict[str, A
         )
         failed = {"error": f"Upstream declined case0: {text.of(30)}"} if fails else {}
         span("tool", f"execute_tool {tool}", 250, tool=tool, message_index=len(messages), **failed)
-        reply = failed["error"] if fails else text.of(150)
+        reply = failed["error"] if fails else text.of(reply_length)
         messages.append({"role": "tool", "tool_call_id": f"call_{call}", "content": reply})
     messages.append({"role": "assistant", "content": text.of(240)})
     agent = {

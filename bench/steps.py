@@ -260,7 +260,7 @@ def per_run(found: dict[str, int], runs: int) -> dict[str, Any]:
     }
 
 
-def disk_of_arrivals(project: Any, runs: int, folder: Path) -> dict[str, Any]:
+def disk_of_arrivals(project: Any, runs: int, folder: Path, reply_length: int) -> dict[str, Any]:
     """What steps add to a run that arrives, with indexes that grow row by row; the processor time
     of its digest, PostgreSQL's included.
     """
@@ -279,10 +279,11 @@ def disk_of_arrivals(project: Any, runs: int, folder: Path) -> dict[str, Any]:
     for part, first in enumerate(range(0, runs, 500)):
         now = datetime.now(UTC) - timedelta(minutes=5)
         rows = [
-            templates(n, VERSIONS[n // OF_VERSION % 12], now, text)
+            templates(n, VERSIONS[n // OF_VERSION % 12], now, text, reply_length)
             for n in range(first, first + 500)
         ]
-        ingest(project=project, rows=[row | {"id": f"size-{row['id']}"} for row in rows])
+        named = [row | {"id": f"size-{reply_length}-{row['id']}"} for row in rows]
+        ingest(project=project, rows=named)
         started = spent()
         if part % 2:
             with (
@@ -360,7 +361,12 @@ def measure(chosen: argparse.Namespace, report: dict[str, Any]) -> None:
         report["disk of a run"] = per_run(report["disk of all"], chosen.runs)
         print(report["disk of a run"], flush=True)
     if "disk" in parts:
-        report["disk of arrivals"] = disk_of_arrivals(projects["size"], chosen.size, chosen.folder)
+        report["disk of arrivals"] = {
+            f"replies of {length} characters": disk_of_arrivals(
+                projects["size"], chosen.size, chosen.folder, length
+            )
+            for length in (150, 500, 1500)
+        }
         print(report["disk of arrivals"], flush=True)
     if not {"warm", "cold", "export", "follow"}.intersection(parts):
         return

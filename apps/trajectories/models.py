@@ -514,9 +514,14 @@ class Step(models.Model):
         indexes = [
             models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
             models.Index(
-                fields=["project", "name", "trajectory_id"],
-                name="step_failed_by_name",
+                fields=["project", "trajectory_id"],
+                name="step_failed",
                 condition=models.Q(status="error"),
+            ),
+            models.Index(  # in the others' order, slow agents and models stand before them
+                fields=["project", "duration_ms"],
+                name="step_slow_tools",
+                condition=models.Q(kind="tool", duration_ms__gte=SLOW_MS[0]),
             ),
             GinIndex(STEP_TERMS, name="step_by_term"),
             *(

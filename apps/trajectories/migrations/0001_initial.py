@@ -235,9 +235,14 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
                     models.Index(
-                        fields=["project", "name", "trajectory_id"],
-                        name="step_failed_by_name",
+                        fields=["project", "trajectory_id"],
+                        name="step_failed",
                         condition=models.Q(status="error"),
+                    ),
+                    models.Index(
+                        fields=["project", "duration_ms"],
+                        name="step_slow_tools",
+                        condition=models.Q(kind="tool", duration_ms__gte=1000),
                     ),
                     django.contrib.postgres.indexes.GinIndex(step_terms(), name="step_by_term"),
                     *(
