@@ -118,8 +118,11 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
             narrowed = narrowed.filter(trajectory_id__in=set(runs))
     if (scores := scores_with(given)) is not None:
         of_step = scores.filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
-        runs = scores.filter(project=project).exclude(step="").values("trajectory_id")
-        narrowed = narrowed.filter(Exists(of_step), trajectory_id__in=runs)
+        narrowed = narrowed.filter(Exists(of_step))
+        bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
+        known = scores.filter(project=project, trajectory_id__isnull=False, **bounded)
+        if (few := few_of(known.exclude(step=""), MOST)) is not None:
+            narrowed = narrowed.filter(trajectory_id__in=set(few))
     for name, said in STEP_WORDS.items():
         if words := _text(given, name):
             narrowed = narrowed.alias(**{f"{name}_words": said})
