@@ -1,10 +1,12 @@
-"""Questions about steps, as their number grows, and what steps cost. `python -m bench.steps
-[--steps 1000000,10000000] [--runs 3000]`
+"""Questions about steps, over HTTP. `python -m bench.steps [--runs 1000000] [--folder F]
+[--port 8877] [--size 3000] [--parts sizes,disk,warm,cold,follow]`
 
-In an embedded PostgreSQL of its own (var/bench/steps; `--fresh` begins anew). The steps of 30 days
-are made in SQL, eight a run, with their runs and words; pages and API are asked in this process.
-`--runs` of bench.bodies go through `store.ingest` and `digest`: the disk that steps take beside
-all else of a run, and the time of the digest. Writes var/bench/steps.json.
+`bench.many_runs` loads runs of ten steps each, with scores; what is there is kept, and a load that
+was cut off goes on. A running `manage.py up` is then asked by page, API and export: warm, and each
+question once with the files of the database dropped from the cache. Beside the time of a request
+stands the processor time of PostgreSQL, which other programs on the machine disturb less. `--size`
+runs go through `store.ingest` and `digest`, for the disk that steps take beside all else of a run.
+Writes var/bench/steps.json.
 """
 
 from __future__ import annotations
@@ -12,228 +14,314 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
+import random
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
-from bench.bodies import TOOLS, VERSIONS, Text, row
-from bench.peers import HOME, machine
+from bench.bodies import RARE, Text
+from bench.explore import Reader
+from bench.many_runs import OF_VERSION, VERSIONS, load, templates
+from bench.peers import HOME, Flywheel, machine, stop_servers_on_sigterm
+from flywheel.embedded import Layout
 
-FOLDER, OUTPUT = HOME / "steps", HOME / "steps.json"
-PER_RUN, DAYS, AT_ONCE = 8, 30, 200_000
-REQUESTS, WARM_UP, BUDGET_S = 40, 3, 20.0
+OUTPUT = HOME / "steps.json"
+REQUESTS, WARM_UP, BUDGET_S = 20, 2, 2.5
 GOAL_MS = 300
-# Of the number n of a run: its id, in the order of its start, and when that is.
-RUN = "lpad(to_hex(%(first)s + (n * %(step)s)::bigint), 12, '0')"
-RUN_ID = f"(substr({RUN}, 1, 8) || '-' || substr({RUN}, 9, 4) || '-7' || lpad(to_hex(n %% 4096), 3,"
-RUN_ID += " '0') || '-8000-' || lpad(to_hex(n), 12, '0'))::uuid"
-SQL = {
-    "trajectories_trajectory": f"""
-        INSERT INTO trajectories_trajectory (id, project_id, external_id, content_digest,
-            agent_name, agent_version, model, workload, session_id, user_id, started_at,
-            received_at, outcome_status, outcome_label, outcome_reason, message_count, tags,
-            tool_names, terms, preview)
-        SELECT {RUN_ID}, %(project)s, 'run-' || n, '', 'helpdesk', '', 'gpt-5-mini', '', '', '',
-            to_timestamp((%(first)s + n * %(step)s) / 1000), now(), 'unknown', '', '', 9, '{{}}',
-            '{{}}', '{{}}', 'Case ' || n
-        FROM generate_series(%(begin)s, %(end)s - 1) AS n""",
-    "trajectories_trajectorykey": f"""
-        INSERT INTO trajectories_trajectorykey (project_id, external_id, trajectory_id, digest)
-        SELECT %(project)s, 'run-' || n, {RUN_ID}, ''
-        FROM generate_series(%(begin)s, %(end)s - 1) AS n""",
-    "trajectories_searchtext": f"""
-        INSERT INTO trajectories_searchtext (trajectory_id, words)
-        SELECT {RUN_ID}, to_tsvector('simple', 'case order-' || n || ' priority p' || n %% 5)
-        FROM generate_series(%(begin)s, %(end)s - 1) AS n""",
-    # Every second step is a tool's; 3% of those fail, most of them of one tool in one version; 2%
-    # take more than two seconds.
-    "trajectories_step": f"""
-        INSERT INTO trajectories_step (project_id, trajectory_id, number, key, kind, name, status,
-            model, agent_name, agent_version, arguments, error, started_at, duration_ms,
-            input_tokens, output_tokens, total_tokens, cost_usd, message_index)
-        SELECT %(project)s, {RUN_ID}, s, to_hex(n * 8 + s), CASE WHEN is_tool THEN 'tool' ELSE
-            'model' END, CASE WHEN is_tool THEN tool ELSE 'chat gpt-5-mini' END, CASE WHEN fails
-            THEN 'error' ELSE 'ok' END, CASE WHEN is_tool THEN '' ELSE 'gpt-5-mini' END, 'helpdesk',
-            version, CASE WHEN is_tool THEN '{{"query": "case order-' || n || ' priority p' ||
-            n %% 5 || '"}}' ELSE '' END, CASE WHEN fails THEN 'Error: order-' || n || ' declined by'
-            ' upstream' ELSE '' END, to_timestamp((%(first)s + n * %(step)s) / 1000), 20 *
-            exp(4 * (random() + random() + random() + random() - 2)), CASE WHEN NOT is_tool
-            THEN (400 + 900 * random())::int END, CASE WHEN NOT is_tool THEN 45 END, CASE WHEN NOT
-            is_tool THEN (445 + 900 * random())::int END, CASE WHEN NOT is_tool THEN random() / 200
-            END, s + 1
-        FROM (SELECT *, is_tool AND random() < CASE WHEN tool = (%(tools)s::text[])[1] AND
-            version = (%(versions)s::text[])[7] THEN 0.3 ELSE 0.02 END AS fails
-            FROM (SELECT n, s, s %% 2 = 1 AS is_tool,
-                (%(tools)s::text[])[1 + ((n * 7 + s) * 2654435761 %% 1000003 %% 20)] AS tool,
-                (%(versions)s::text[])[1 + n %% 12] AS version
-                FROM generate_series(%(begin)s, %(end)s - 1) AS n, generate_series(0, 7) AS s
-            ) AS drawn) AS made""",
-}
-
-
-def load(project: int, runs: int) -> float:
-    """Runs with their steps, in place of those that are there. Seconds."""
-    from django.db import connection, transaction
-
-    from apps.trajectories import ids, partitions
-
-    first_at = datetime.now(UTC) - timedelta(days=DAYS)
-    first = int(first_at.timestamp() * 1000)
-    with transaction.atomic(), connection.cursor() as cursor:
-        partitions.ensure({ids.month_of(first_at)})
-        cursor.execute(f"TRUNCATE {', '.join(SQL)} CASCADE")
-    started = time.perf_counter()
-    for begin in range(0, runs, AT_ONCE // PER_RUN):
-        given = {
-            "project": project,
-            "first": first,
-            "step": DAYS * 86_400_000 / runs,
-            "begin": begin,
-            "end": min(runs, begin + AT_ONCE // PER_RUN),
-            "tools": list(TOOLS),
-            "versions": list(VERSIONS),
-        }
-        with connection.cursor() as cursor:
-            for sql in SQL.values():
-                cursor.execute(sql, given)
-        print(f"  {begin * PER_RUN:,} steps, {time.perf_counter() - started:,.0f} s", flush=True)
-    with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE")
-    return time.perf_counter() - started
+TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
+SEARCH = "kind=tool&name=search&failed_or_over=2"
 
 
 def questions(runs: int) -> Iterator[tuple[str, list[str]]]:
-    """What is asked: a name, and queries that differ in a value."""
-    search, others = TOOLS[0], TOOLS[1:5]
-    yield "newest", [""]
-    yield "failed tool calls", ["?kind=tool&status=error"]
+    """A name, and queries of steps that differ in a value."""
+    cases = [f"case{runs * n // 9}" for n in range(1, 9)]
+    words = Text(1).words
+    yield "1 search, failed or over 2 s, version 7", [f"{SEARCH}&agent_version=7"]
     yield (
-        "a tool's failures or slow calls in a version",
+        "1 the same of other versions",
+        [f"{SEARCH}&agent_version={version}" for version in VERSIONS],
+    )
+    yield "2 p95 of each tool by version", ["kind=tool&measure=p95&split=agent_version"]
+    yield "2 p95 of each tool, 24 h", ["kind=tool&since=24h"]
+    yield "2 p95 of each tool, version 7", ["kind=tool&agent_version=7"]
+    yield (
+        "2 p95 of a tool by version",
+        [f"name={name}&by=agent_version" for name in ("search", "get_order")],
+    )
+    yield "3 arguments contain a rare word", [f"arguments={case}" for case in cases]
+    yield "3 arguments contain a common word", [f"arguments={word}" for word in words[:4]]
+    yield (
+        "3 arguments contain a word of some runs",
+        [f"arguments={words[n]}" for n in (60, 150, 400, 1000, 3000, 9000)],
+    )
+    yield "newest", [""]
+    yield "failed tool calls", ["kind=tool&status=error"]
+    yield (
+        "a tool's calls over 2 s",
+        [f"name={name}&duration_min=2" for name in ("get_order", "cancel_ticket", "search")],
+    )
+    yield "tool calls over 60 s", ["kind=tool&duration_min=60"]
+    yield "slow tools, slowest first", ["kind=tool&duration_min=2&sort=-duration"]
+    yield (
+        "a version's model calls, dearest first",
+        [f"kind=model&agent_version={version}&sort=-cost" for version in ("2", "7", "12")],
+    )
+    yield "model calls, dearest first, 24 h", ["kind=model&since=24h&sort=-cost"]
+    yield "steps of a version", [f"agent_version={version}" for version in ("1", "7", "12")]
+    yield "error contains", [f"error={word}" for word in ("declined", *cases[:3])]
+    yield "a name that nothing has", ["name=nothing&status=error"]
+    yield "a run's steps", [f"run=run-{runs * n // 9:09d}" for n in range(1, 9)]
+    yield "with a score under 0.01", ["score=relevance&score_value_max=0.01"]
+    yield "with a score, in version 7", ["score=relevance&score_value_max=0.5&agent_version=7"]
+
+
+def of_scores() -> Iterator[tuple[str, list[str]]]:
+    yield "scores, newest", [""]
+    yield "scores of a name", ["name=rating", "name=helpful&score_is=no"]
+    yield "scores in a range", ["name=relevance&score_value_max=0.1"]
+    yield "mean scores by version, 7 d", ["since=7d&by=agent_version"]
+    yield "mean of a score by day", ["name=rating&by=day"]
+
+
+def of_runs(runs: int) -> Iterator[tuple[str, list[str]]]:
+    """As `bench.explore` asks."""
+    words = Text(1).words
+    yield "list", ["since=30d", ""]
+    yield (
+        "list, filtered",
         [
-            f"?name={search}&{narrow}&agent_version={version}"
-            for version in VERSIONS[4:8]
-            for narrow in ("status=error", "duration_min=2")
+            "since=30d&outcome=failure",
+            "since=30d&agent_version=12",
+            "since=30d&tool=search",
+            "since=30d&tag=vip&outcome=failure",
         ],
     )
-    yield "a tool's calls over 2 s", [f"?name={name}&duration_min=2" for name in others]
-    yield "tool calls over 60 s (none)", ["?kind=tool&duration_min=60"]
-    yield "slow tools, slowest first", ["?kind=tool&duration_min=2&sort=-duration"]
-    yield "model calls, dearest first, 24 h", ["?kind=model&since=24h&sort=-cost"]
-    yield (
-        "arguments contain a rare word",
-        [f"?arguments=order-{runs * n // 9}" for n in range(1, 9)],
-    )
-    yield "arguments contain a common word", ["?arguments=priority", "?arguments=p3&kind=tool"]
-    yield (
-        "error contains",
-        [f"?error=order-{runs // 2 + n}" for n in range(8)] + ["?error=declined"],
-    )
-    yield "a name that nothing has", ["?name=nothing&status=error"]
-    yield "a run's steps", [f"?run=run-{runs * n // 9}" for n in range(1, 9)]
-    yield "p95 of each tool by version", ["metrics/?kind=tool&split=agent_version"]
-    yield "p95 of each tool, 24 h", ["metrics/?kind=tool&since=24h"]
-    yield "error rate by version, one tool", [f"metrics/?name={n}&by=agent_version" for n in others]
+    yield "list of an old version", ["agent_version=1", "agent_version=3"]
+    yield "search rare word", [f"since=30d&q={RARE}", f"q={RARE}"]
+    yield "search word of one run", [f"q=case{runs * n // 9}" for n in range(1, 9)]
+    yield "search common word", [f"since=30d&q={word}" for word in words[:3]]
+    yield "list by a score", ["score=rating&score_value_max=1"]
 
 
-def measured(client: Any, urls: list[str]) -> dict[str, Any]:
-    """The URLs in turn, until there are REQUESTS of them or the budget is spent (at least five)."""
+def addresses(slug: str, runs: int) -> Iterator[tuple[str, str, list[str]]]:
+    """(question, where it is asked, URLs)."""
+    page = f"/p/{slug}/trajectories"
+    for name, queries in questions(runs):
+        for door, path in (
+            ("page", f"{page}/steps/"),
+            ("chart", f"{page}/steps/chart/"),
+            ("API", "/api/v1/steps/"),
+            ("API figures", "/api/v1/steps/metrics/"),
+        ):
+            asked = [_without(query, door) for query in queries]
+            yield name, door, [f"{path}?{query}" for query in asked]
+    for name, queries in of_scores():
+        for door, path in (
+            ("page", f"{page}/scores/"),
+            ("chart", f"{page}/scores/chart/"),
+            ("API", "/api/v1/scores/"),
+            ("API figures", "/api/v1/scores/metrics/"),
+        ):
+            asked = [_without(query, door) for query in queries]
+            yield name, door, [f"{path}?{query}" for query in asked]
+    for name, queries in of_runs(runs):
+        yield name, "page", [f"{page}/?{query}" for query in queries]
+        yield name, "API", [f"/api/v1/trajectories/?{query}" for query in queries]
 
-    def ask(url: str) -> tuple[float, int, int]:
-        at = time.perf_counter()
-        answer = client.get(f"/api/v1/steps/{url}")
-        rows = answer.json().get("results", answer.json().get("groups", []))
-        return (time.perf_counter() - at) * 1000, answer.status_code, len(rows)
 
+def _without(query: str, door: str) -> str:
+    """Pages know all; the API's list no chart, its figures no order and no measure."""
+    foreign = {"API": ("measure", "by", "split"), "API figures": ("measure", "sort")}.get(door, ())
+    return "&".join(part for part in query.split("&") if part.split("=")[0] not in foreign)
+
+
+def cpu_ms(parent: int) -> float:
+    """Of the children of a process, those that have ended included."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(path.parent.name) == parent:
+            ticks += sum(map(int, fields[11:15]))
+        elif int(fields[1]) == parent:
+            ticks += sum(map(int, fields[11:13]))
+    return ticks * TICK_MS
+
+
+def postmaster(folder: Path) -> int:
+    return int((Layout.of(folder.resolve()).postgres / "postmaster.pid").read_text().split()[0])
+
+
+def drop_caches(folder: Path) -> None:
+    """The database's files leave the cache of the operating system; no other program's do."""
+    for path in (Layout.of(folder.resolve()).postgres / "base").rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def warm(reader: Reader, folder: Path, urls: list[str]) -> dict[str, Any]:
+    parent = postmaster(folder)
     for url in urls[:WARM_UP]:
-        ask(url)
-    seen, started = [], time.perf_counter()
-    while len(seen) < REQUESTS and (len(seen) < 5 or time.perf_counter() - started < BUDGET_S):
-        seen.append(ask(urls[len(seen) % len(urls)]))
-    p50, p95 = np.percentile([ms for ms, _, _ in seen], [50, 95]).tolist()
+        reader.get(url)
+    seen, costs, started = [], [], time.perf_counter()
+    while len(seen) < REQUESTS and (len(seen) < 3 or time.perf_counter() - started < BUDGET_S):
+        before = cpu_ms(parent)
+        seen.append(reader.get(urls[len(seen) % len(urls)]))
+        costs.append(cpu_ms(parent) - before)
+    times = [ms for ms, _, _ in seen]
+    p50, p95 = np.percentile(times, [50, 95]).tolist()
     return {
         "p50_ms": round(p50, 1),
         "p95_ms": round(p95, 1),
+        "cpu_ms": round(float(np.mean(costs)), 1),
         "n": len(seen),
-        "rows": max(rows for _, _, rows in seen),
         "not_200": [status for _, status, _ in seen if status != 200][:3],
     }
 
 
+def cold(reader: Reader, folder: Path, urls: list[str]) -> float:
+    drop_caches(folder)
+    ms, status, _ = reader.get(urls[0])
+    return round(ms, 1) if status == 200 else -status
+
+
+def exported(reader: Reader, url: str) -> dict[str, Any]:
+    ms, status, body = reader.get(url)
+    return {"ms": round(ms), "status": status, "rows": body.count(b"\n"), "mb": len(body) // 10**6}
+
+
+def follow(reader: Reader, slug: str) -> dict[str, Any]:
+    """From the chart to its rows, and from rows to their places: what does not lead there."""
+    page = f"/p/{slug}/trajectories/steps/"
+    chart = reader.get(f"{page}chart/?kind=tool&measure=p95&split=agent_version")[2].decode()
+    source = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', chart, re.DOTALL)
+    assert source, chart[:500]
+    links = [link for trace in json.loads(source[1])["data"] for link in trace["meta"]["links"]]
+    times, wrong, places = [], [], []
+    for link in links:
+        ms, status, body = reader.get(page + link)
+        times.append(ms)
+        found = re.findall(r'<tr data-row>.*?href="([^"]+)"', body.decode(), re.DOTALL)
+        places += found[:2]
+        if status != 200 or not found:
+            wrong.append(link)
+    lost, took = [], []
+    for place in random.Random(1).sample(places, 20):
+        url, _, anchor = unescape(place).partition("#")
+        ms, status, body = reader.get(url)
+        took.append(ms)
+        if status != 200 or (anchor and f'id="{anchor}"'.encode() not in body):
+            lost.append(place)
+    return {
+        "links": len(links),
+        "links_p95_ms": round(float(np.percentile(times, 95)), 1),
+        "without_rows": wrong[:3],
+        "places": len(took),
+        "places_p95_ms": round(float(np.percentile(took, 95)), 1),
+        "lost": lost[:3],
+    }
+
+
 def sizes() -> dict[str, int]:
-    """Bytes on disk of each partitioned table."""
+    """Bytes on disk of each partitioned table and of the keys."""
     from django.db import connection
 
     from apps.trajectories.partitions import TABLES
 
     with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE")
         found = {}
-        for table in TABLES:
+        for table in (*TABLES, "trajectories_trajectorykey"):
             cursor.execute(
-                "SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits WHERE"
-                " inhparent = %s::regclass",
+                "SELECT coalesce(sum(pg_total_relation_size(relid)), 0) FROM"
+                " pg_partition_tree(%s::regclass)",
                 [table],
             )
             found[table] = int(cursor.fetchone()[0])
     return found
 
 
-def cost_of(project: Any, runs: int) -> dict[str, Any]:
-    """What steps add to the disk of a run and to the time of the digest."""
+def per_run(found: dict[str, int], runs: int) -> dict[str, Any]:
+    steps = found["trajectories_step"] / runs
+    rest = sum(found.values()) / runs - steps
+    return {
+        "bytes_without_steps": round(rest),
+        "bytes_of_steps": round(steps),
+        "ratio": round((rest + steps) / rest, 2),
+    }
+
+
+def disk_of_arrivals(project: Any, runs: int, folder: Path, reply_length: int) -> dict[str, Any]:
+    """What steps add to a run that arrives, with indexes that grow row by row; the processor time
+    of its digest, PostgreSQL's included.
+    """
+    from django.db import connection
+
     from apps.trajectories import digest, step_store
     from apps.trajectories.actions.store import ingest
-    from apps.trajectories.steps import Reader
+    from apps.trajectories.steps import Reader as Steps
 
-    text = Text(1)
-    seconds: dict[str, list[float]] = {"with": [], "without": []}
-    before = sizes()
+    text, before, parent = Text(1), sizes(), postmaster(folder)
+
+    def spent() -> float:
+        return time.process_time() * 1000 + cpu_ms(parent)
+
+    costs: dict[str, list[float]] = {"with": [], "without": []}
     for part, first in enumerate(range(0, runs, 500)):
-        now = datetime.now(UTC)
-        ingest(
-            project=project,
-            rows=[row(f"size-{n}", n, now, 4000, text) for n in range(first, first + 500)],
-        )
-        started = time.perf_counter()
+        now = datetime.now(UTC) - timedelta(minutes=5)
+        rows = [
+            templates(n, VERSIONS[n // OF_VERSION % 12], now, text, reply_length)
+            for n in range(first, first + 500)
+        ]
+        named = [row | {"id": f"size-{reply_length}-{row['id']}"} for row in rows]
+        ingest(project=project, rows=named)
+        started = spent()
         if part % 2:
             with (
-                patch.object(Reader, "read"),
-                patch.object(Reader, "steps", lambda self: []),
+                patch.object(Steps, "read"),
+                patch.object(Steps, "steps", lambda self: []),
                 patch.object(step_store, "delete"),
             ):
                 digest.run()
         else:
             digest.run()
-        seconds["without" if part % 2 else "with"].append(time.perf_counter() - started)
+        costs["without" if part % 2 else "with"].append((spent() - started) / 500)
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM")  # what GIN has yet to sort in takes more room
     grown = {table: size - before[table] for table, size in sizes().items()}
-    steps = grown.pop("trajectories_step") * 2 / runs  # every second part has them
-    rest = sum(grown.values()) / runs
-    return {
-        "bytes_per_run_without_steps": round(rest),
-        "bytes_of_steps_per_run": round(steps),
-        "ratio": round((rest + steps) / rest, 2),
-        "digest_ms_per_run": {
-            name: round(float(np.median(found)) * 2, 3) for name, found in seconds.items()
-        },
+    grown["trajectories_step"] *= 2  # every second part has them
+    return per_run(grown, runs) | {
+        "digest_cpu_ms_per_run": {
+            name: round(float(np.median(found)), 2) for name, found in costs.items()
+        }
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", default="1000000", help="sizes, by commas")
-    parser.add_argument("--runs", type=int, default=3000)
-    parser.add_argument("--fresh", action="store_true", help="remove what an earlier run loaded")
+    parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, default=HOME / "steps")
+    parser.add_argument("--port", type=int, default=8877)
+    parser.add_argument("--size", type=int, default=3000)
+    parser.add_argument("--parts", default="sizes,disk,warm,cold,export,follow")
+    parser.add_argument("--only", default="", help="questions whose name matches")
     chosen = parser.parse_args()
-    if chosen.fresh:
-        shutil.rmtree(FOLDER, ignore_errors=True)
+    stop_servers_on_sigterm()
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    for name in ("DATABASE_URL", "BROKER_URL"):
+        os.environ.pop(name, None)
     os.environ |= {
-        "FLYWHEEL_DATA_DIR": str(FOLDER),
+        "FLYWHEEL_DATA_DIR": str(chosen.folder),
         "DJANGO_SETTINGS_MODULE": "flywheel.settings",
-        "ALLOWED_HOSTS": "*",
     }
     from flywheel import embedded
 
@@ -244,37 +332,86 @@ def main() -> None:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    report = ask_all(chosen)
+    report = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
+    measure(chosen, report)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps(report, indent=1))
 
 
-def ask_all(chosen: argparse.Namespace) -> dict[str, Any]:
+def measure(chosen: argparse.Namespace, report: dict[str, Any]) -> None:
     from django.contrib.auth import get_user_model
     from django.test import Client
 
     from apps.core.actions import create_api_key, create_project
     from apps.core.models import Project
 
-    admin, _ = get_user_model().objects.get_or_create(username="bench")
+    admin, _ = get_user_model().objects.get_or_create(
+        username="bench", defaults={"is_superuser": True}
+    )
     projects = {
         name: Project.objects.filter(slug=name).first()
         or create_project(slug=name, name=name, by=admin)
-        for name in ("steps", "size")
+        for name in ("templates", "million", "size")
     }
-    report: dict[str, Any] = {"machine": machine()}
+    project, parts = projects["million"], chosen.parts.split(",")
     if chosen.runs:
-        report["cost"] = cost_of(projects["size"], chosen.runs)
-        print(report["cost"], flush=True)
-    _, key = create_api_key(project=projects["steps"], name="bench", by=admin)
-    client = Client(headers={"Authorization": f"Bearer {key}"})
-    for steps in map(int, filter(None, chosen.steps.split(","))):
-        runs = steps // PER_RUN
-        report[str(steps)] = {"loaded_s": round(load(projects["steps"].pk, runs))}
-        for name, urls in questions(runs):
-            found = report[str(steps)][name] = measured(client, urls)
-            verdict = "" if found["p95_ms"] < GOAL_MS else "  MISSED"
-            print(f"{steps:>11,} {name}: {found}{verdict}", flush=True)
-    return report
+        load(project, projects["templates"], chosen.runs, chosen.folder)
+    if "sizes" in parts:
+        report["disk of all"] = sizes()
+        report["disk of a run"] = per_run(report["disk of all"], chosen.runs)
+        print(report["disk of a run"], flush=True)
+    if "disk" in parts:
+        report["disk of arrivals"] = {
+            f"replies of {length} characters": disk_of_arrivals(
+                projects["size"], chosen.size, chosen.folder, length
+            )
+            for length in (150, 500, 1500)
+        }
+        print(report["disk of arrivals"], flush=True)
+    if not {"warm", "cold", "export", "follow"}.intersection(parts):
+        return
+    _, key = create_api_key(project=project, name="bench", by=admin)
+    client = Client()
+    client.force_login(admin)
+    server = Flywheel("postgresql", chosen.folder, keep=True, port=chosen.port)
+    try:
+        server.start()
+        server.key = key
+        reader = Reader(server, client.cookies["sessionid"].value)
+        report["machine"] = machine()
+        ask_all(chosen, reader, project.slug, parts, report)
+    finally:
+        server.stop()
+
+
+def ask_all(
+    chosen: argparse.Namespace, reader: Reader, slug: str, parts: list[str], report: dict[str, Any]
+) -> None:
+    if "export" in parts:
+        for name, path in (
+            ("1 as a file", f"steps/export/?{SEARCH}&agent_version=7&format=csv"),
+            ("3 as a file", "steps/export/?arguments=case123456"),
+            ("scores as a file", "scores/export/?name=rating&since=7d&format=csv"),
+        ):
+            report.setdefault("files", {})[name] = {
+                door: exported(reader, f"{base}/{path}")
+                for door, base in (("page", f"/p/{slug}/trajectories"), ("API", "/api/v1"))
+            }
+            print(name, report["files"][name], flush=True)
+    if "follow" in parts:
+        report["follow"] = follow(reader, slug)
+        print(report["follow"], flush=True)
+    asked = report.setdefault("questions", {})
+    for name, door, urls in addresses(slug, chosen.runs):
+        if not re.search(chosen.only, name):
+            continue
+        found = asked.setdefault(name, {}).setdefault(door, {})
+        if "cold" in parts:
+            found["cold_ms"] = cold(reader, chosen.folder, urls)
+        if "warm" in parts:
+            found |= warm(reader, chosen.folder, urls)
+        missed = "  MISSED" if found.get("p95_ms", 0) >= GOAL_MS else ""
+        print(f"{name} · {door}: {found}{missed}", flush=True)
 
 
 if __name__ == "__main__":

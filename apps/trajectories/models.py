@@ -477,7 +477,7 @@ STEP_TERMS = models.Func(
     template="ARRAY[%(expressions)s]",
     output_field=ArrayField(models.TextField()),
 )
-STEP_ERROR = SearchVector("error", config="simple")
+STEP_WORDS = {name: SearchVector(name, config="simple") for name in ("arguments", "error")}
 
 
 class Step(models.Model):
@@ -512,22 +512,22 @@ class Step(models.Model):
 
     class Meta:
         indexes = [
+            models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
             models.Index(
-                fields=["project", "name", "trajectory_id", "number"], name="step_by_name"
+                fields=["project", "trajectory_id"],
+                name="step_failed",
+                condition=models.Q(status="error"),
             ),
-            *(
-                models.Index(
-                    fields=["project", "name", "trajectory_id", "number"],
-                    name=f"step_{name}_by_name",
-                    condition=condition,
-                )
-                for name, condition in (
-                    ("failed", models.Q(status="error")),
-                    ("slow", models.Q(duration_ms__gte=SLOW_MS[0])),
-                )
+            models.Index(  # in the others' order, slow agents and models stand before them
+                fields=["project", "duration_ms"],
+                name="step_slow_tools",
+                condition=models.Q(kind="tool", duration_ms__gte=SLOW_MS[0]),
             ),
             GinIndex(STEP_TERMS, name="step_by_term"),
-            GinIndex(STEP_ERROR, name="step_by_error", condition=~models.Q(error="")),
+            *(
+                GinIndex(words, name=f"step_by_{name}", condition=~models.Q(**{name: ""}))
+                for name, words in STEP_WORDS.items()
+            ),
             *(
                 models.Index(
                     fields=["project", column],

@@ -273,7 +273,15 @@ def _by_value(title: str, groups: list[Group]) -> dict:
 
 def _by_day(title: str, groups: list[Group]) -> dict:
     days, means = zip(*((group.value, group.mean) for group in groups), strict=True)
-    return _with_hover(lines({title: (days, means)}, title, x=""), groups, "%{x}: %{y:.4~g}")
+    drawn = lines({title: (days, means)}, title, x="")
+    drawn["data"][0]["error_y"] = {
+        "type": "data",
+        "symmetric": False,
+        "array": [0 if one.high is None else one.high - one.mean for one in groups],
+        "arrayminus": [0 if one.low is None else one.mean - one.low for one in groups],
+        "thickness": 1.2,
+    }
+    return _with_hover(drawn, groups, "%{x}: %{y:.4~g}")
 
 
 def _with_hover(drawn: dict, groups: list[Group], said: str) -> dict:

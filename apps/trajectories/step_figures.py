@@ -2,8 +2,7 @@
 cost.
 
 Figures are of all steps that match, of the newest NEWEST where there are more, and of a random
-sample of about as many where there are so many more that blocks of the table can be drawn. They say
-which.
+SAMPLE where there are so many more that blocks of the table can be drawn. They say which.
 """
 
 from __future__ import annotations
@@ -22,9 +21,16 @@ from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.trajectories.metrics.figures import HOVER, TICKS, short, written
 from apps.trajectories.models import Step
-from apps.trajectories.step_filters import COLUMNS, LABELS, apply_filters, estimated
+from apps.trajectories.step_filters import (
+    COLUMNS,
+    LABELS,
+    apply_filters,
+    by_terms,
+    estimated,
+)
 
-NEWEST = 20_000
+NEWEST = 10_000
+SAMPLE = 40_000
 LARGEST_SAMPLE = 0.05  # of the table's blocks: more would be read than by the index
 FROM = f'FROM "{Step._meta.db_table}"'
 NONE = "''::text"  # instead of a column
@@ -162,16 +168,21 @@ def whole(project: Project, given: Mapping[str, str]) -> Group | None:
 def _groups(project: Project, given: Mapping[str, str], by: str, split: str) -> list[Group]:
     """By the values of two columns, or of none (""), the largest first."""
     rows = apply_filters(project, given)
-    share = NEWEST / max(1, estimated(rows))
-    sampled = _read(rows, by, split, share) if share <= LARGEST_SAMPLE else []
-    return sampled or _read(rows, by, split, 1.0)  # an estimate may be far off
+    likely = max(1, estimated(rows))  # which may be far off
+    share = SAMPLE / likely
+    if share <= LARGEST_SAMPLE and (sampled := _read(rows.order_by(), by, split, share)):
+        return sampled
+    if likely < NEWEST * 5:
+        every = _read(by_terms(rows.order_by(), given)[: NEWEST + 1], by, split)
+        if sum(group.read for group in every) <= NEWEST:
+            return every
+    return _read(rows.order_by("-pk")[: NEWEST + 1], by, split)
 
 
-def _read(rows: QuerySet[Step], by: str, split: str, share: float) -> list[Group]:
-    """The newest, or of all the `share` that lies in blocks drawn at random."""
+def _read(rows: QuerySet[Step], by: str, split: str, share: float = 1.0) -> list[Group]:
+    """All, or the `share` of them that lies in blocks drawn at random."""
     columns = ("status", "duration_ms", "total_tokens", "cost_usd")
     rows = rows.values_list(*dict.fromkeys((*filter(None, (by, split)), *columns)))
-    rows = rows.order_by() if share < 1 else rows.order_by("-pk")[: NEWEST + 1]
     try:
         sql, params = rows.query.sql_with_params()
     except EmptyResultSet:

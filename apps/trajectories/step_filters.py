@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from uuid import UUID
 
-from django.contrib.postgres.search import SearchVector
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -28,13 +27,12 @@ from apps.trajectories.filters import (
     in_ranges,
     range_filters,
     scores_with,
-    texts_with,
     words_query,
 )
 from apps.trajectories.models import (
     SLOW_MS,
-    STEP_ERROR,
     STEP_TERMS,
+    STEP_WORDS,
     Step,
     Trajectory,
     TrajectoryKey,
@@ -95,6 +93,7 @@ SORTED_BY: Query = {"sort": choices(SORTS), "cursor": None}
 # With fewer matches among so many steps they are looked up, else they are soon met on the way.
 RARE = 1_000
 MOST = 10_000
+PROBED, COMMON = 5_000, 10
 EXCLUDES = re.compile(r"(?:^|\s)-")
 
 
@@ -110,26 +109,34 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
         key = TrajectoryKey.objects.filter(project=project, external_id=run)
         rows = rows.filter(trajectory_id__in=list(key.values_list("trajectory_id", flat=True)))
     terms = {name: value for name in COLUMNS if (value := _text(given, name))}
-    narrowed = rows.filter(**{COLUMNS[name]: value for name, value in terms.items()})
-    narrowed = in_ranges(narrowed, given, RANGES)
-    if (limit := _failed_or_over(given)) is not None:
-        narrowed = narrowed.filter(Q(status="error") | Q(duration_ms__gte=limit))
+    narrowed = _narrowed(rows, terms, given)
     for runs in (
-        _of_terms(narrowed, rows, terms, given),
-        _of_arguments(given, within),
-        _of_errors(rows, given),
+        _of_terms(rows, terms, given),
+        *(_of_words(rows, given, name) for name in STEP_WORDS),
     ):
         if runs is not None:
             narrowed = narrowed.filter(trajectory_id__in=set(runs))
     if (scores := scores_with(given)) is not None:
         of_step = scores.filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
-        runs = scores.filter(project=project).exclude(step="").values("trajectory_id")
-        narrowed = narrowed.filter(Exists(of_step), trajectory_id__in=runs)
-    for name in ("arguments", "error"):
+        narrowed = narrowed.filter(Exists(of_step))
+        bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
+        known = scores.filter(project=project, trajectory_id__isnull=False, **bounded)
+        if (few := few_of(known.exclude(step=""), MOST)) is not None:
+            narrowed = narrowed.filter(trajectory_id__in=set(few))
+    for name, said in STEP_WORDS.items():
         if words := _text(given, name):
-            said = {f"{name}_words": SearchVector(name, config="simple")}
-            narrowed = narrowed.alias(**said).filter(**{f"{name}_words": words_query(words)})
+            narrowed = narrowed.alias(**{f"{name}_words": said})
+            narrowed = narrowed.filter(**{f"{name}_words": words_query(words)})
     return narrowed
+
+
+def _narrowed(
+    rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
+) -> QuerySet[Step]:
+    rows = rows.filter(**{COLUMNS[name]: value for name, value in terms.items()})
+    if (limit := _failed_or_over(given)) is not None:
+        rows = rows.filter(Q(status="error") | Q(duration_ms__gte=limit))
+    return in_ranges(rows, given, RANGES)
 
 
 def _within_version(
@@ -149,24 +156,39 @@ def _within_version(
     }
 
 
-def _of_terms(
-    narrowed: QuerySet[Step], rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping
-) -> list[UUID] | None:
-    """The runs of few steps with these terms; None where they are many, or no term is given."""
-    wanted = [f"{name}:{value}" for name, value in terms.items()]
-    found = rows.alias(terms=STEP_TERMS)
+def by_terms(rows: QuerySet[Step], given: Mapping[str, str]) -> QuerySet[Step]:
+    """The rows with these terms and words, said as the indexes of them know it."""
+    rows = rows.alias(terms=STEP_TERMS)
     for least, others in (
         (float(_text(given, "duration_min") or 0) * 1000, []),
         (_failed_or_over(given) or 0, ["status:error"]),
     ):
         if least >= SLOW_MS[0]:
             classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
-            slow = [f"seconds:{number}" for number in classes]
-            found = found.filter(terms__overlap=[*others, *slow])
-            wanted = wanted or [""]
-    if not wanted or estimated(narrowed) * RARE > estimated(rows):
+            rows = rows.filter(terms__overlap=[*others, *(f"seconds:{n}" for n in classes)])
+    for name in STEP_WORDS:
+        rows = rows.exclude(**{name: ""}) if _text(given, name) else rows
+    wanted = [f"{name}:{value}" for name in COLUMNS if (value := _text(given, name))]
+    return rows.filter(terms__contains=wanted) if wanted else rows
+
+
+def _of_terms(
+    rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
+) -> list[UUID] | None:
+    """The runs of few steps with these terms; None where they are many, or no term is given."""
+    slow = any(_text(given, name) for name in ("duration_min", "failed_or_over"))
+    if not (terms or slow) or _are_many(rows, terms, given):
         return None
-    return few_of(found.filter(terms__contains=[term for term in wanted if term]), MOST)
+    return few_of(by_terms(rows, given), MOST)
+
+
+def _are_many(rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]) -> bool:
+    """By PostgreSQL's estimate, which takes terms for independent: what another implies is left
+    out. `rows` are already those of about the version.
+    """
+    implied = {"agent_version"} | ({"kind"} if "name" in terms else set())
+    told = {name: value for name, value in terms.items() if name not in implied}
+    return estimated(_narrowed(rows, told, given)) * RARE > estimated(rows)
 
 
 def _failed_or_over(given: Mapping[str, str]) -> float | None:
@@ -188,21 +210,29 @@ def estimated(rows: QuerySet[Step]) -> int:
     return plan[0]["Plan"]["Plan Rows"]
 
 
-def _of_arguments(given: Mapping[str, str], within: Mapping[str, UUID]) -> list[UUID] | None:
-    """The runs, where few say these words: what tools were called with is searched in them, too.
-    What else a run says must not exclude its steps (`-not`).
+def _of_words(rows: QuerySet[Step], given: Mapping[str, str], name: str) -> list[UUID] | None:
+    """The runs of few steps whose arguments or error have these words. Of what excludes words, all
+    of the index would be read.
     """
-    text = _text(given, "arguments")
+    text = _text(given, name)
     if not text or EXCLUDES.search(text):
         return None
-    return few_of(texts_with(words_query(text), within))
-
-
-def _of_errors(rows: QuerySet[Step], given: Mapping[str, str]) -> list[UUID] | None:
-    if not (text := _text(given, "error")):
+    words = words_query(text)
+    if _are_common(rows.alias(words=STEP_WORDS[name]).filter(words=words), rows):
         return None
-    failed = rows.exclude(error="").alias(words=STEP_ERROR)
-    return few_of(failed.filter(words=words_query(text)))
+    having = rows.exclude(**{name: ""}).alias(words=STEP_WORDS[name])
+    return few_of(having.filter(words=words), MOST)
+
+
+def _are_common(found: QuerySet[Step], rows: QuerySet[Step]) -> bool:
+    """Whether many of the newest rows are among those that were `found`: PostgreSQL takes all words
+    for as frequent, and the index gives all rows of a frequent one before the first.
+    """
+    newest = rows.order_by("-pk").values_list("trajectory_id", flat=True)
+    edge = next(iter(newest[PROBED : PROBED + 1]), None)
+    if edge is None:
+        return True
+    return len(found.filter(trajectory_id__gte=edge).values("number")[:COMMON]) == COMMON
 
 
 def active_filters(given: Mapping[str, str]) -> list[Chip]:

@@ -159,8 +159,8 @@ def steps(request: Request) -> Response:
     description=(
         "What the steps that match add up to, by what they have in common: percentiles of the"
         " duration, errors, tokens, cost. Of the newest"
-        f" {step_figures.NEWEST:,}, or of a random sample of about as many where there are far"
-        " more (`note` says so, and counts are estimates); at most"
+        f" {step_figures.NEWEST:,}, or of a random sample of about {step_figures.SAMPLE:,} where"
+        " there are far more (`note` says so, and counts are estimates); at most"
         f" {step_figures.GROUPS} values of `by` and {step_figures.PARTS} of `split`."
     ),
     parameters=[

@@ -362,6 +362,7 @@ def test_many_matches_are_walked_and_few_are_looked_up(
         "?error=card",
     )
     monkeypatch.setattr(step_filters, "RARE", 0)
+    monkeypatch.setattr(step_filters, "PROBED", 1)
     looked_up = [found(agent, query) for query in queries]
     monkeypatch.setattr(step_filters, "MOST", 0)
     monkeypatch.setattr(filters.few_of, "__defaults__", (0,))
@@ -464,6 +465,7 @@ def test_figures_of_a_sample_are_scaled(
     newest = agent.get("/api/v1/steps/metrics/?kind=tool").json()
     assert newest["steps"] == 2 and "newest 2" in newest["note"] and not newest["complete"]
     monkeypatch.setattr(step_figures, "estimated", lambda rows: 4)
+    monkeypatch.setattr(step_figures, "SAMPLE", 2)
     monkeypatch.setattr(step_figures, "LARGEST_SAMPLE", 1)
     monkeypatch.setattr(step_figures, "FROM", 'FROM "trajectories_step" /* all */')
     sample = agent.get("/api/v1/steps/metrics/?kind=tool").json()  # all of what is half

@@ -233,25 +233,25 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
+                    models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
                     models.Index(
-                        fields=["project", "name", "trajectory_id", "number"], name="step_by_name"
+                        fields=["project", "trajectory_id"],
+                        name="step_failed",
+                        condition=models.Q(status="error"),
                     ),
-                    *(
-                        models.Index(
-                            fields=["project", "name", "trajectory_id", "number"],
-                            name=f"step_{name}_by_name",
-                            condition=condition,
-                        )
-                        for name, condition in (
-                            ("failed", models.Q(status="error")),
-                            ("slow", models.Q(duration_ms__gte=1000)),
-                        )
+                    models.Index(
+                        fields=["project", "duration_ms"],
+                        name="step_slow_tools",
+                        condition=models.Q(kind="tool", duration_ms__gte=1000),
                     ),
                     django.contrib.postgres.indexes.GinIndex(step_terms(), name="step_by_term"),
-                    django.contrib.postgres.indexes.GinIndex(
-                        django.contrib.postgres.search.SearchVector("error", config="simple"),
-                        condition=models.Q(("error", ""), _negated=True),
-                        name="step_by_error",
+                    *(
+                        django.contrib.postgres.indexes.GinIndex(
+                            django.contrib.postgres.search.SearchVector(name, config="simple"),
+                            condition=models.Q((name, ""), _negated=True),
+                            name=f"step_by_{name}",
+                        )
+                        for name in ("arguments", "error")
                     ),
                     *(
                         models.Index(
