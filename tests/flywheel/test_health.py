@@ -6,9 +6,11 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
+from celery.signals import beat_init
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.test import Client
@@ -80,3 +82,10 @@ def test_a_database_that_accepts_and_never_answers_is_named(
         for name, value in {"HOST": folder, "PORT": "5432"}.items():
             monkeypatch.setitem(connection.settings_dict, name, value)
         assert parts_down(client) == {"database", "schema"}
+
+
+def test_beat_sends_at_once_what_shows_that_it_works() -> None:
+    sent: list[str] = []
+    service = SimpleNamespace(app=SimpleNamespace(send_task=sent.append))
+    beat_init.send(sender=service)
+    assert sent == [settings.CELERY_BEAT_SCHEDULE["reap"]["task"]]
