@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init, heartbeat_sent
+from celery.signals import heartbeat_sent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
@@ -22,10 +22,3 @@ def _say_alive(sender: Any, **_: Any) -> None:
     from flywheel import alive
 
     alive.say(sender.eventer.hostname.partition("@")[0])
-
-
-@beat_init.connect
-def _reap_at_once(sender: Any, **_: Any) -> None:
-    """What the schedule sends first is due after ten seconds, for which /healthz would wait to hear
-    that beat works."""
-    sender.app.send_task("core.reap")

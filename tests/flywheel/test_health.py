@@ -6,7 +6,6 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import redis
@@ -15,6 +14,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.test import Client
 
+from apps.core import tasks
 from flywheel import alive
 
 NAMES = (*settings.QUEUES, alive.BEAT)
@@ -84,8 +84,8 @@ def test_a_database_that_accepts_and_never_answers_is_named(
         assert parts_down(client) == {"database", "schema"}
 
 
-def test_beat_sends_at_once_what_shows_that_it_works() -> None:
+def test_beat_sends_at_once_what_shows_that_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    service = SimpleNamespace(app=SimpleNamespace(send_task=sent.append))
-    beat_init.send(sender=service)
+    monkeypatch.setattr(tasks.outbox, "post", lambda task, expires_s: sent.append(task))
+    beat_init.send(sender=None)
     assert sent == [settings.CELERY_BEAT_SCHEDULE["reap"]["task"]]
