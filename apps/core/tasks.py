@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 from celery import shared_task
+from celery.signals import beat_init
 from django.apps import apps
 
-from apps.core import attempts, jobs, runner
+from apps.core import attempts, jobs, outbox, runner
 from flywheel import alive, processes
 
 
@@ -19,6 +22,13 @@ def reap() -> dict[str, int]:
     alive.say(alive.BEAT)
     alive.note(list(processes.WORKERS))
     return jobs.reap()
+
+
+@beat_init.connect
+def reap_at_once(**_: Any) -> None:
+    """What the schedule sends is due after ten seconds, for which /healthz would wait to hear that
+    beat works."""
+    outbox.post(reap.name, expires_s=reap.expires)
 
 
 @shared_task(name="core.forget_attempts")

@@ -80,11 +80,11 @@ NEXT = (
 
 
 # What takes how long where two processes keep two cores busy.
-STARTED_S = 8.0  # until a job's processes have imported torch and loaded the model
-SAMPLE_S = 0.1  # a sample of an evaluation, in batches
-ANSWER_S = 1.0  # an answer that is alone in its batch
-SFT_STEP_S = 3.2
-GROUP_S = 1.4  # a task's rollouts of one step, and what is learnt from them
+STARTED_S = 3.0  # until a job's processes have loaded the model
+SAMPLE_S = 0.08  # a sample of an evaluation, in batches
+ANSWER_S = 0.95  # an answer that is alone in its batch
+SFT_STEP_S = 2.7
+GROUP_S = 1.55  # a task's rollouts of one step, and what is learnt from them
 VERSIONS = 3  # the baseline, SFT and GRPO
 WARM_UP = 2  # answers of each before latency is measured
 AT_ONCE = 128  # answers in a process: with 64, those of 76 tasks would be a batch and a small one
@@ -135,7 +135,7 @@ class Recipe:
         return {
             PRODUCTION: (
                 {"0 · Ready": 5},
-                {"1 · Production": STARTED_S + SAMPLE_S * self.requests},
+                {"1 · Production": STARTED_S + 1.4 * SAMPLE_S * self.requests},
                 {"2 · Failures": 1},
                 {"3 · Eval set": 5},
             ),
@@ -143,7 +143,7 @@ class Recipe:
                 {"4 · Baseline": 2 * evaluated, "5 · Probes": 15, "6 · SFT": evaluated + sft + 8},
             ),
             SECOND: (
-                {"7 · Review": reviewed + 4},
+                {"7 · Review": reviewed + 8},
                 {
                     "6 · SFT evaluated": 2 * evaluated,
                     "7 · GRPO": evaluated + grpo,
@@ -153,8 +153,8 @@ class Recipe:
             LAST: (
                 {"7 · GRPO evaluated": evaluated},
                 {"8 · Latency": STARTED_S + timed},
-                {"8 · Promotion": 10},
-                {"9 · Next day": STARTED_S + 2 * SAMPLE_S * self.next_day},
+                {"8 · Promotion": 6},
+                {"9 · Next day": STARTED_S + 4 * SAMPLE_S * self.next_day},
             ),
         }
 

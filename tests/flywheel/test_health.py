@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from celery.signals import beat_init
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.test import Client
 
+from apps.core import tasks
 from flywheel import alive
 
 NAMES = (*settings.QUEUES, alive.BEAT)
@@ -80,3 +82,10 @@ def test_a_database_that_accepts_and_never_answers_is_named(
         for name, value in {"HOST": folder, "PORT": "5432"}.items():
             monkeypatch.setitem(connection.settings_dict, name, value)
         assert parts_down(client) == {"database", "schema"}
+
+
+def test_beat_sends_at_once_what_shows_that_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(tasks.outbox, "post", lambda task, expires_s: sent.append(task))
+    beat_init.send(sender=None)
+    assert sent == [settings.CELERY_BEAT_SCHEDULE["reap"]["task"]]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
-import time
 from pathlib import Path
 from subprocess import PIPE, Popen
+from threading import Thread
 from typing import Any
 
 import msgspec
 import pytest
 
+import workers.lib.warm
 from tests import warm
+from tests.flywheel.machine import eventually
 from workers.lib import gpus
 from workers.lib.specs.engines import InProcess, Model, Server, computes
-from workers.lib.warm import Program, Warm
+from workers.lib.warm import Program, Warm, serve
 
 SOURCE = """
 import os, signal, subprocess, sys
@@ -107,11 +110,7 @@ def test_programs_end_with_their_parent_and_another_is_begun(options: dict[str, 
     assert child.stdout and child.stdout.readline() == "waits\n"
     parent.process.kill()
     assert child.wait(60) == -signal.SIGKILL
-    with pytest.raises(ProcessLookupError):
-        while True:
-            os.kill(child.pid, 0)
-            time.sleep(0.01)
-    assert parent.process.wait() == -signal.SIGKILL
+    eventually(lambda: not Path(f"/proc/{child.pid}/fd/0").exists())
 
 
 def test_where_there_is_a_gpu_nothing_is_started_warm(
@@ -120,6 +119,27 @@ def test_where_there_is_a_gpu_nothing_is_started_warm(
     monkeypatch.setattr(gpus, "DEVICES", (options["cwd"],))
     child = warm.popen([sys.executable, "-m", "program", "say"], **options)
     assert child.communicate()[1] == "aside\n" and type(child) is Popen
+
+
+def test_where_nothing_can_be_forked_it_is_started_as_usual(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what runs already goes on."""
+
+    def no_fork() -> int:
+        raise BlockingIOError
+
+    parent = Warm(os.environ)
+    parent.control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(workers.lib.warm, "import_everything", lambda: None)
+    monkeypatch.setattr(os, "fork", no_fork)
+    serving = Thread(target=serve, args=[there, 60.0])
+    serving.start()
+    child = parent.popen([sys.executable, "-m", "program", "say"], **options)
+    assert child.communicate()[1] == "aside\n" and type(child) is Popen
+    assert serving.is_alive() and parent.process is None
+    parent.control.close()
+    serving.join()
 
 
 def test_what_is_too_long_to_ask_for_is_started_as_usual(options: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ would go on in a fork, so it touches neither. Light: the standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import io
 import json
@@ -47,6 +48,7 @@ IMPORTS = (
     "trl.trainer.sft_trainer",
 )
 IDLE_S = 120.0
+PATIENCE_S = 120.0  # with its imports
 MOST_BYTES = 1 << 17  # of a request: the environment, above all
 MOST_FILES = 16
 HIGH = 500  # numbers of files from here on are not passed to programs
@@ -105,8 +107,10 @@ class Warm:
                 with there:
                     message = json.dumps(request).encode()
                     socket.send_fds(control, [message], [there.fileno(), *files])  # type: ignore[list-item]
+                here.settimeout(PATIENCE_S)
                 if answer := here.recv(MOST_BYTES):
-                    return here, json.loads(answer)
+                    here.settimeout(None)
+                    return here, _pid(answer)
             except ConnectionError:
                 pass  # it had nothing to do, and has ended
             except BaseException:
@@ -128,6 +132,13 @@ class Warm:
                 pass_fds=[other.fileno()],
                 start_new_session=True,
             )
+
+
+def _pid(answer: bytes) -> int:
+    """Raises OSError where no process could be made."""
+    if pid := json.loads(answer):
+        return pid
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 class Program(Popen):
@@ -242,7 +253,13 @@ def serve(control: socket.socket, idle_s: float) -> Request | None:
                 continue
             request = json.loads(message)
             request["files"] = dict(zip(request["files"], files[1:], strict=True))
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:
+                os.write(files[0], b"0")
+                for passed in files:
+                    os.close(passed)
+                continue
             if not pid:
                 control.detach()
                 return _program(files[0], Request(**request))
