@@ -363,11 +363,11 @@ def test_an_error_page_leads_to_the_filter_that_was_meant_and_back(project: Proj
 
 @pytest.mark.more
 def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> None:  # noqa: F811
-    """By what the address declares, and by its answer: in the suite, that of every fourth."""
+    """By what the address declares, and by its answer: in the suite, that of every fourth, and of
+    every other page.
+    """
     person, wrong, seen = logged_in(make_member(world["project"], Role.OWNER)), [], set()
-    for name in PAGES:
-        if name in WRITES:
-            continue
+    for name in [name for name in PAGES if name not in WRITES][:: amount(2, 1)]:
         page = undone(person, name, world)
         if page.status_code != 200 or page.streaming or "html" not in page["Content-Type"]:
             continue
@@ -395,7 +395,7 @@ def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> N
                 if status not in (200, 204, 302, 404):
                     wrong.append(f"{name} links to {url}: {status}")
     assert not wrong, "\n".join(wrong)
-    assert len(seen) > 60
+    assert len(seen) > amount(40, 60)
 
 
 def test_a_filter_for_one_person_never_shows_everybody() -> None:

@@ -72,7 +72,7 @@ def key(kept: Any, db: None, settings: Any) -> str:
     return copied(kept, settings)
 
 
-BOUNDS_OF = 4  # the suite tries the bounds of one operation in so many: making them is most of it
+BOUNDS_OF = 8  # the suite tries the bounds of one operation in so many: making them is most of it
 
 
 def one_of_each_kind(test: Any, number: int) -> None:

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,8 @@ from apps.trajectories import digest, filters, ids, step_figures, step_filters, 
 from apps.trajectories.actions import store
 from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
-from tests.factories import make_member, row
+from tests.factories import make_key, make_member, make_project, row
+from tests.shared import copied, once
 
 NOON = 1_790_000_000 * 10**9
 RUN = {
@@ -283,15 +286,9 @@ def test_hostile_steps_are_stored(project: Project, metadata: Any) -> None:
 # Asked for
 
 
-@pytest.fixture
-def engineer(project: Project, client: Client) -> Client:
-    client.force_login(make_member(project))
-    return client
-
-
-@pytest.fixture
-def runs(project: Project) -> Project:
+def made_runs(_: Path) -> Project:
     """Two versions of an agent, three runs of each: the tool `pay` fails in version 2."""
+    project = make_project()
     for version in "12":
         for n in range(3):
             span = {"kind": "tool", "start_ms": 0, "message_index": 2}
@@ -318,6 +315,27 @@ def runs(project: Project) -> Project:
                 ),
             )
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield from once(request, made_runs)
+
+
+@pytest.fixture
+def runs(kept: Any, db: None, settings: Any) -> Project:
+    return copied(kept, settings)
+
+
+@pytest.fixture
+def engineer(runs: Project, client: Client) -> Client:
+    client.force_login(make_member(runs))
+    return client
+
+
+@pytest.fixture
+def agent(runs: Project) -> Client:
+    return Client(headers={"Authorization": f"Bearer {make_key(runs)}"})
 
 
 def asked(agent: Client, query: str = "", expect: int = 200) -> Any:
