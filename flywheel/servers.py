@@ -50,10 +50,10 @@ POSTGRES = {
     "random_page_cost": 1.1,
     "jit": "off",
 }
-# For tests, whose data may be lost in a power failure and lives for minutes.
+# For tests, whose data may be lost in a power failure, but not when a process is killed, and lives
+# for minutes.
 UNSAFE_POSTGRES = {
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "autovacuum": "off",
     "io_method": "sync",
