@@ -16,6 +16,7 @@ from apps.core.models import AuditEvent, Project
 from apps.failures import classify_job, tasks
 from apps.failures.actions import diagnose
 from apps.failures.models import Classification, Classifier, Failure
+from apps.failures.rules.reading import Run
 from apps.trajectories import digest
 from apps.trajectories.actions.deletions import delete
 from apps.trajectories.actions.store import ingest
@@ -34,11 +35,11 @@ def project() -> Project:
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """What the rules are asked about."""
-    found: list[dict] = []
-    real = diagnose.classify
-    monkeypatch.setattr(diagnose, "classify", lambda given: found.append(given) or real(given))
+    found: list[Run] = []
+    real = diagnose.classify_run
+    monkeypatch.setattr(diagnose, "classify_run", lambda given: found.append(given) or real(given))
     return found
 
 
@@ -55,7 +56,7 @@ def classified(project: Project) -> Classification:
     return job
 
 
-def test_the_first_time_all_and_then_only_what_is_new(project: Project, looked: list[dict]) -> None:
+def test_the_first_time_all_and_then_only_what_is_new(project: Project, looked: list[Run]) -> None:
     assert classified(project).result["looked"] == 3 == len(looked)
     assert classified(project).result == {"looked": 0, "found": 0} and len(looked) == 3
     send(project, row(name="new") | BAD)
@@ -65,14 +66,14 @@ def test_the_first_time_all_and_then_only_what_is_new(project: Project, looked: 
     assert AuditEvent.objects.filter(action="failures.classified").count() == 3
 
 
-def test_what_changed_is_classified_again(project: Project, looked: list[dict]) -> None:
+def test_what_changed_is_classified_again(project: Project, looked: list[Run]) -> None:
     classified(project)
     send(project, row(name="r1") | BAD)
     assert classified(project).result == {"looked": 1, "found": 1}
-    assert [given["outcome_status"] for given in looked[3:]] == ["failure"]
+    assert [run.status for run in looked[3:]] == ["failure"]
 
 
-def test_what_was_removed_is_forgotten(project: Project, looked: list[dict]) -> None:
+def test_what_was_removed_is_forgotten(project: Project, looked: list[Run]) -> None:
     classified(project)
     send(project, row(name="r1") | BAD)
     delete(trajectory=Trajectory.objects.get(external_id="r1"))
@@ -81,7 +82,7 @@ def test_what_was_removed_is_forgotten(project: Project, looked: list[dict]) -> 
 
 
 def test_newer_rules_go_through_everything_once(
-    project: Project, looked: list[dict], monkeypatch: pytest.MonkeyPatch
+    project: Project, looked: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classified(project)
     monkeypatch.setattr(classify_job, "RULES_VERSION", classify_job.RULES_VERSION + 1)
@@ -107,7 +108,7 @@ def test_what_comes_while_everything_is_gone_through_is_not_missed(
 
 
 def test_a_killed_worker_is_followed_by_one_that_goes_on(
-    project: Project, looked: list[dict], monkeypatch: pytest.MonkeyPatch
+    project: Project, looked: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classify_job, "CHUNK", 1)
     job = classify_job.start(project=project, by=None)
@@ -127,14 +128,14 @@ def test_one_at_a_time(project: Project) -> None:
     assert classify_job.start(project=project, by=None) == job
 
 
-def test_other_projects_are_left_alone(project: Project, looked: list[dict]) -> None:
+def test_other_projects_are_left_alone(project: Project, looked: list[Run]) -> None:
     other = make_project()
     send(other, row())
     classified(project)
     assert len(looked) == 3 and not Classifier.objects.filter(project=other).exists()
 
 
-def test_no_request_classifies(project: Project, looked: list[dict], client: Client) -> None:
+def test_no_request_classifies(project: Project, looked: list[Run], client: Client) -> None:
     client.force_login(make_member(project))
     client.post(reverse("failures:classify", args=[project.slug]))
     assert looked == [] and Classification.objects.get().state == "queued"
@@ -155,7 +156,7 @@ def test_no_request_classifies(project: Project, looked: list[dict], client: Cli
     assert "0 of 0" not in again
 
 
-def test_what_arrives_is_classified_without_anybody(project: Project, looked: list[dict]) -> None:
+def test_what_arrives_is_classified_without_anybody(project: Project, looked: list[Run]) -> None:
     assert classify_job.due() == [project]
     assert classify_job.classify_new(project, for_s=5) == 0 and len(looked) == 0
     assert classify_job.due() == []  # a job goes through what was there before
@@ -195,7 +196,7 @@ def test_an_error_becomes_a_job_that_shows_it_and_is_not_repeated(
         raise ValueError("a fault in a rule")
 
     with monkeypatch.context() as patched:
-        patched.setattr(diagnose, "classify", broken)
+        patched.setattr(diagnose, "classify_run", broken)
         assert classify_job.classify_new(project, for_s=5) == 0
         assert project.unclassified.count() == 1
         runner.run(Classification.objects.active().get())
@@ -215,7 +216,7 @@ def test_a_database_that_is_away_starts_no_job(
     def away(given: dict) -> None:
         raise OperationalError("the connection is gone")
 
-    monkeypatch.setattr(diagnose, "classify", away)
+    monkeypatch.setattr(diagnose, "classify_run", away)
     with pytest.raises(OperationalError):
         classify_job.classify_new(project, for_s=5)
     assert project.unclassified.count() == 1 and not Classification.objects.active().exists()

@@ -73,7 +73,8 @@ class Cell:
         self.failed += sign * one.failed
         self.unknown += sign * one.unknown
         for name, value in zip(SPENT, one.spent, strict=True):
-            setattr(self, name, getattr(self, name) + sign * value)
+            if value:
+                setattr(self, name, getattr(self, name) + sign * value)
         for counts, bucket in zip((self.latency, self.cost, self.tokens), one.buckets, strict=True):
             if bucket is not None:
                 counts[bucket] = counts.get(bucket, 0) + sign
