@@ -367,6 +367,9 @@ def test_what_is_odd_is_stored_with_a_warning(project: Project, messages: list, 
         b'{"a": 1}',
         b'{"a": "\\u0000"}',
         b'{"a": 123456789012345678901}',
+        b"[0,-123456789012345678901]",
+        b'{"a":1.234567890123456789012, "b":\t123456789012345678901}',
+        b'{"a": "1234567890123456789"}',
         b'{"a": [1.5, true, null, "\\u00e9"]}',
     ],
 )
@@ -374,6 +377,10 @@ def test_both_ways_of_decoding_agree(text: bytes) -> None:
     quick = decoding.decode(text)
     value = quick.value if isinstance(quick, decoding.Decoded) else quick
     assert value == decoding.loads(text)
+
+
+def test_digits_of_a_text_are_no_large_number() -> None:
+    assert isinstance(decoding.decode(b'{"id": "run-1234567890123456789"}'), decoding.Decoded)
 
 
 @pytest.mark.parametrize(
