@@ -27,7 +27,7 @@ def _pattern(text: str) -> Any:
 
 # NUL, surrogates, numbers beyond 64 bits: what the quick decoder would let through or cannot hold.
 # Digits inside a string, as in an id or a time in nanoseconds, are no number.
-SUSPICIOUS = _pattern(r"\\u(?:0000|[dD][89a-fA-F])|(?:^|[\[:,\s-])[0-9]{18}|\x00")
+SUSPICIOUS = _pattern(r"\\u(?:0000|[dD][89a-fA-F])|(?:^|[\[:,\s])-?[0-9]{18}|\x00")
 
 
 class RowError(FormError):
