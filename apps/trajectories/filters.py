@@ -175,9 +175,13 @@ def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:
     within = ids_within(*bounds(given))
     rows = rows.filter(**{f"pk__{lookup}": pk for lookup, pk in within.items()})
     if terms := [
-        f"{kind}:{value}" for name, kind in TERMS.items() if (value := _text(given.get(name)))
+        f"{kind}:{value}"
+        for name, kind in TERMS.items()
+        if name != "agent_version" and (value := _text(given.get(name)))
     ]:
         rows = _with_terms(rows, terms)
+    if value := _text(given.get("agent_version")):  # has an index in the order of time
+        rows = rows.filter(agent_version=value)
     if value := _text(given.get("outcome")):
         rows = rows.filter(outcome_status=value)
     if value := _text(given.get("cost_basis")):
