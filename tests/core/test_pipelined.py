@@ -95,6 +95,7 @@ def test_a_connection_that_the_server_closed_is_noticed_without_asking() -> None
     send("SELECT 1", [])
     assert connection.is_usable()
     with another() as other:
+        other.autocommit = True  # in a transaction the view stays what it was at the first look
         other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
         while other.execute(
             "SELECT 1 FROM pg_stat_activity WHERE pid = %s",
