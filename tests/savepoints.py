@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from django.db import connection
 from django.db.backends.postgresql.base import Cursor, DatabaseWrapper, ServerSideCursor
 from psycopg import Connection, errors
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
+
+from apps.core import pipelined
 
 
 def send_with_the_next_statement() -> None:
@@ -25,6 +28,7 @@ def send_with_the_next_statement() -> None:
         for name in names:
             setattr(kind, name, _sending(getattr(kind, name)))
     Cursor._execute_send, Cursor._set_results = _execute_send, _set_results
+    pipelined._exchange = _sending_before(pipelined._exchange)
 
 
 def waiting(connection: Connection) -> list[str]:
@@ -68,15 +72,31 @@ def _sending(execute: Callable[..., Any]) -> Callable[..., Any]:
     """Of what takes one statement alone."""
 
     def executing(self: Any, *args: Any, **options: Any) -> Any:
-        if statements := waiting(self.connection):
-            text = "; ".join(statements)
-            statements.clear()
-            result = self.connection.pgconn.exec_(text.encode())
-            if result.status != ExecStatus.COMMAND_OK:
-                raise errors.error_from_result(result)
+        _send(self.connection)
         return execute(self, *args, **options)
 
     return executing
+
+
+def _sending_before(exchange: Callable[..., None]) -> Callable[..., None]:
+    """Of what takes statements together, on the connection of this thread."""
+
+    def exchanging(*args: Any) -> None:
+        connection.ensure_connection()
+        _send(connection.connection)
+        exchange(*args)
+
+    return exchanging
+
+
+def _send(server: Connection) -> None:
+    if statements := waiting(server):
+        is_idle = server.info.transaction_status == TransactionStatus.IDLE
+        text = "; ".join([*(["BEGIN"] if is_idle else []), *statements])
+        statements.clear()
+        result = server.pgconn.exec_(text.encode())
+        if result.status != ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
 
 
 def _execute_send(self: Cursor, query: Any, **options: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import DataError, connection, transaction
 
+from apps.core import pipelined
 from apps.core.models import Project
 from tests.factories import make_project
 from tests.savepoints import waiting
@@ -55,7 +56,7 @@ def test_after_an_error_it_goes_on(project: Project) -> None:
     assert names() == {"after"}
 
 
-@pytest.mark.parametrize("how", ["execute", "many", "copy", "iterator", "stream"])
+@pytest.mark.parametrize("how", ["execute", "many", "copy", "iterator", "stream", "trip"])
 def test_each_way_to_ask_is_within_its_savepoint(project: Project, how: str) -> None:
     with pytest.raises(Undo), transaction.atomic():
         assert waiting(connection.connection)
@@ -71,6 +72,8 @@ def test_each_way_to_ask_is_within_its_savepoint(project: Project, how: str) -> 
             elif how == "copy":
                 with cursor.copy("COPY core_project (name) TO STDOUT") as rows:
                     assert b"".join(bytes(row) for row in rows).strip() == project.name.encode()
+            elif how == "trip":
+                assert pipelined.send("SELECT 3", []).rows() == [("3",)]
             elif how == "iterator":
                 assert list(Project.objects.values_list("pk").iterator()) == [(project.pk,)]
             else:

@@ -217,7 +217,9 @@ def test_the_lines_of_the_docs_download_once_verify_and_survive_our_absence(
     live: Channel, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path(__file__).parents[2] / "docs" / "artifacts.md").read_text()
-    source = text.split("These 28 lines", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    source = (
+        text.split("lines need only Python", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    )
     assert len([line for line in source.splitlines() if line and "#" not in line]) == 28
     names: dict[str, Any] = {}
     exec(source, names)

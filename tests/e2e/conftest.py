@@ -192,6 +192,12 @@ def page(context: Any, live_server: Any, user: Any) -> Iterator[Any]:
     assert not wrong, wrong
 
 
+def hear_keys(page: Any) -> None:
+    """Waits until a page whose words are there decides by keys, which it does once it is read."""
+    page.wait_for_function("document.readyState === 'complete'")
+    page.evaluate("new Promise((done) => setTimeout(done))")  # after those of the page itself
+
+
 def log_in(page: Any, name: str = "ada") -> None:
     """Without a page: test_wheel and test_people_by_pages log in by the form."""
     client = Client()

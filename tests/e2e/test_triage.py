@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from apps.failures.models import Failure, FailureDecision, FailureState
 from tests.amounts import amount
-from tests.e2e.conftest import PATIENCE_MS, log_in
+from tests.e2e.conftest import PATIENCE_MS, hear_keys, log_in
 from tests.e2e.seed import fill_inbox
 from tests.factories import make_member
 
@@ -267,7 +267,7 @@ def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -
         "confirmed": 0,
         "dismissed": 2,
     }
-    page.wait_for_load_state("networkidle")  # until then keys decide nothing
+    hear_keys(page)
     page.keyboard.press("u")
     expect(page.get_by_text("change to 2 failures was undone")).to_be_visible()
     assert Failure.objects.filter(project=project, state="open").count() == 4
