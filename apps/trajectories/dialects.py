@@ -21,6 +21,7 @@ from apps.trajectories.values import (
     python_literal,
     structured,
     text,
+    unquoted,
     whole_part,
 )
 from workers.lib.messages import (
@@ -82,6 +83,18 @@ BEDROCK = {
     "document",
     "cachePoint",
 }  # blocks named by their only key
+# Blocks of others that are named by a key, whose value is the call or the reply.
+NAMED_CALLS = {"toolcall", "toolrequest", "tooluse", "functioncall"}
+NAMED_REPLIES = {
+    "toolresponse",
+    "toolresult",
+    "toolcallresponse",
+    "toolcallresult",
+    "functionresponse",
+    "functionresult",
+}
+SAYS_SOMETHING = {"content", "parts", "contents", "tool_calls", "toolCalls", "text", "blocks"}
+CONTROL = re.compile("__[a-z_]+__")  # of a graph's steps, where to go on
 ALTERNATIVES = ("choices", "candidates")  # answers, of which the first is taken
 REQUESTS = ("messages", "contents", "input")  # which a system prompt may stand beside
 INSTRUCTIONS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -132,7 +145,7 @@ def messages_of(
         if cut is not None:
             cut.append(value)
         return messages_of(_without_partial(part), role, cut=cut)
-    if value is None or value in ("", [], {}):
+    if value is None or value in ("", [], {}) or _is_control(value):
         return []
     if isinstance(value, list):
         return _messages_of_list(value, role, cut)
@@ -142,6 +155,8 @@ def messages_of(
         return chat(value, role, cut)
     if isinstance(value.get("text"), str) and isinstance(value.get("toolCalls"), list):
         return _words_and_calls(value)
+    if "goto" in value and "update" in value:  # a command, which holds what was said
+        return messages_of(value["update"], role, cut=cut)
     for name in WRAPPERS:
         if inner := value.get(name):
             if name in ALTERNATIVES and isinstance(inner, list):
@@ -152,6 +167,30 @@ def messages_of(
     if len(members) == 1 and _is_message(members[0]):
         return chat(members[0], role, cut)
     return [{"role": role, "content": dumps(value)}]
+
+
+def _is_control(value: Any) -> bool:
+    """Whether a value only says where a graph goes on: the name of a step such as `__end__`, or a
+    step and what it is sent.
+    """
+    if isinstance(value, str):
+        return CONTROL.fullmatch(value) is not None
+    return isinstance(value, dict) and {"node", "args"} <= value.keys() <= {
+        "lg_name",
+        "node",
+        "args",
+    }
+
+
+def carries_role(value: dict) -> bool:
+    """Whether an object is a message that says who speaks and what, in any dialect."""
+    if value.get("lc") == 1 and isinstance(value.get("kwargs"), dict):
+        return "content" in value["kwargs"]
+    if isinstance(inner := value.get("message"), dict):
+        return carries_role(inner)
+    role = value.get("role") or value.get("type")
+    is_known = isinstance(role, str) and (role in ROLES or role.lower() in ROLES)
+    return is_known and not SAYS_SOMETHING.isdisjoint(value)
 
 
 def _words_and_calls(value: dict) -> list[Message]:
@@ -440,6 +479,20 @@ def _listed(value: Any) -> list:
     return value if isinstance(value, list) else []
 
 
+def _named(part: dict, names: set[str]) -> dict | None:
+    """The value of a block that is named by a key, in any spelling."""
+    if "type" in part or "role" in part:
+        return None
+    return next(
+        (
+            value
+            for key, value in part.items()
+            if isinstance(value, dict) and key.replace("_", "").lower() in names
+        ),
+        None,
+    )
+
+
 def _is_call(part: dict) -> bool:
     kind = _kind(part)
     return (
@@ -447,8 +500,8 @@ def _is_call(part: dict) -> bool:
         or kind.endswith("_tool_use")  # of a server's own tools: mcp_tool_use
         or "functionCall" in part
         or isinstance(part.get("toolUse"), dict)
-        or isinstance(part.get("toolRequest"), dict)
         or (not kind and ("function_call" in part or "tool_kwargs" in part))
+        or _named(part, NAMED_CALLS) is not None
     )
 
 
@@ -460,7 +513,7 @@ def _is_reply(part: dict) -> bool:
         or "functionResponse" in part
         or "function_response" in part
         or isinstance(part.get("toolResult"), dict)
-        or isinstance(part.get("toolResponse"), dict)
+        or _named(part, NAMED_REPLIES) is not None
     )
 
 
@@ -489,6 +542,20 @@ def _item_in(words: Any) -> dict | None:
     return item if is_thought else None
 
 
+def _blocks_in(words: Any) -> list[dict]:
+    """The content blocks that some write as the text of a block."""
+    if not isinstance(words, str) or words[:1] != "[" or not OPENS_PARTS.match(words):
+        return []
+    blocks = structured(words)
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        return []
+    return blocks if all(_is_block(block) or _is_reasoning(block) for block in blocks) else []
+
+
+def _is_reasoning(block: dict) -> bool:
+    return _kind(block) in REASONING_PARTS and len(block) > 1
+
+
 class _Turn:
     """What the parts of one message add up to. `before`: replies, and the turns that they
     answer."""
@@ -498,6 +565,19 @@ class _Turn:
         self.blocks: list[dict] = []
         self.calls: list[dict] = []
         self.before: list[Message] = []
+        self.piece: dict | None = None  # the last text without a type
+
+    def say(self, part: dict) -> None:
+        """Adds words. Texts without a type, one after the other, are one text of the model in
+        pieces, as it was streamed (Gemini).
+        """
+        block = {"type": "text", "text": text(_words_of(part))}
+        is_piece = self.is_models and part.keys() == {"text"}
+        if is_piece and self.piece is not None and self.blocks[-1:] == [self.piece]:
+            block["text"] = self.piece["text"] + block["text"]
+            self.blocks.pop()
+        self.piece = block if is_piece else None
+        self.blocks.append(block)
 
     def reply(self, reply: Message) -> None:
         if self.calls:
@@ -538,8 +618,11 @@ class _Turn:
             return
         elif self.is_models and (item := _item_in(_words_of(part))) is not None:
             self.add(item)
+        elif (not kind or kind in TEXTS) and (blocks := _blocks_in(_words_of(part))):
+            for block in blocks:
+                self.add(block)
         elif kind in TEXTS or (not kind and ("text" in part or "content" in part)):
-            self.blocks.append({"type": "text", "text": text(_words_of(part))})
+            self.say(part)
         elif _is_ui_tool(part):
             self.ui_tool(part)
         elif _is_call(part):
@@ -550,6 +633,8 @@ class _Turn:
             words = _words_of(part)
             if said := content_text(words) if isinstance(words, list) else text(words):
                 self.blocks.append({"type": "reasoning", "text": said})
+        elif not kind and (said := _thought_in(part)):
+            self.blocks.append({"type": "reasoning", "text": said})
         else:
             self.blocks.append(part)
 
@@ -560,6 +645,14 @@ class _Turn:
         if all(block.get("type") == "text" and len(block) == 2 for block in self.blocks):
             return "\n".join(text(block.get("text")) for block in self.blocks)
         return self.blocks
+
+
+def _thought_in(part: dict) -> str:
+    """The words of a block that is named by the key `reasoning`."""
+    said = part.get("reasoning")
+    if isinstance(said, dict):
+        said = next((said[key] for key in said if "text" in key and isinstance(said[key], str)), "")
+    return said if isinstance(said, str) else ""
 
 
 def _words_of(part: dict) -> Any:
@@ -607,9 +700,10 @@ def tool_call(raw: Any) -> dict | None:
     """
     if not isinstance(raw, dict):
         return None
-    for name in ("tool_call", "functionCall", "function_call", "toolUse", "toolRequest"):
+    for name in ("tool_call", "functionCall", "function_call", "toolUse"):
         if isinstance(raw.get(name), dict):
             raw = raw[name]
+    raw = _named(raw, NAMED_CALLS) or raw
     function = raw.get("function")
     body = function if isinstance(function, dict) else raw
     name = label(body.get("name") or raw.get("toolName") or raw.get("tool_name"))
@@ -637,22 +731,37 @@ def _arguments(body: dict) -> str | dict:
     for name in ("arguments", "args", "input", "parameters", "tool_kwargs", "server_tool_call"):
         found = body.get(name)
         if found is not None:
+            inner = unquoted(found)  # JSON in a JSON string
+            if inner is not found and isinstance(structured(inner), dict):
+                found = inner
             return found if isinstance(found, (str, dict)) else dumps(found)
     return "{}"
 
 
+ENVELOPES = ("text", "json", "error-text", "error-json")
 ANSWERED = ("result", "response", "output", "content", "server_tool_call_response")
 CALL_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "id", "ref")
 
 
 def tool_reply(part: dict) -> Message:
-    for name in ("functionResponse", "function_response", "toolResult", "toolResponse"):
+    for name in ("functionResponse", "function_response", "toolResult"):
         if isinstance(part.get(name), dict):
             part = part[name]
-    found = next((part[k] for k in CALL_IDS if part.get(k)), None)
+    part = _named(part, NAMED_REPLIES) or part
+    call = _call_beside(part)
+    found = next((part[k] for k in CALL_IDS if part.get(k)), None) or call.get("id")
     said = next((part[name] for name in ANSWERED if part.get(name) is not None), None)
-    reply = _reply(found, said, part.get("name") or part.get("toolName"))
-    return reply | {"is_error": True} if part.get("is_error") is True else reply
+    name = part.get("name") or part.get("toolName") or call.get("function", {}).get("name")
+    reply = _reply(found, said, name)
+    has_failed = part.get("is_error") is True or part.get("error") is True
+    return reply | {"is_error": True} if has_failed else reply
+
+
+def _call_beside(part: dict) -> dict:
+    """The call that a reply repeats beside its result, under any name; {} where it has none."""
+    inner = (value for key, value in part.items() if key not in ANSWERED)
+    calls = (tool_call(value) for value in inner if isinstance(value, dict) and "id" in value)
+    return next(filter(None, calls), {})
 
 
 def _reply(identity: Any, said: Any, name: Any = None) -> Message:
@@ -665,21 +774,39 @@ def _reply(identity: Any, said: Any, name: Any = None) -> Message:
 
 
 def reply_text(said: Any) -> str:
-    """What a tool answered, as text: of text blocks, also as JSON, the text, of Vercel's `{type,
-    value}` the value.
+    """What a tool answered, as text: of text blocks, also as JSON, the text, of an envelope `{type,
+    value}` or `{type, text}` the value.
     """
     if isinstance(said, str) and said.lstrip()[:1] == "[" and '"text"' in said:
         blocks = structured(said)
         said = blocks if are_texts(blocks) and all("type" in block for block in blocks) else said
-    if (
-        isinstance(said, dict)
-        and said.get("type") in ("text", "json", "error-text")
-        and "value" in said
-    ):
-        said = said["value"]
+    said = _out_of_envelope(said)
     if are_texts(said):
         return "\n".join(text(_words_of(block)) for block in said)
     return text(said)
+
+
+def _out_of_envelope(said: Any) -> Any:
+    inner = said[0] if isinstance(said, list) and len(said) == 1 else said
+    if isinstance(inner, str) and inner.lstrip()[:1] == "{" and '"type"' in inner[:20]:
+        inner = structured(inner)
+    if not isinstance(inner, dict) or inner.get("type") not in ENVELOPES:
+        return said
+    if "value" in inner and inner.keys() <= {"type", "value", "providerOptions"}:
+        return inner["value"]
+    is_text = inner.keys() == {"type", "text"} and isinstance(inner["text"], str)
+    return inner["text"] if is_text else said
+
+
+def tool_message(value: Any) -> dict | None:
+    """The message of a tool that a framework gives back as its result, serialised or not: it names
+    the call that it answers. None if the value is none.
+    """
+    found = structured(value)
+    if not isinstance(found, dict):
+        return None
+    inner = _unwrapped(found)
+    return inner if "tool_call_id" in inner and "content" in inner else None
 
 
 def are_texts(value: Any) -> bool:
@@ -719,8 +846,9 @@ def _declared(raw: Any) -> list:
 def _definition(raw: Any) -> dict | None:
     if isinstance(raw, dict) and isinstance(raw.get("tool"), dict):
         raw = structured(raw["tool"].get("json_schema"))
-    if isinstance(raw, dict) and isinstance(raw.get("toolSpec"), dict):  # Bedrock
-        raw = raw["toolSpec"]
+    for name in ("toolSpec", "data"):  # Bedrock; a serialised object of a class
+        if isinstance(raw, dict) and isinstance(raw.get(name), dict) and "name" in raw[name]:
+            raw = raw[name]
     if not isinstance(raw, dict):
         return None
     body = raw["function"] if isinstance(raw.get("function"), dict) else raw

@@ -37,8 +37,13 @@ from apps.trajectories.otlp import Decoded, DecodeError
 PROTOBUF = "application/x-protobuf"
 NO_STEP = (
     "No span of this request is a model, agent or tool call of a known convention (gen_ai.*,"
-    " openinference.*, langfuse.*, ai.*, traceloop.*): it gives a run only together with such a"
-    " span of the same trace."
+    " openinference.*, langfuse.*, ai.*, traceloop.*), or has the shape of a model call (messages"
+    " with roles, tokens, a model): it gives a run only together with such a span of the same"
+    " trace."
+)
+SOME_SILENT = (
+    "{silent} of the {traces} traces of this request have no span that is a model, agent or tool"
+    " call of a known convention or has the shape of a model call: they give no run."
 )
 INTERNAL = (
     "{count} spans are the internal tracing of Codex and are not kept: its runs come from its log"
@@ -120,25 +125,27 @@ def _receive(request: HttpRequest, project: Project, signal: SpanBody.Signal) ->
         if not json and not quick_redactor_of(project) and not looks_for_names(project):
             checked = otlp.check_traces(body) if is_traces else otlp.check_logs(body)
             traces.keep_body(project=project, signal=signal, body=body)
-            return (
-                _with_warning(checked, otlp.names_a_step(body)) if is_traces and body else checked
-            )
+            return _with_warning(checked, checked.silence) if is_traces and body else checked
         found = otlp.decode_traces(body, json) if is_traces else otlp.decode_logs(body, json)
     except DecodeError as error:
         raise ValidationError({"detail": str(error)}) from error
     if is_traces:
         traces.keep(project=project, spans=found.items)
-        return _with_warning(found, otlp.are_steps(found.items)) if found.items else found
+        return _with_warning(found, otlp.silence_of(found.items)) if found.items else found
     traces.keep(project=project, logs=found.items)
     return found
 
 
-def _with_warning(received: Decoded, has_step: bool) -> Decoded:
+def _with_warning(received: Decoded, silence: otlp.Silence) -> Decoded:
     """Says of spans that can give no run why not."""
     if not received.reason and received.internal:
         received.reason = INTERNAL.format(count=received.internal)
-    if not received.reason and not has_step:
-        received.reason = NO_STEP
+    if not received.reason and silence.silent:
+        received.reason = (
+            NO_STEP
+            if silence.is_whole
+            else SOME_SILENT.format(silent=silence.silent, traces=silence.traces)
+        )
     return received
 
 

@@ -142,6 +142,17 @@ def kept(value: Any) -> Any:
         return "(not kept: nested too deep, or not a JSON number)"
 
 
+def unquoted(value: Any) -> Any:
+    """The text inside a JSON string; anything else as it is."""
+    if not isinstance(value, str) or len(value) < 2 or not value[0] == value[-1] == '"':
+        return value
+    try:
+        found = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError):
+        return value
+    return tidy(found) if isinstance(found, str) else value
+
+
 def dumps(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 

@@ -502,3 +502,149 @@ def test_an_answer_among_the_events_of_a_call_is_its_answer() -> None:
     ]
     found = read(span(1, 0, attributes=ASKED | {"events": json.dumps(events)}), [])
     assert (found.input, found.output) == ([user("Hi")], [bot("Ho")])
+
+
+# JSON inside JSON, envelopes, control values
+
+
+def constructed(kind: str, **said: Any) -> dict:
+    return {"lc": 1, "type": "constructor", "id": ["core", "messages", kind], "kwargs": said}
+
+
+def test_blocks_and_arguments_that_are_json_inside_json() -> None:
+    call = {"type": "tool_use", "id": "call_one", "name": "look", "input": {"q": 1}}
+    thought = {"type": "thinking", "thinking": "Hm."}
+    blocks = [thought, {"type": "text", "text": json.dumps([call])}]
+    (turn,) = messages_of(
+        [{"role": "assistant", "parts": [{"type": "text", "content": json.dumps(blocks)}]}], "user"
+    )
+    assert turn["tool_calls"][0]["id"] == "call_one"
+    assert turn["content"] == [{"type": "reasoning", "text": "Hm."}]
+    list_of_items = '[{"type": "table", "rows": 3}]'  # what is no block stays as it was said
+    (said,) = messages_of([{"role": "user", "content": [{"text": list_of_items}]}], "user")
+    assert said["content"] == list_of_items
+    quoted = {"name": "look", "arguments": json.dumps('{"q": 1}')}
+    (turn,) = messages_of([{"role": "assistant", "tool_calls": [{"function": quoted}]}], "user")
+    assert turn["tool_calls"][0]["function"]["arguments"] == '{"q": 1}'
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"type": "text", "value": "ok"}',
+        '{"type":"text","text":"ok"}',
+        {"type": "error-text", "value": "ok"},
+        '[{"type": "text", "text": "ok"}]',
+    ],
+)
+def test_a_result_in_an_envelope(result: Any) -> None:
+    given = [user("Hi"), wants("c1"), replied("c1", result)]
+    (run,) = assemble([model(1, 0, given, [bot("Done.")])], [])
+    assert texts(run.row) == ["Hi", None, "ok", "Done."]
+    (run,) = assemble([model(1, 0, [user("Hi")], [wants("c1")]), tool(2, 1, "c1", 1, result)], [])
+    assert texts(run.row) == ["Hi", None, "ok"]
+
+
+def test_a_result_that_only_looks_like_an_envelope_stays() -> None:
+    for result in ('{"type": "text", "text": "a", "at": 3}', '{"type": "car", "value": "b"}'):
+        (run,) = assemble(
+            [model(1, 0, [user("Hi")], [wants("c1")]), tool(2, 1, "c1", 1, result)], []
+        )
+        assert texts(run.row)[-1] == result
+
+
+def test_a_serialised_message_as_a_tools_result_answers_its_call() -> None:
+    message = constructed("ToolMessage", content="ok", tool_call_id="c1", name="look")
+    given = [user("Hi"), wants("c1"), replied("c1", "ok")]
+    called = {"gen_ai.tool.name": "StructuredTool", "gen_ai.operation.name": "execute_tool"}
+    spans = [
+        agent(1, 0, 9),
+        model(2, 1, given[:1], given[1:2], 1),
+        span(3, 3, 1, attributes=called | {"output.value": json.dumps(message)}),
+        model(4, 5, given, [bot("Done.")], 1),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Hi", None, "ok", "Done."]
+    (step,) = [step for step in run.row["metadata"]["steps"] if step["kind"] == "tool"]
+    assert (step["tool"], step["message_index"]) == ("look", 2)
+
+
+@pytest.mark.parametrize(
+    ("control", "words"),
+    [
+        ("__end__", []),
+        ({"output": "__end__"}, []),
+        ({"output": [{"lg_name": "Send", "node": "tools", "args": {"messages": []}}]}, []),
+        ({"update": {"messages": [bot("Done.")]}, "goto": []}, ["Done."]),
+    ],
+)
+def test_what_steers_a_graph_is_no_answer(control: Any, words: list[str]) -> None:
+    found = messages_of(control, "assistant")
+    assert [message["content"] for message in found] == words
+
+
+def test_a_history_in_another_notation_is_no_second_thread() -> None:
+    first = [user("Hi"), wants("c1"), replied("c1", "row 1")]
+    again = [user("Hi"), wants("c1"), replied("c1", "row: 1")]
+    spans = [
+        agent(1, 0, 9),
+        model(2, 1, first[:2], [], 1),
+        model(3, 3, [*again], [bot("Done.")], 1),
+    ]
+    spans[1].attributes["gen_ai.input.messages"] = json.dumps(first)
+    (run,) = assemble(spans, [])
+    assert "threads" not in run.row["metadata"] and texts(run.row)[-1] == "Done."
+    spans[1].attributes["gen_ai.input.messages"] = json.dumps([user("Other"), bot("words")])
+    (run,) = assemble(spans, [])
+    assert len(run.row["metadata"]["threads"]) == 1
+
+
+def test_a_thread_has_the_name_of_its_agent() -> None:
+    talk = [user("Hi"), wants("c1"), replied("c1", "ok")]
+    spans = [
+        agent(1, 0, 9),
+        model(2, 1, talk[:1], talk[1:2], 1),
+        tool(3, 2, "c1", 1, "ok", seconds=3),
+        agent(4, 3, 1, 3, extra={"gen_ai.agent.name": "helper"}),
+        model(5, 3.1, [user("Do it")], [bot("ok")], 4, seconds=0.5),
+        model(6, 6, talk, [bot("Done.")], 1),
+    ]
+    (run,) = assemble(spans, [])
+    (thread,) = run.row["metadata"]["threads"]
+    assert thread["agent"] == "helper"
+
+
+def test_cached_tokens_that_only_the_answer_of_the_same_id_counts() -> None:
+    head = {"id": "r1", "model": "m"}
+    counts = {"input_tokens": 40, "output_tokens": 1, "input_token_details": {"cache_read": 30}}
+    answer = constructed("AIMessage", content="Ho", response_metadata=head, usage_metadata=counts)
+    outside = {"openinference.span.kind": "CHAIN", "output.value": json.dumps([answer])}
+    named = {"gen_ai.response.id": "r1"}
+    spans = [
+        agent(1, 0, 9),
+        model(2, 1, [user("Hi")], [bot("Ho")], 1, extra=named),
+        span(3, 3, 1, attributes=outside),
+    ]
+    (run,) = assemble(spans, [])
+    used = run.row["usage"]
+    assert (used["input_tokens"], used["cache_read_tokens"]) == (40, 30)
+    spans[1] = model(2, 1, [user("Hi")], [bot("Ho")], 1, extra={"gen_ai.response.id": "r2"})
+    (run,) = assemble(spans, [])
+    assert run.row["usage"]["input_tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("said", "is_believed"),
+    [
+        ({"gen_ai.request.model": "gpt-4.1-mini"}, False),
+        ({"gen_ai.request.model": "nobody-knows-1"}, True),
+        ({"gen_ai.request.model": "gpt-4.1-mini", "gen_ai.provider.name": "my-own"}, True),
+        ({"gen_ai.request.model": "gpt-4.1-mini", "gateway.cache_hit": True}, True),
+        ({"gen_ai.request.model": "gpt-4.1-mini", "gen_ai.usage.input_tokens": 0}, False),
+    ],
+)
+def test_a_cost_of_nothing_for_tokens_that_have_a_price(said: dict, is_believed: bool) -> None:
+    extra = {"gen_ai.usage.cost": 0} | said
+    (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra=extra)], [])
+    assert ("cost_usd" in run.row["usage"]) is is_believed
+    assert run.row["metadata"].get("costs_not_believed", 0) == (not is_believed)

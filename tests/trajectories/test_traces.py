@@ -232,6 +232,23 @@ def test_a_body_that_gives_no_run_says_why(agent: Client) -> None:
     assert agent.post("/v1/traces", b"{}", content_type="application/json").json() == {}
 
 
+def test_each_trace_of_a_body_is_judged(agent: Client) -> None:
+    heard = chat(1, 2, [text("user", "Hi")], "Hello")
+    web = [chat(trace, 1, [], "") | {"attributes": attributes(db__system="x")} for trace in (2, 3)]
+    waiting = web[1] | {"parentSpanId": f"{9:016x}"}  # its root is still to come
+    said = "1 of the 3 traces of this request"
+    assert said in send(agent, heard, web[0], waiting).json()["partialSuccess"]["errorMessage"]
+    sent = agent.post(TRACES, packed(heard, web[0], waiting), content_type="application/x-protobuf")
+    assert said.encode() in sent.content
+    shaped = web[1] | {
+        "attributes": attributes(
+            x__span__type="llm", x__input='[{"role": "user", "content": "Hi"}]'
+        )
+    }
+    sent = agent.post(TRACES, packed(heard, shaped), content_type="application/x-protobuf")
+    assert sent.content == b"" and send(agent, shaped).json() == {}
+
+
 def test_late_spans_join(agent: Client, project: Project) -> None:
     send(agent, chat(1, 2, [text("user", "Hi")], "Hello", 1))
     assembled()

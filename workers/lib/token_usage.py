@@ -282,7 +282,7 @@ def _nearest_with_counts(usage: dict, levels: int) -> dict:
     none has.
     """
     members = list(usage.items())[:MAX_MEMBERS]
-    if any(_is_side(plain_name(name)) and _is_count(value) for name, value in members):
+    if any(is_side(plain_name(name)) and _is_count(value) for name, value in members):
         return usage
     named = {plain_name(name): value for name, value in members}
     inner = [name for name, value in named.items() if isinstance(value, dict)]
@@ -302,7 +302,7 @@ def _is_count(value: Any) -> bool:
 
 
 @lru_cache(1_000)
-def _is_side(name: str) -> bool:
+def is_side(name: str) -> bool:
     return any(re.fullmatch(whole.names, name) for whole in (*INPUT, *OUTPUT))
 
 

@@ -3,7 +3,6 @@
 """
 
 from apps.trajectories.otlp.assemble import Run, assemble
-from apps.trajectories.otlp.conventions import are_steps, names_a_step
 from apps.trajectories.otlp.decode import (
     Decoded,
     DecodeError,
@@ -14,9 +13,12 @@ from apps.trajectories.otlp.decode import (
 )
 from apps.trajectories.otlp.events import placed
 from apps.trajectories.otlp.links import Links
+from apps.trajectories.otlp.shape import TAG as BY_SHAPE
+from apps.trajectories.otlp.silence import Silence, silence_of
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
 
 __all__ = [
+    "BY_SHAPE",
     "DecodeError",
     "Decoded",
     "Event",
@@ -25,13 +27,13 @@ __all__ = [
     "LogRecord",
     "Run",
     "Scope",
+    "Silence",
     "Span",
-    "are_steps",
     "assemble",
     "check_logs",
     "check_traces",
     "decode_logs",
     "decode_traces",
-    "names_a_step",
     "placed",
+    "silence_of",
 ]

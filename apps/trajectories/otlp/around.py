@@ -19,13 +19,16 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from apps.trajectories.dialects import OWN_ROLES, chat, instructions_beside, messages_of, one_turn
 from apps.trajectories.otlp.conventions import ANSWER, Reading, is_known
 from apps.trajectories.otlp.conventions.raw import METADATA, complete_by_answer, is_alias, is_lossy
 from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.otlp.threads import print_of
-from apps.trajectories.values import structured
+from apps.trajectories.values import label, structured
 from workers.lib.messages import PROMPT_ROLES, Message
+from workers.lib.token_usage import Usage, parse
 
 if TYPE_CHECKING:
     from apps.trajectories.otlp.runs import Node
@@ -41,15 +44,45 @@ def tell_answers(nodes: list[Node]) -> None:
     The nodes know what is above them.
     """
     kept: dict[str, list[Answer]] = {}
+    uncached: dict[str, Reading] = {}
     for node in nodes:
         reading = node.reading
-        is_ours = reading.kind == "model" and not node.in_model and len(reading.output) == 1
-        if not is_ours or reading.response_id or not is_alias(reading):
+        if reading.kind != "model" or node.in_model:
+            continue
+        if reading.response_id and reading.usage.cache_read_tokens is None:
+            uncached[reading.response_id] = reading
+        if len(reading.output) != 1 or reading.response_id or not is_alias(reading):
             continue
         said = print_of(reading.output[0])
         found = (answer for answer in _answers_above(node, kept) if answer[0] == said)
         for _, raw, messages in islice(found, 1):
             complete_by_answer(reading, raw, messages)
+    if uncached:
+        _tell_cached(nodes, uncached)
+
+
+def _tell_cached(nodes: list[Node], calls: dict[str, Reading]) -> None:
+    """What calls read from a cache and wrote to it, where only the answer of the same id in another
+    span says it. A count of the input that leaves it out is completed.
+    """
+    for node in nodes:
+        for name in ANSWER:
+            value = node.span.attributes.get(name)
+            if not isinstance(value, str) or not any(identity in value for identity in calls):
+                continue
+            for raw in _heads_in(value):
+                reading = calls.pop(label(raw[METADATA].get("id")), None)
+                if reading is not None:
+                    _complete_cached(reading, parse(raw.get("usage_metadata")))
+            if not calls:
+                return
+
+
+def _complete_cached(reading: Reading, used: Usage) -> None:
+    known = reading.usage.input_tokens
+    cached = (used.cache_read_tokens or 0) + (used.cache_write_tokens or 0)
+    if cached and known is not None and used.input_tokens in (known, known + cached):
+        reading.usage = replace(reading.usage, input_tokens=used.input_tokens).completed_by(used)
 
 
 def _answers_above(call: Node, kept: dict[str, list[Answer]]) -> Iterator[Answer]:
@@ -66,13 +99,16 @@ def _answers_above(call: Node, kept: dict[str, list[Answer]]) -> Iterator[Answer
 
 
 def _answers_in(value: Any) -> list[Answer]:
-    if not isinstance(value, str) or f'"{METADATA}"' not in value:
-        return []
     answers = []
-    for raw in _with_heads(structured(value), MAX_DEPTH):
+    for raw in _heads_in(value):
         if len(messages := one_turn(chat(raw, "assistant"))) == 1:
             answers.append((print_of(messages[0]), raw, messages))
     return answers
+
+
+def _heads_in(value: Any) -> Iterator[dict]:
+    if isinstance(value, str) and f'"{METADATA}"' in value:
+        yield from _with_heads(structured(value), MAX_DEPTH)
 
 
 def _with_heads(value: Any, levels: int) -> Iterator[dict]:
@@ -105,6 +141,32 @@ def tell_loops(nodes: list[Node]) -> None:
     for key, own in tools.items():
         if steps[key]:
             _tell_loop(frames[key].reading, steps[key], own)
+
+
+def tell_sums(nodes: list[Node]) -> None:
+    """The counts of an agent's only call, in whose time the agent's tools ran beside it: the span
+    stands for all calls of a loop, and some say there only what the last of them counted. What the
+    agent counts is then theirs.
+    """
+    calls: defaultdict[int, list[Node]] = defaultdict(list)
+    tools: defaultdict[int, list[Node]] = defaultdict(list)
+    agents: dict[int, Node] = {}
+    for node in nodes:
+        agent = node.agent
+        if agent is not None and agent.reading.usage.counts and not node.in_model:
+            agents[id(agent)] = agent
+            kinds = {"model": calls, "tool": tools}
+            if (own := kinds.get(node.reading.kind)) is not None:
+                own[id(agent)].append(node)
+    for key, agent in agents.items():
+        if len(calls[key]) == 1 and any(_ran_within(tool, calls[key][0]) for tool in tools[key]):
+            reading, summed = calls[key][0].reading, agent.reading.usage
+            if summed.tokens > reading.usage.tokens:
+                reading.usage = summed
+
+
+def _ran_within(tool: Node, call: Node) -> bool:
+    return call.span.start_ns <= tool.span.start_ns and tool.span.end_ns <= call.span.end_ns
 
 
 def _tell_loop(reading: Reading, steps: list[Node], tools: list[Node]) -> None:

@@ -15,16 +15,17 @@ from apps.trajectories import costs
 from apps.trajectories.interruptions import says_timeout
 from apps.trajectories.otlp.conventions import Reading, flywheel, is_known, tools_of
 from apps.trajectories.otlp.conventions.base import MAX_LINE
-from apps.trajectories.otlp.conversation import Conversation, words_at_end
+from apps.trajectories.otlp.conversation import Conversation, letters, words_at_end
 from apps.trajectories.otlp.links import Links, links_of
 from apps.trajectories.otlp.runs import Group, Node, groups_of
+from apps.trajectories.otlp.shape import MAX_NAMES, TAG
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call, Thread, threads_of
 from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_SAMPLE
 from apps.trajectories.steps import MAX_ARGUMENTS
 from apps.trajectories.values import kept, label, structured
 from workers.lib import token_usage
-from workers.lib.messages import as_json
+from workers.lib.messages import Message, as_json, text_of
 
 MAX_STEPS = 2_000
 MAX_ERRORS = 20
@@ -258,12 +259,32 @@ def _is_recovered(node: Node, group: Group) -> bool:
     """
     if node.span.end_ns <= _last_answer(group):
         return True
-    if node.reading.kind != "tool" or any(not call.nested for call in group.calls):
+    if node.reading.kind != "tool":
         return False
-    above = node.agent
+    calls = [call for call in group.calls if not call.nested]
+    if calls and not any(_goes_on_around(call, node) for call in calls):
+        return False
+    above = node.agent or _open_root(node)
     return (
         above is not None and above.reading.error is None and above.span.end_ns > node.span.end_ns
     )
+
+
+def _goes_on_around(call: Call, tool: Node) -> bool:
+    """Whether a tool ran in the time of a call that went well: its span stands for a loop."""
+    return (
+        call.reading.error is None
+        and call.span.start_ns <= tool.span.start_ns
+        and tool.span.end_ns <= call.span.end_ns
+    )
+
+
+def _open_root(node: Node) -> Node | None:
+    """The root above, if no convention says what it is: it may be the agent."""
+    above = node.parent
+    while above is not None and above.parent is not None:
+        above = above.parent
+    return above if above is not None and above.reading.is_open else None
 
 
 def _tags(group: Group, threads: list[Thread]) -> list[str]:
@@ -278,8 +299,9 @@ def _tags(group: Group, threads: list[Thread]) -> list[str]:
     ]
     cut = ["cut-off"] if any(node.reading.is_cut for node in group.nodes) else []
     begins = [thread.calls[0] for thread in threads if not thread.calls[0].nested]
+    shaped = [TAG] if any(node.reading.shape for node in group.nodes) else []
     lacks = ["missing-history"] if any(call.lacks_history for call in begins) else []
-    return list(dict.fromkeys([*said, *filter(None, stopped), *cut, *lacks]))
+    return list(dict.fromkeys([*said, *filter(None, stopped), *cut, *lacks, *shaped]))
 
 
 def _handled_by_a_tool(node: Node) -> bool:
@@ -339,6 +361,7 @@ def _metadata(
         "uncounted_calls": sum(
             not call.reading.usage.counts and not _is_free(call.reading) for call in group.calls
         ),
+        "costs_not_believed": sum(call.reading.doubts_cost for call in group.calls),
         "steps_omitted": max(len(spans) - MAX_STEPS, 0),
         "errors": [_error(node) for node in failed[:MAX_ERRORS]],
         "recovered_errors": sum(_is_recovered(node, group) for node in failed),
@@ -353,6 +376,9 @@ def _metadata(
         **_unknown_attributes(group),
         "threads": _other_threads(threads, main),
         "content_captured": talk.captured,
+        "read_by_shape": list(
+            dict.fromkeys(name for node in group.nodes for name in node.reading.shape)
+        )[:MAX_NAMES],
     }
     return {
         name: value
@@ -427,15 +453,45 @@ def _other_threads(threads: list[Thread], main: Thread | None) -> list[dict[str,
     """What was said beside the main thread (agents that are tools, guards), as far as there is
     room.
     """
-    others = [thread for thread in threads if thread is not main and thread.messages]
+    others = [
+        thread
+        for thread in threads
+        if thread is not main and thread.messages and not _is_repeated(thread, main)
+    ]
     room, said = ATTRIBUTES_BYTES, []
     for thread in others:
-        entry = {"agent": thread.calls[0].reading.agent_name, "messages": thread.messages}
+        entry = {"agent": thread.calls[0].agent, "messages": thread.messages}
         room -= len(json.encode(entry))
         if room < 0:
             return [*said, {"omitted": len(others) - len(said)}]
         said.append(entry)
     return said
+
+
+def _is_repeated(thread: Thread, main: Thread | None) -> bool:
+    """Whether a thread is only the beginning of the run's own conversation: a history that comes
+    again in another notation.
+    """
+    if main is None or thread.calls[0].nested != main.calls[0].nested:
+        return False
+    said, known = map(_outline, (thread.messages, main.messages))
+    return len(said) > 1 and known[: len(said)] == said
+
+
+def _outline(messages: list[Message]) -> list[tuple]:
+    """Who says what, in letters and digits alone, and which calls are made and answered."""
+    return [
+        (
+            message["role"],
+            letters(text_of(message)),
+            message.get("tool_call_id"),
+            [
+                call.get("id") or call["function"]["name"]
+                for call in message.get("tool_calls") or ()
+            ],
+        )
+        for message in messages
+    ]
 
 
 class _Budget:
@@ -465,7 +521,9 @@ def _unknown_attributes(group: Group) -> dict[str, Any]:
     differing: dict[str, dict[str, Any]] = {}
     for node in group.nodes:
         for key, value in node.span.attributes.items():
-            if is_known(key, node.reading.kind) or (key in common and common[key] == value):
+            if is_known(key, node.reading.kind) or key in node.reading.shape:
+                continue
+            if key in common and common[key] == value:
                 continue
             if not budget.takes(key, value):
                 continue

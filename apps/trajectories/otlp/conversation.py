@@ -270,13 +270,13 @@ def _says(messages: list[Message], answer: str) -> bool:
     what it said last.
     """
     turn = messages[_turn_start(messages) :]
-    said = [_words(text_of(message)) for message in turn if message["role"] == "assistant"]
+    said = [letters(text_of(message)) for message in turn if message["role"] == "assistant"]
     calls = [
-        _words(text(call["function"].get("arguments")))
+        letters(text(call["function"].get("arguments")))
         for message in turn
         for call in message.get("tool_calls") or ()
     ]
-    wanted = _words(answer)
+    wanted = letters(answer)
     return (
         not wanted
         or any(wanted in words for words in [*said, *calls])
@@ -284,7 +284,7 @@ def _says(messages: list[Message], answer: str) -> bool:
     )
 
 
-def _words(said: str) -> str:
+def letters(said: str) -> str:
     """Letters and digits alone: quotes and escapes of JSON do not make another answer."""
     return "".join(filter(str.isalnum, said)).casefold()
 
@@ -304,9 +304,9 @@ def _outermost(group: Group, known: bool) -> list[Node]:
 
 def _says_an_error(answer: list[Message], group: Group) -> bool:
     """Whether a raw output is the error that a span of the run ended with."""
-    said = _words(words_at_end(answer))
+    said = letters(words_at_end(answer))
     errors = [node.reading.error for node in group.nodes if node.reading.error is not None]
-    return any(_words(error.said) in said for error in errors if _words(error.said))
+    return any(letters(error.said) in said for error in errors if letters(error.said))
 
 
 def _paired(messages: list[Message]) -> list[Message]:

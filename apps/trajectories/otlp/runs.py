@@ -17,10 +17,12 @@ from apps.trajectories.otlp.around import (
     tell_answers,
     tell_loops,
     tell_requests,
+    tell_sums,
 )
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.conventions.genai import EVALUATION, evaluation_of
 from apps.trajectories.otlp.conventions.raw import is_lossy
+from apps.trajectories.otlp.shape import read_shapes
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
 from apps.trajectories.otlp.told import tell
@@ -123,6 +125,8 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     for span in _each_once(spans):
         of_span = by_span.get((span.trace_id, span.span_id), [])
         traces[span.trace_id].append(Node(span, read(span, of_span, seen)))
+    for nodes in traces.values():
+        read_shapes(nodes, seen)
     for trace_id, nodes in traces.items():
         _add_evaluations(nodes, by_span.get((trace_id, ""), ()))
     _find_previous([node for nodes in traces.values() for node in nodes])
@@ -132,6 +136,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         _relate(nodes)
         tell_answers(nodes)
         tell_loops(nodes)
+        tell_sums(nodes)
         _fail_silent_calls(nodes)
         tell_requests(nodes)
         tell(nodes, by_trace[trace_id])
@@ -402,7 +407,13 @@ def _calls(nodes: list[Node]) -> list[Call]:
             node for node in calls if _is_exact(node.reading) or not _is_preparation(node.reading)
         ]
     prints: dict[int, bytes] = {}
-    return [Call(node.span, node.reading, node.in_tool, prints) for node in calls]
+    return [
+        Call(node.span, node.reading, node.in_tool, prints, _name_of(node.agent)) for node in calls
+    ]
+
+
+def _name_of(agent: Node | None) -> str:
+    return agent.reading.agent_name if agent is not None else ""
 
 
 def _recorded_twice(calls: list[Node]) -> dict[str, Node]:

@@ -53,12 +53,18 @@ class Call:
     """One model call: its messages, where its body begins, and the digests of its history."""
 
     def __init__(
-        self, span: Span, reading: Reading, nested: bool, prints: dict[int, bytes]
+        self,
+        span: Span,
+        reading: Reading,
+        nested: bool,
+        prints: dict[int, bytes],
+        agent: str = "",
     ) -> None:
         """`prints` keeps the prints of messages by their id: histories repeat the same objects (see
-        `messages_of`).
+        `messages_of`). `agent`: the name of the agent that it is a call of.
         """
         self.span, self.reading, self.nested = span, reading, nested
+        self.agent = reading.agent_name or agent
         self.lead = 0
         for message in reading.input:
             if message["role"] not in PROMPT_ROLES:

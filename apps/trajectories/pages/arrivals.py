@@ -15,7 +15,8 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.trajectories.actions import arrivals as actions
-from apps.trajectories.models import Arrival, Trace
+from apps.trajectories.models import Arrival, Facet, Trace
+from apps.trajectories.otlp import BY_SHAPE
 
 SHOWN = 100
 
@@ -28,6 +29,10 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "arrivals": arrivals[:SHOWN],
         "traces": traces[:SHOWN],
         "total": arrivals.count() + traces.count(),
+        "has_shaped": Facet.objects.filter(
+            project=project, kind=Facet.Kind.TAG, value=BY_SHAPE
+        ).exists(),
+        "by_shape": BY_SHAPE,
         "may_write": request.membership.may(Role.ENGINEER),
     }
     return render(request, "trajectories/arrivals.html", context)

@@ -19,6 +19,7 @@ from apps.trajectories.dialects import (
     one_turn,
     reply_text,
     tool_definitions,
+    tool_message,
 )
 from apps.trajectories.otlp.conventions import (
     coding_agents,
@@ -27,7 +28,6 @@ from apps.trajectories.otlp.conventions import (
     langfuse,
     openinference,
     traceloop,
-    unknown,
     vercel,
 )
 from apps.trajectories.otlp.conventions.base import (
@@ -58,19 +58,20 @@ from apps.trajectories.otlp.conventions.vercel import VERCEL
 from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.spans import Event, LogRecord, Span
 from apps.trajectories.values import is_cut, label, number, structured, text
+from workers.lib.prices import list_price
 from workers.lib.token_usage import Usage, is_part, parse, plain_name, total
 
 __all__ = [
+    "KIND_NAMES",
     "KNOWN",
     "Problem",
     "Reading",
-    "are_steps",
     "complete",
     "given_to",
     "is_known",
-    "names_a_step",
     "read",
     "read_as_tool",
+    "says_kind",
     "tools_of",
     "values_of",
 ]
@@ -90,6 +91,7 @@ SPEAKS = (
     ("span.type", CLAUDE_CODE, coding_agents.kind_of),
     ("gen_ai.request.model", GENAI, lambda _: "model"),
 )
+KIND_NAMES = frozenset(name for name, _, _ in SPEAKS)
 # Spans mix conventions (a Langfuse session on an OpenTelemetry call): these read, in this order,
 # those that they find.
 ADAPTERS = (GENAI, PYDANTIC_AI, OPENINFERENCE, VERCEL, LANGFUSE, TRACELOOP, CLAUDE_CODE, FLYWHEEL)
@@ -122,26 +124,13 @@ GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
 RAW_REQUEST, RAW_RESPONSE = (*GIVEN, "gen_ai.prompt"), (*ANSWER, "gen_ai.completion", "response")
 VALUES = frozenset(GIVEN + ANSWER)
-MESSAGES = frozenset((*genai.INPUT, *genai.OUTPUT))
 KNOWN = frozenset(name for adapter in ADAPTERS for name in adapter.known) | VALUES
 KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.prefixes)
 
 
-def names_a_step(body: bytes) -> bool:
-    """Whether a request may hold a model, agent or tool call: it has a name by which a convention
-    is known.
-    """
-    return any(name.encode() in body for name, _, _ in SPEAKS) or unknown.may_name_a_kind(body)
-
-
-def are_steps(spans: list[Span]) -> bool:
-    """As `names_a_step`, for spans that are read: whether one of them says its kind."""
-    return any(
-        _kind(span.attributes)[1]
-        or unknown.translated(span, has_kind=False)
-        or frameworks.kind_of(span.scope.name, span.name)
-        for span in spans
-    )
+def says_kind(span: Span) -> bool:
+    """Whether a convention says what kind of span it is."""
+    return bool(_kind(span)[1])
 
 
 def read(
@@ -152,13 +141,9 @@ def read(
     `seen` carries what was read of messages from one span of a trace to the next.
     """
     span = _with_exceptions(span, logs)
-    kind, name = _kind(span.attributes)
-    if named := _in_known_names(span, kind, name):
-        span = replace(span, attributes=span.attributes | named)
-        kind = kind if name else _kind(span.attributes)[0]
     attributes = span.attributes
-    kind = frameworks.kind_of(span.scope.name, span.name) or kind
-    reading = Reading(kind, name or span.scope.name[:80])
+    kind, name = _kind(span)
+    reading = Reading(kind, name or span.scope.name[:80], is_open=not name)
     if span.status_code == 2 or label(attributes.get("error.type")):
         reading.error = problem_of(span)
     spoken = Spoken(span, logs, reading, {} if seen is None else seen)
@@ -196,16 +181,6 @@ def _with_exceptions(span: Span, logs: list[LogRecord]) -> Span:
     return replace(span, events=[*span.events, *thrown]) if thrown else span
 
 
-def _in_known_names(span: Span, kind: str, convention: str) -> Attributes:
-    """What a span says in names that no convention here knows."""
-    if not convention:
-        return unknown.translated(span, has_kind=False)
-    is_told = not (VALUES.isdisjoint(span.attributes) and MESSAGES.isdisjoint(span.attributes))
-    if is_told or kind not in ("model", "agent", "tool"):
-        return {}
-    return unknown.translated(span, has_kind=True)
-
-
 def complete(reading: Reading, attributes: Attributes) -> None:
     """Fills what is empty from the attributes that an event stands for."""
     GENAI.fill(reading, attributes)
@@ -240,6 +215,27 @@ def _read_usage(
         reading.usage = replace(reading.usage, cost_usd=reading.cost_usd)
     if reading.service_tier:
         reading.usage = replace(reading.usage, service_tier=reading.service_tier[:40])
+    if reading.usage.cost_usd == 0 and _has_a_price(reading) and not _was_cached(attributes):
+        reading.usage, reading.cost_usd = replace(reading.usage, cost_usd=None), None
+        reading.doubts_cost = True
+
+
+def _has_a_price(reading: Reading) -> bool:
+    """Whether the tokens of a call cost something: then a cost of exactly 0 only says that the
+    sender knows no price.
+    """
+    if not reading.usage.tokens:
+        return False
+    names = (reading.model, reading.request_model)
+    prices = (list_price(name, provider=reading.provider) for name in names)
+    price = next(filter(None, prices), None)
+    return price is not None and (price.input > 0 or price.output > 0)
+
+
+def _was_cached(attributes: Attributes) -> bool:
+    """Whether a gateway answered from its own cache, which costs nothing."""
+    said = (attributes[name] for name in attributes if name.endswith(("cache_hit", "cacheHit")))
+    return any(value is True or label(value).lower() == "true" for value in said)
 
 
 def _usage_of(attributes: Attributes) -> Usage:
@@ -292,12 +288,18 @@ def _cost_beside(attributes: Attributes) -> float | None:
     return None
 
 
-def _kind(attributes: Attributes) -> tuple[str, str]:
+def _kind(span: Span) -> tuple[str, str]:
     """The kind, and the convention that said so."""
+    attributes = span.attributes
+    kind, convention = "other", ""
     for name, adapter, kind_of in SPEAKS:
-        if (found := attributes.get(name)) is not None and (kind := kind_of(found)):
-            return kind, adapter.name
-    return "other", ""
+        if (found := attributes.get(name)) is not None and (says := kind_of(found)):
+            if adapter is CLAUDE_CODE and not span.name.startswith(coding_agents.CLAUDE.prefix):
+                continue  # others have an attribute of that name
+            kind, convention = says, adapter.name
+            break
+    framework = frameworks.kind_of(span.scope.name, span.name)
+    return (framework, convention or span.scope.name[:80]) if framework else (kind, convention)
 
 
 def _adapters(attributes: Attributes) -> list[Convention]:
@@ -356,9 +358,10 @@ def _read_tool(spoken: Spoken) -> None:
     message = structured(reading.tool_result)
     if isinstance(message, dict) and message.keys() == FUNCTION_RESPONSE:
         reading.tool_result = message["response"]
-    elif isinstance(message, dict) and "tool_call_id" in message and "content" in message:
-        reading.tool_call_id = reading.tool_call_id or label(message["tool_call_id"])
-        reading.tool_result = message["content"]
+    elif (answer := tool_message(message)) is not None:
+        reading.tool_call_id = reading.tool_call_id or label(answer["tool_call_id"])
+        reading.tool_name = label(answer.get("name")) or reading.tool_name
+        reading.tool_result = answer["content"]
     elif isinstance(message, dict) and message.keys() & OUTCOMES:
         _read_outcome(spoken, message)
     reading.tool_result = reply_text(reading.tool_result)
@@ -460,8 +463,6 @@ def is_known(key: str, kind: str) -> bool:
         return kind in ("model", "tool", "agent")
     if (name := _usage_name(key)) and kind in ("model", "agent"):
         return not parse({name.plain: 1}).unread
-    if kind in ("model", "tool", "agent") and unknown.known_name(key) in unknown.VALUES:
-        return True
     return key in KNOWN or key.startswith(KNOWN_PREFIXES)
 
 

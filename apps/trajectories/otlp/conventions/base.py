@@ -8,7 +8,6 @@ convention they come from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,7 +17,7 @@ from msgspec import Struct, field
 from apps.trajectories.dialects import Message, messages_of, one_turn
 from apps.trajectories.interruptions import interruption
 from apps.trajectories.otlp.spans import LogRecord, Span
-from apps.trajectories.values import label, nest, number, structured, text, tidy
+from apps.trajectories.values import label, nest, number, structured, text
 from workers.lib.token_usage import Usage
 
 Attributes = dict[str, Any]
@@ -97,6 +96,9 @@ class Reading(Struct):
     in_graph: bool = False  # a step of a LangGraph
     is_compacted: bool = False  # its request sums up what was said before
     is_fetched: bool = False  # an answer that was asked for before, in a call of its own
+    doubts_cost: bool = False  # a cost of 0 was sent for tokens that have a price
+    is_open: bool = False  # no convention says what kind of span it is
+    shape: tuple[str, ...] = ()  # the attributes that were read by their shape
 
     @property
     def has_messages(self) -> bool:
@@ -271,21 +273,15 @@ def called_with(value: Any) -> Any:
     traceloop, smolagents).
     """
     found = structured(value)
+    if isinstance(found, dict) and found.keys() == {"args"} and isinstance(found["args"], list):
+        given = found["args"]
+        return given[0] if len(given) == 1 and isinstance(structured(given[0]), dict) else value
     if not isinstance(found, dict) or found.keys() - {SANITIZED} != {"args", "kwargs"}:
         return value
     if not found["args"]:
         return found["kwargs"]
     alone = isinstance(found["args"], list) and len(found["args"]) == 1 and not found["kwargs"]
     return found["args"][0] if alone else value
-
-
-def unquoted(said: Any) -> Any:
-    """The text inside a JSON string."""
-    try:
-        found = json.loads(said) if isinstance(said, str) and said[:1] == '"' else said
-    except ValueError:
-        return said
-    return tidy(found) if isinstance(found, str) else said
 
 
 def problem_of(span: Span, said: str = "") -> Problem:

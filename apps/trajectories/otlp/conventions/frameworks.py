@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from apps.trajectories.dialects import Message, tool_call
-from apps.trajectories.otlp.conventions.base import Spoken, unquoted
-from apps.trajectories.values import label, python_literal, structured, text
+from apps.trajectories.otlp.conventions.base import Spoken
+from apps.trajectories.values import label, python_literal, structured, text, unquoted
 from workers.lib.messages import text_of
 
 CALLING, OBSERVED, FAILED = "Calling tools:\n", "Observation:\n", "Error:\n"
