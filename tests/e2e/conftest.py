@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import pickle
 import re
@@ -196,6 +197,19 @@ def hear_keys(page: Any) -> None:
     """Waits until a page whose words are there decides by keys, which it does once it is read."""
     page.wait_for_function("document.readyState === 'complete'")
     page.evaluate("new Promise((done) => setTimeout(done))")  # after those of the page itself
+
+
+def go(page: Any, keys: str, station: str) -> None:
+    """By the keyboard, until the page of that station is there. On a busy machine the second key
+    may come when nobody waits for it any more.
+    """
+    for patience_ms in (10_000, 30_000, PATIENCE_MS):
+        for key in keys:
+            page.keyboard.press(key)
+        with contextlib.suppress(sync_api.TimeoutError):
+            page.wait_for_url(f"**/{station}/", timeout=patience_ms)
+            return
+    raise AssertionError(f"{keys} did not lead to {station}")
 
 
 def log_in(page: Any, name: str = "ada") -> None:

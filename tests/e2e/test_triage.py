@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from apps.failures.models import Failure, FailureDecision, FailureState
 from tests.amounts import amount
-from tests.e2e.conftest import PATIENCE_MS, hear_keys, log_in
+from tests.e2e.conftest import PATIENCE_MS, go, hear_keys, log_in
 from tests.e2e.seed import fill_inbox
 from tests.factories import make_member
 
@@ -65,11 +65,10 @@ def test_many_failures_by_keyboard(user: Any, page: Any) -> None:
     rows = Failure.objects.filter(project=project)
     log_in(page)
     page.goto("/")
-    page.keyboard.press("g")
-    page.keyboard.press("f")
-    page.wait_for_url("**/failures/")
+    go(page, "gf", "failures")
     page.keyboard.press("t")
     left(page, COUNT)
+    hear_keys(page)
     scrolled_to_the_blamed_turn(page)
     keys = {"c": 0, "d": 0, "4": 0, "6": 0}
     waiting, wanted = COUNT, {}

@@ -11,15 +11,8 @@ from apps.core.models import AuditEvent
 from apps.failures.models import Failure
 from apps.promotion.actions import channel_of
 from apps.promotion.models import Promotion
-from tests.e2e.conftest import PASSWORD, hear_keys
+from tests.e2e.conftest import PASSWORD, go, hear_keys
 from tests.e2e.seed import STEPS, World
-
-
-def go(page: Any, keys: str, station: str) -> None:
-    """By the keyboard, until the page of that station is there."""
-    for key in keys:
-        page.keyboard.press(key)
-    page.wait_for_url(f"**/{station}/")
 
 
 def test_the_wheel_turns_in_the_browser(world: World, page: Any) -> None:
