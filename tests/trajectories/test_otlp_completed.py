@@ -648,3 +648,25 @@ def test_a_cost_of_nothing_for_tokens_that_have_a_price(said: dict, is_believed:
     (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra=extra)], [])
     assert ("cost_usd" in run.row["usage"]) is is_believed
     assert run.row["metadata"].get("costs_not_believed", 0) == (not is_believed)
+
+
+def test_a_sub_agents_call_below_the_tool_of_a_call_is_no_second_record_of_it() -> None:
+    talk = [user("Will it rain?"), wants("c1"), replied("c1", "No.")]
+    asked = [user("Rain at the pans?")]
+    spans = [
+        agent(1, 0, 20, extra={"gen_ai.agent.name": "salter"}),
+        model(2, 1, talk[:1], talk[1:2], parent=1, seconds=6),
+        tool(3, 2, "c1", parent=2, result="No.", seconds=4),
+        agent(4, 3, 2, parent=3, extra={"gen_ai.agent.name": "forecaster"}),
+        model(5, 3.5, asked, [bot("No rain.")], parent=4),
+        model(6, 8, talk, [bot("It stays dry.")], parent=1),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Will it rain?", None, "No.", "It stays dry."]
+    assert run.row["usage"]["input_tokens"] == 30 and len(run.row["usage"]["calls"]) == 3
+    (thread,) = run.row["metadata"]["threads"]
+    assert [message["content"] for message in thread["messages"]] == [
+        "Rain at the pans?",
+        "No rain.",
+    ]
+    assert thread["agent"] == "forecaster"

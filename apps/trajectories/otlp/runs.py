@@ -227,8 +227,9 @@ def _inherit(node: Node) -> None:
     else:
         node.top, node.agent = above.top, above.agent
         node.rooted = above.rooted
-        node.model = above if above.reading.kind == "model" else above.model
-        node.frame = above.frame or node.model
+        if above.reading.kind != "tool":  # what a tool calls is no second record of its caller
+            node.model = above if above.reading.kind == "model" else above.model
+            node.frame = above.frame or node.model
         node.in_tool = above.in_tool or above.reading.kind == "tool"
     if node.reading.kind == "agent":
         node.top, node.agent = node.top or node, node
