@@ -113,24 +113,16 @@ def of_runs(runs: int) -> Iterator[tuple[str, list[str]]]:
 def addresses(slug: str, runs: int) -> Iterator[tuple[str, str, list[str]]]:
     """(question, where it is asked, URLs)."""
     page = f"/p/{slug}/trajectories"
-    for name, queries in questions(runs):
-        for door, path in (
-            ("page", f"{page}/steps/"),
-            ("chart", f"{page}/steps/chart/"),
-            ("API", "/api/v1/steps/"),
-            ("API figures", "/api/v1/steps/metrics/"),
-        ):
-            asked = [_without(query, door) for query in queries]
-            yield name, door, [f"{path}?{query}" for query in asked]
-    for name, queries in of_scores():
-        for door, path in (
-            ("page", f"{page}/scores/"),
-            ("chart", f"{page}/scores/chart/"),
-            ("API", "/api/v1/scores/"),
-            ("API figures", "/api/v1/scores/metrics/"),
-        ):
-            asked = [_without(query, door) for query in queries]
-            yield name, door, [f"{path}?{query}" for query in asked]
+    for what, asked in (("steps", questions(runs)), ("scores", of_scores())):
+        doors = {
+            "page": f"{page}/{what}/",
+            "chart": f"{page}/{what}/chart/",
+            "API": f"/api/v1/{what}/",
+            "API figures": f"/api/v1/{what}/metrics/",
+        }
+        for name, queries in asked:
+            for door, path in doors.items():
+                yield name, door, [f"{path}?{_without(query, door)}" for query in queries]
     for name, queries in of_runs(runs):
         yield name, "page", [f"{page}/?{query}" for query in queries]
         yield name, "API", [f"/api/v1/trajectories/?{query}" for query in queries]

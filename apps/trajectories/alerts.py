@@ -190,15 +190,11 @@ def in_words(alert: Alert, value: float | None) -> str:
         known = f"usually {_said(alert.low, measure)} to {_said(alert.high, measure)}"
         limit = f"what is usual takes {FEWEST_DAYS} days" if alert.low is None else known
     else:
-        crossed = value is None or alert.line is None or _crosses(alert, value)
+        crossed = value is None or alert.line is None or crosses(alert, value)
         limit = f"{'' if crossed else 'not '}{alert.condition} {_said(alert.line, measure)}"
     if value is None:
         return f"{alert.get_measure_display()}: nothing to measure ({limit})"
     return f"{alert.get_measure_display()} {_said(value, measure)}, {limit}"
-
-
-def _crosses(alert: Alert, value: float) -> bool:
-    return value > alert.line if alert.condition == Alert.Condition.ABOVE else value < alert.line
 
 
 def _said(value: float | None, measure: Measure) -> str:
