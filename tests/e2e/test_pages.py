@@ -4,10 +4,9 @@ every check.
 
 from __future__ import annotations
 
-import re
 from html import unescape
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from django.test import Client
@@ -20,6 +19,7 @@ from tests.e2e.addresses import FORMS, NO_PAGES, STATIONS, pages_of
 from tests.e2e.checks import LOOKED_AT, is_stuck, links, unreadable, wrong_with
 from tests.e2e.conftest import PASSWORD, log_in, log_in_by_form
 from tests.e2e.seed import World
+from tests.offers import offers
 from tests.test_access import OWN, PAGES, WRITES
 
 BY_MAIL_OR_JOB = {  # reached from a button, a mail or the address of a job that has ended
@@ -107,8 +107,8 @@ def test_full_pages_stand_every_check_and_are_reached_by_links(
 def links_by_server(client: Client, address: str) -> set[str]:
     answer = client.get(address)
     assert answer.status_code == 200, address
-    found = re.findall(r'<a\s[^>]*?href="([^"]*)"', answer.content.decode())
-    return {urlsplit(urljoin(address, unescape(one))).path for one in found}
+    found = offers(address, answer.content.decode())
+    return {urlsplit(url).path for what, url in found if what == "a[href]"}
 
 
 @pytest.mark.more
