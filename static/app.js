@@ -565,28 +565,27 @@ function openMenu(on) {
   document.getElementById("menu")?.setAttribute("aria-expanded", String(on));
 } // a phone's: the places of the project
 
-// A form that keeps the URL short: what is empty, or the usual, is not sent.
+// Leaving the field of a scrubber is what goes there.
 document.addEventListener("submit", (event) => {
-  const scrubber = event.target.closest("[data-scrubber]");
-  if (scrubber) {
-    event.preventDefault();
-    document.activeElement.blur();
-    return;
-  } // leaving the field is what goes there
-  const form = event.target.closest("form[data-tidy]");
-  if (!form) return;
-  const menu = form.querySelector("[data-columns]");
+  if (!event.target.closest("[data-scrubber]")) return;
+  event.preventDefault();
+  document.activeElement.blur();
+});
+// A form that keeps the URL short: what is empty, or the usual, is not sent; neither by the browser nor by htmx.
+document.addEventListener("formdata", ({ target: form, formData }) => {
+  if (!form.matches("[data-tidy]")) return;
+  const menu = form.elements.cols?.closest("[data-columns]");
   if (menu) {
     const keys = [...menu.querySelectorAll(":checked")].map((box) => box.value).join(",");
-    menu.querySelector("[name=cols]").value = keys === menu.dataset.columns ? "" : keys;
+    formData.set("cols", keys === menu.dataset.columns ? "" : keys);
   }
-  for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
+  for (const name of new Set(formData.keys())) {
+    const values = formData.getAll(name).filter((value) => value !== "");
+    formData.delete(name);
+    for (const value of values) formData.append(name, value);
+  }
 });
-addEventListener("pageshow", () => {
-  for (const field of document.querySelectorAll("form[data-tidy] :disabled"))
-    field.disabled = false;
-  showPicked();
-});
+addEventListener("pageshow", showPicked);
 
 // A long run: parts are loaded when they come into view; a step is found by going to its part first.
 function waitingAt(index) {

@@ -46,6 +46,8 @@ PATIENCE_MS = 300_000  # a slow machine is no failure; where all is well nothing
 ABORTED = re.compile(
     "htmx:(afterRequest|sendAbort),"
 )  # a newer request took its place (hx-sync), or the page was left
+WHEN_READ = """new Promise((done) => document.readyState === "complete"
+    ? setTimeout(done) : addEventListener("load", () => setTimeout(done)))"""
 sync_api.expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -161,7 +163,24 @@ def opened(context: Any) -> Any:
     opener = context.pages[0] if context.pages else context.new_page()
     with opener.expect_popup() as popup:
         opener.evaluate("void open('about:blank', '_blank', 'popup, noopener')")
+    hear_keys(popup.value)
     return popup.value
+
+
+def hear_keys(page: Any) -> None:
+    """From now on a key is pressed once the page is read: what is typed before that decides
+    nothing, and on a busy machine the words of a page are there before.
+    """
+    press = page.keyboard.press
+
+    def press_when_read(key: str, **options: Any) -> None:
+        while not page.is_closed():
+            with contextlib.suppress(sync_api.Error):  # another page came meanwhile
+                page.evaluate(WHEN_READ)
+                break
+        press(key, **options)
+
+    page.keyboard.press = press_when_read
 
 
 @pytest.fixture
@@ -191,12 +210,6 @@ def page(context: Any, live_server: Any, user: Any) -> Iterator[Any]:
     for one in context.pages[1:]:
         one.close()
     assert not wrong, wrong
-
-
-def hear_keys(page: Any) -> None:
-    """Waits until a page whose words are there decides by keys, which it does once it is read."""
-    page.wait_for_function("document.readyState === 'complete'")
-    page.evaluate("new Promise((done) => setTimeout(done))")  # after those of the page itself
 
 
 def go(page: Any, keys: str, station: str) -> None:

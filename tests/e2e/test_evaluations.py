@@ -24,7 +24,7 @@ def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(
     assert run.eval_set.holdout_views.count() == views  # the numbers alone are no look
     page.get_by_role("button", name="Open (counts as a view)").click()
     page.get_by_label("Outcome").select_option("failed")
-    page.wait_for_url("**outcome=failed")
+    page.wait_for_url("**/?outcome=failed")
     expect(page.locator("tr[data-row]")).to_have_count(min(40, len(failed)))
     for key in ("j", "j", "Enter"):  # the second row
         page.keyboard.press(key)

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from apps.failures.models import Failure, FailureDecision, FailureState
 from tests.amounts import amount
-from tests.e2e.conftest import PATIENCE_MS, go, hear_keys, log_in
+from tests.e2e.conftest import PATIENCE_MS, go, log_in
 from tests.e2e.seed import fill_inbox
 from tests.factories import make_member
 
@@ -68,7 +68,6 @@ def test_many_failures_by_keyboard(user: Any, page: Any) -> None:
     go(page, "gf", "failures")
     page.keyboard.press("t")
     left(page, COUNT)
-    hear_keys(page)
     scrolled_to_the_blamed_turn(page)
     keys = {"c": 0, "d": 0, "4": 0, "6": 0}
     waiting, wanted = COUNT, {}
@@ -266,7 +265,6 @@ def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -
         "confirmed": 0,
         "dismissed": 2,
     }
-    hear_keys(page)
     page.keyboard.press("u")
     expect(page.get_by_text("change to 2 failures was undone")).to_be_visible()
     assert Failure.objects.filter(project=project, state="open").count() == 4

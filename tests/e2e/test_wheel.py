@@ -11,7 +11,7 @@ from apps.core.models import AuditEvent
 from apps.failures.models import Failure
 from apps.promotion.actions import channel_of
 from apps.promotion.models import Promotion
-from tests.e2e.conftest import PASSWORD, go, hear_keys
+from tests.e2e.conftest import PASSWORD, go
 from tests.e2e.seed import STEPS, World
 
 
@@ -75,7 +75,6 @@ def triage(page: Any, world: World) -> None:
     page.wait_for_url("**/failures/")
     page.keyboard.press("t")
     expect(page.get_by_text(f"{waiting} left")).to_be_visible()
-    hear_keys(page)
     page.keyboard.press("c")
     expect(page.get_by_text(f"{waiting - 1} left")).to_be_visible()
     page.keyboard.press("4")
