@@ -12,9 +12,8 @@ import signal
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain, groupby
+from itertools import groupby
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from operator import itemgetter
@@ -161,6 +160,7 @@ class Child:
         self.reports: list[Any] = []  # of the item that is run
         self.wants_all = bool(self.config.option.durations or self.config.option.xmlpath)
         self.gives_way = False
+        self.items: deque[pytest.Item] = deque()  # of this file, those to come
         self.begun = False  # what was warned of until here is known
         self.config.pluginmanager.register(self)
         self.begun = True
@@ -176,14 +176,7 @@ class Child:
     def run(self) -> None:
         status = 1
         try:
-            items = self.items()
-            item = next(items, None)
-            for following in chain(items, [None]):
-                if item:
-                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                    self.say("ended", self.reports)
-                    self.reports.clear()
-                item = following
+            self.run_items()
             status = 0
         except KeyboardInterrupt:
             pass
@@ -192,16 +185,23 @@ class Child:
         finally:
             os._exit(status)
 
-    def items(self) -> Iterator[pytest.Item]:
-        while True:
+    def run_items(self) -> None:
+        while item := self.next_item():
+            self.items.popleft()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=NextItem(self))
+            self.say("ended", self.reports)
+            self.reports.clear()
+
+    def next_item(self) -> pytest.Item | None:
+        """Of the next file, where this one has ended."""
+        if not self.items:
             self.say("next")
             numbers, is_long = self.parent.recv()
-            if not numbers:
-                return
-            if not is_long and not self.gives_way:
+            if numbers and not is_long and not self.gives_way:
                 os.nice(5)  # those that have the longest files shall not end last
                 self.gives_way = True
-            yield from (self.session.items[number] for number in numbers)
+            self.items += [self.session.items[number] for number in numbers]
+        return self.items[0] if self.items else None
 
     def say(self, *message: Any) -> None:
         self.parent.send_bytes(pickle.dumps(message))
@@ -225,3 +225,16 @@ class Child:
                         "location": location,
                     },
                 )
+
+
+class NextItem:
+    """What pytest asks what to keep when it tears an item down. A file is taken then, not when the
+    last item of the file before begins: another process may be free to run it until then.
+    """
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+
+    def listchain(self) -> list[Any]:
+        item = self.child.next_item()
+        return item.listchain() if item else []

@@ -3,7 +3,6 @@ under it, and exported tasks under `vf-eval`, which scores them as designed."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from apps.evals.formats import TaskRow, package
-from tests.flywheel.machine import Machine, ignore_ctrl_c
+from tests.flywheel.machine import Machine, eventually, ignore_ctrl_c
 
 pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +36,7 @@ class DemoRun:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder, self.log = folder, folder / "demo.log"
+        self.machine = Machine(folder)
         (
             (folder / "models").symlink_to(ROOT / "var" / "models")
             if (ROOT / "var" / "models").is_dir()
@@ -69,48 +69,37 @@ class DemoRun:
             assert time.monotonic() < deadline, f"no “{text}” in {self.log.read_text()}"
             time.sleep(0.2)
 
-    def kill(self, pattern: str, seconds: float = 300) -> None:
-        """kill -9 of the newest process of this demo whose command line matches; they all have its
-        data folder.
-        """
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            for pid in sorted(Machine(self.folder).processes(), reverse=True):
-                with contextlib.suppress(OSError):
-                    command = (
-                        Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    )
-                    if re.search(pattern, command):
-                        os.kill(pid, signal.SIGKILL)
-                        return
-            time.sleep(0.2)
-        raise AssertionError(f"no process {pattern}")
+    def kill(self, what: str) -> None:
+        """kill -9 of the newest process of this demo that has that in its command line or title."""
+        os.kill(max(eventually(lambda: self.machine.processes(what))), signal.SIGKILL)
 
     def report(self) -> dict:
-        """A demo that never ends is killed, with all that it started."""
-        try:
-            assert self.process.wait(7200) == 0, self.log.read_text()
-        except subprocess.TimeoutExpired:
-            Machine(self.folder).kill_everything()
-            raise
+        assert self.process.wait(7200) == 0, self.log.read_text()
         return json.loads((self.folder / "demo" / "report.json").read_text())
+
+    def __enter__(self) -> DemoRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kills what is left: a demo that never ends, and all that it started."""
+        self.machine.kill_everything()
+        self.process.wait()
 
 
 def test_the_demo_survives_kills(tmp_path: Path) -> None:
-    """PostgreSQL is killed while the agent logs, the training child in SFT and again in GRPO, the
-    eval worker's child.
+    """PostgreSQL is killed while the agent logs, the eval worker's child, the training child in SFT
+    and again in GRPO.
     """
-    demo = DemoRun(tmp_path)
-    demo.wait_for("0 · Ready")
-    time.sleep(15)
-    demo.kill(r"bin/postgres -D")
-    demo.wait_for("1 · Production")  # which counts that every trajectory arrived
-    demo.kill(r"workers\.evaluate")
-    demo.wait_for("5 · Probes")
-    demo.kill(r"workers\.sft")
-    demo.wait_for("7 · Review")
-    demo.kill(r"workers\.grpo")
-    report = demo.report()
+    with DemoRun(tmp_path) as demo:
+        demo.wait_for("0 · Ready")
+        time.sleep(15)
+        demo.kill("bin/postgres\0-D")
+        demo.wait_for("1 · Production")  # which counts that every trajectory arrived
+        demo.kill("evaluate")
+        demo.kill("sft")
+        demo.wait_for("7 · Review")
+        demo.kill("grpo")
+        report = demo.report()
     assert set(report["models"]) == {"baseline", "sft", "grpo"}
     day = report["next_day"]  # through the endpoint, to what was promoted
     assert report["promoted"] == day["version"] and day["after"] < day["before"]
@@ -121,11 +110,11 @@ def test_the_same_seed_gives_the_same_data(tmp_path: Path) -> None:
     for name in ("a", "b"):
         folder = tmp_path / name
         folder.mkdir()
-        demo = DemoRun(folder, "--seed", "7")
-        demo.wait_for("3 · Eval set")
-        digests.append(re.search(r"3 · Eval set\s+(.+)", demo.log.read_text()).group(1))  # type: ignore[union-attr]
-        demo.process.send_signal(signal.SIGINT)
-        demo.process.wait(120)
+        with DemoRun(folder, "--seed", "7") as demo:
+            demo.wait_for("3 · Eval set")
+            digests.append(re.search(r"3 · Eval set\s+(.+)", demo.log.read_text()).group(1))  # type: ignore[union-attr]
+            demo.process.send_signal(signal.SIGINT)
+            demo.process.wait(300)
     assert digests[0] == digests[1]
 
 

@@ -214,7 +214,8 @@ def finished_demo(folder: Path) -> Path:
     if there := os.environ.get("FLYWHEEL_PROOF_DEMO"):
         return Path(there)
     folder.mkdir()
-    DemoRun(folder).report()
+    with DemoRun(folder) as demo:
+        demo.report()
     return folder
 
 

@@ -15,6 +15,7 @@ from tests.e2e.checks import faults, wrong_with
 from tests.e2e.seed import World
 
 
+@pytest.mark.more
 def test_nothing_serious_before_one_is_logged_in(page: Any) -> None:
     wrong = [
         one

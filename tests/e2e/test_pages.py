@@ -146,6 +146,7 @@ OWN_PAGES = (
 )
 
 
+@pytest.mark.more
 def test_ones_own_pages_stand_every_check(user: Any, page: Any) -> None:
     create_project(slug="empty", name="Empty", by=user)
     log_in_by_form(page)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -150,7 +151,8 @@ class Machine:
         return process
 
     def processes(self, what: str = "") -> list[int]:
-        """The processes that have this data folder in their environment or command line, except
+        """The processes that have this data folder in their environment or command line, or write
+        their errors to it, as jobs do (a fork has the first two of where it comes from), except
         this one. `what` is in their command line or title.
         """
         found = []
@@ -162,6 +164,8 @@ class Machine:
                 about = command + (folder / "environ").read_bytes()
             except OSError:
                 continue
+            with suppress(OSError):
+                about += bytes((folder / "fd" / "2").readlink())
             if str(self.data).encode() in about:
                 found.append(int(folder.name))
         return found

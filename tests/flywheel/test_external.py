@@ -107,6 +107,7 @@ def broker_url(folder: Path) -> Iterator[str]:
     server.wait(timeout=300)
 
 
+@pytest.mark.more
 def test_a_command_starts_no_services_where_both_are_ones_own(
     machine: Machine, database_url: str, broker_url: str
 ) -> None:
