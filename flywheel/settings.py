@@ -449,7 +449,7 @@ if FLYWHEEL_KEPT_CHECKPOINTS < 1:
 # What an hour of a machine that trains costs, in USD, for the estimate of a run; 0: not said.
 FLYWHEEL_MACHINE_USD = float(os.environ.get("FLYWHEEL_MACHINE_USD", "0") or 0)
 
-# Where people open Flywheel, for links in e-mails and chats: https://flywheel.example.com. `up`
+# Where people open Flywheel, for links in emails and chats: https://flywheel.example.com. `up`
 # knows its own address.
 _named = next(
     (host for host in ALLOWED_HOSTS if "*" not in host and not host.startswith(".")), "localhost"

@@ -35,10 +35,11 @@ function drawCharts(scope, drawn = "") {
   }
 }
 
-// What a bar or point stands for is a link away: `meta.links` of its trace, queries of this page.
+// What a bar or point stands for is a link away: `meta.links` of its trace, queries of this page or
+// addresses of this server.
 function followPoint({ points: [point] }) {
-  const to = point.data.meta.links[point.pointIndex];
-  if (to?.startsWith("?")) location.href = to;
+  const to = point.data.meta?.links[point.pointIndex];
+  if (/^(\?|\/(?!\/))/.test(to ?? "")) location.href = to;
 }
 
 // Ticks stand apart on a phone too: each needs some 52 pixels, and names beside the chart leave less room for them.

@@ -204,7 +204,7 @@ def browser(url: str) -> Iterator[Any]:
 
 def log_in(page: Any, name: str) -> None:
     page.goto("/")
-    page.get_by_label("User name").fill(name)
+    page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("link", name=PROJECT[1]).first.click()

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 from uuid import UUID
@@ -43,6 +42,7 @@ from apps.failures.actions.diagnose import classify_project
 from apps.trajectories.models import SavedView
 from tests.amounts import amount
 from tests.factories import make_failed, make_key, make_member, make_project, row
+from tests.offers import offers
 from tests.test_access import (
     OWN,
     PAGES,
@@ -243,50 +243,6 @@ def test_every_route_of_the_api_refuses_what_it_does_not_declare(
     assert routes > 100 and tried > 500
 
 
-class Links(HTMLParser):
-    """The addresses with a query that a page leads to: its links, and its forms that ask with
-    GET.
-    """
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.urls: set[str] = set()
-        self.posts: set[str] = set()
-        self.form: tuple[str, set[str]] | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.urls |= {
-            url
-            for name in ("href", "hx-get", "data-ahead")
-            if "?" in (url := given.get(name) or "")
-        }
-        self.posts |= {
-            url
-            for name in ("hx-post", "formaction", *(["action"] if given.get("method") else []))
-            if "?" in (url := given.get(name) or "") and given.get("method") != "get"
-        }
-        if (
-            tag == "form"
-            and (given.get("method") or "get").lower() == "get"
-            and not given.get("hx-post")
-        ):
-            self.form = given.get("hx-get") or given.get("action") or "", set()
-        elif self.form and tag in ("input", "select", "textarea") and given.get("name"):
-            self.form[1].add(given["name"])
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "form" and self.form:
-            action, names = self.form
-            self.urls.add(
-                action
-                + ("&" if "?" in action else "?")
-                + "&".join(f"{name}=" for name in sorted(names))
-            )
-            self.form = None
-
-
 @pytest.mark.more
 @pytest.mark.usefixtures("bare_errors")
 def test_every_page_refuses_what_it_does_not_declare(world: dict[str, Any]) -> None:  # noqa: F811
@@ -371,14 +327,13 @@ def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> N
         page = undone(person, name, world)
         if page.status_code != 200 or page.streaming or "html" not in page["Content-Type"]:
             continue
-        links = Links(page.content.decode())
-        for url in links.urls | links.posts:
-            parts = urlsplit(url if url.startswith("/") else url_of(name, world) + url)
+        for offer in offers(url_of(name, world), page.content.decode()):
+            parts = urlsplit(offer.address)
             key = (
                 re.sub(r"[0-9a-f-]{36}|\d+", "", parts.path),
                 tuple(sorted({n for n, _ in parse_qsl(parts.query, True)})),
             )
-            if parts.netloc or key in seen:
+            if not parts.query or parts.netloc or key in seen:
                 continue
             seen.add(key)
             with suppress(Resolver404):
@@ -387,13 +342,13 @@ def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> N
                     refuse_invalid(QueryDict(parts.query), getattr(view, "query", {}), by_form=True)
                     status = (
                         200
-                        if url in links.posts or len(seen) % amount(4, 1)
+                        if offer.sends or len(seen) % amount(4, 1)
                         else person.get(f"{parts.path}?{parts.query}").status_code
                     )
                 except QueryError as error:
                     status = error.sentence
                 if status not in (200, 204, 302, 404):
-                    wrong.append(f"{name} links to {url}: {status}")
+                    wrong.append(f"{name} links to {offer.address}: {status}")
     assert not wrong, "\n".join(wrong)
     assert len(seen) > amount(40, 60)
 

@@ -46,6 +46,15 @@ def test_names_are_cut_in_their_middle() -> None:
     assert not cut
 
 
+def test_a_username_and_an_email_have_one_spelling() -> None:
+    spelt = re.compile(r"\be-mails?\b|(?<!-)\buser names?\b", re.IGNORECASE)
+    pages = [*ROOT.rglob("*.html"), *(ROOT.parent / "docs").rglob("*.md")]
+    wrong = {f"{path.relative_to(ROOT.parent)}" for path in pages if spelt.search(path.read_text())}
+    forms = "core/forms.py", "core/accounts/forms.py", "core/accounts/adapters.py"
+    read = ((ROOT.parent / "apps" / path).read_text() for path in forms)
+    assert not wrong and not any(map(spelt.search, read))
+
+
 def test_two_sessions_of_one_prefix_look_different() -> None:
     rows = [{"id": f"checkout-web-session-{n}", "user": f"customer-{n}"} for n in (1, 2)]
     shown = [

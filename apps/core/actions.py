@@ -233,7 +233,7 @@ class InvitationError(Exception):
 
 
 class NameTaken(Exception):
-    """Somebody else chose this user name meanwhile."""
+    """Somebody else chose this username meanwhile."""
 
 
 @transaction.atomic

@@ -175,11 +175,11 @@ class RotateForm(PlainForm):
 
 
 def no_address(username: str) -> None:
-    """People log in by name or by e-mail: a name that looks like an address could be somebody
+    """People log in by name or by email: a name that looks like an address could be somebody
     else's.
     """
     if "@" in username:
-        raise forms.ValidationError("A user name has no @.")
+        raise forms.ValidationError("A username has no @.")
 
 
 def mailable(email: str) -> str:
@@ -192,20 +192,20 @@ def mailable(email: str) -> str:
 
 
 class InviteForm(PlainForm):
-    email = forms.EmailField(label="E-mail", max_length=254)
+    email = forms.EmailField(label="Email", max_length=254)
     role = forms.ChoiceField(choices=Role.choices, initial=Role.ENGINEER)
 
     def clean_email(self) -> str:
         return mailable(self.cleaned_data["email"])
 
 
-NAME_TAKEN = "This user name is taken. If it is yours, log in instead."
+NAME_TAKEN = "This username is taken. If it is yours, log in instead."
 
 
 class JoinForm(PlainForm):
     username = forms.CharField(
         max_length=150,
-        label="User name",
+        label="Username",
         validators=[UnicodeUsernameValidator(), no_address],
         widget=forms.TextInput({"autocomplete": "username"}),
     )

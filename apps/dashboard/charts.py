@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.http import QueryDict
@@ -12,9 +13,10 @@ from apps.core.models import Project
 from apps.core.query import Query
 from apps.core.timeouts import TooLong, patience
 from apps.dashboard.models import Chart
-from apps.trajectories.filters import SINCE, Chip, active, normal
+from apps.trajectories.filters import SINCE, Chip, active, normal, runs_of
 from apps.trajectories.metrics import figures, query
 from apps.trajectories.metrics.cells import MEASURES, titles
+from apps.trajectories.shown import figures_shown
 
 CHART_MS = 4_000
 SPEC: Query = {  # in an address
@@ -115,9 +117,12 @@ class Drawn:
         return figures.written(one.whole.value, MEASURES[one.measure].unit)
 
 
-def draw(project: Project, spec: Spec, height: int = figures.HEIGHT) -> Drawn:
+def draw(project: Project, spec: Spec, *, to: Any, height: int = figures.HEIGHT) -> Drawn:
+    """For the user it is shown `to`."""
     try:
         with patience(CHART_MS):
+            runs = partial(runs_of, project, spec.filters)
+            figures_shown(project, runs, spec.filters, to=to, where="chart of runs")
             answer = query.ask(project, spec.filters, spec.measure, spec.by, spec.bucket)
     except TooLong:
         return Drawn(spec, too_long=True)

@@ -12,8 +12,9 @@ from apps.core.access import project_view
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.query import KEY, Query, refuse_invalid
+from apps.core.routes import RUNS, shows
 from apps.dashboard import actions
-from apps.dashboard.charts import SPEC, Drawn, Spec, draw
+from apps.dashboard.charts import SPEC, Spec, draw
 from apps.dashboard.models import Chart, Dashboard
 from apps.trajectories.filters import EXPOSED, OF_LISTS, SINCE, active, without
 from apps.trajectories.metrics import figures, query
@@ -58,13 +59,16 @@ def dashboard(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     return render(request, "dashboard/dashboard.html", context)
 
 
+@shows(RUNS)
 @project_view(query={"since": SPANS})
 def chart(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     row = _chart(project, pk)
-    drawn = draw(project, Spec.of_chart(row, request.GET.get("since", "")))
+    spec = Spec.of_chart(row, request.GET.get("since", ""))
+    drawn = draw(project, spec, to=request.user)
     return render(request, "dashboard/_chart.html", {"drawn": drawn, "id": f"chart-{row.pk}"})
 
 
+@shows(RUNS)
 @project_view(query=OF_CHART)
 def explore(request: HttpRequest, project: Project) -> HttpResponse:
     """The chart that the URL asks for, with a form that changes it, and another one that keeps
@@ -72,7 +76,12 @@ def explore(request: HttpRequest, project: Project) -> HttpResponse:
     """
     spec = Spec.of(request.GET)
     if request.htmx:  # type: ignore[attr-defined]
-        return render(request, "dashboard/_explored.html", _explored(project, spec))
+        context = {
+            "drawn": draw(project, spec, to=request.user, height=LARGE),
+            "id": "explored",
+            "query": spec.query,
+        }
+        return render(request, "dashboard/_explored.html", context)
     editing = Chart.objects.filter(
         dashboard__project=project, pk=whole(request.GET.get("chart"))
     ).first()
@@ -98,10 +107,6 @@ def explore(request: HttpRequest, project: Project) -> HttpResponse:
         "editing": editing,
     }
     return render(request, "dashboard/explore.html", context)
-
-
-def _explored(project: Project, spec: Spec) -> dict[str, Drawn | str]:
-    return {"drawn": draw(project, spec, LARGE), "id": "explored", "query": spec.query}
 
 
 def _back_with(request: HttpRequest, error: Exception, address: str) -> HttpResponse:

@@ -96,13 +96,13 @@ def tell_of_override(*, project: Project, by: Any, subject: str, page: str, key:
 
 
 def _line(text: str, most: int) -> str:
-    """One line of limited length, without what an e-mail's header or a database refuses."""
+    """One line of limited length, without what an email's header or a database refuses."""
     text = " ".join(text.replace("\0", "").split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def choices(people: Iterable[int], topic: Topic) -> dict[int, tuple[bool, bool]]:
-    """{user's id: (in the app, by e-mail)}. Without a mail server nothing waits for one."""
+    """{user's id: (in the app, by email)}. Without a mail server nothing waits for one."""
     rule, mail = RULES[topic], settings.FLYWHEEL_MAIL
     found = dict.fromkeys(people, (rule.in_app, rule.by_mail and mail))
     for row in Preference.objects.filter(user__in=found, topic=topic):
@@ -120,7 +120,7 @@ def change_excerpt(key: str, excerpt: str) -> None:
 
 
 def retract(keys: Iterable[str]) -> None:
-    """What was notified about was deleted: it is no longer quoted anywhere, and no e-mail about it
+    """What was notified about was deleted: it is no longer quoted anywhere, and no email about it
     is sent.
     """
     rows = Notification.objects.filter(key__in=list(keys))
@@ -130,7 +130,7 @@ def retract(keys: Iterable[str]) -> None:
 
 @transaction.atomic
 def choose(*, user: Any, wanted: Mapping[str, tuple[bool, bool]]) -> None:
-    """{topic: (in the app, by e-mail)}. What is the same as the rule has no row, so that a better
+    """{topic: (in the app, by email)}. What is the same as the rule has no row, so that a better
     rule reaches everybody.
     """
     Preference.objects.filter(user=user, topic__in=wanted).delete()

@@ -56,6 +56,7 @@ class Topic(models.TextChoices):
     SERVER_DOWN = Event.SERVER_DOWN, "A model server stops answering"
     ALERT_FIRED = Event.ALERT_FIRED, "An alert over runs, steps or scores fires"
     ALERT_RECOVERED = Event.ALERT_RECOVERED, "An alert recovers"
+    ALERT_NO_DATA = Event.ALERT_NO_DATA, "An alert that fired has nothing more to measure"
 
 
 @dataclass(frozen=True)
@@ -97,4 +98,5 @@ RULES = {
     Topic.SERVER_DOWN: Rule("Administration", Role.OPERATOR, by_mail=True),
     Topic.ALERT_FIRED: Rule("Production", Role.ENGINEER, by_mail=True),
     Topic.ALERT_RECOVERED: Rule("Production", Role.ENGINEER),
+    Topic.ALERT_NO_DATA: Rule("Production", Role.ENGINEER, by_mail=True),
 }

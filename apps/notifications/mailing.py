@@ -1,4 +1,4 @@
-"""Notifications by e-mail: all that waits for a person goes in one mail.
+"""Notifications by email: all that waits for a person goes in one mail.
 
 A claim makes it due again after `LEASE`, and counts: a worker that dies between sending and storing
 loses nothing, the same mail goes out once more under the same Message-ID. Who may see what is

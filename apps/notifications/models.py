@@ -1,4 +1,4 @@
-"""Notifications in the app and by e-mail, and each person's settings."""
+"""Notifications in the app and by email, and each person's settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apps.notifications.catalogue import Topic
 
 
 class Mail(models.TextChoices):
-    NONE = "", "Not by e-mail"
+    NONE = "", "Not by email"
     WAITING = "waiting", "Waiting"
     SENT = "sent", "Sent"
     FAILED = "failed", "Failed"

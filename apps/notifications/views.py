@@ -91,7 +91,7 @@ def read(request: HttpRequest) -> HttpResponse:
 @login_required
 @takes({})
 def preferences(request: HttpRequest) -> HttpResponse:
-    """Per event: in the app, by e-mail. A box that is not sent is not chosen."""
+    """Per event: in the app, by email. A box that is not sent is not chosen."""
     if request.method == "POST":
         refuse_unstorable_text(request)
         by_mail = {topic: f"mail:{topic}" in request.POST for topic in Topic}
@@ -110,7 +110,7 @@ def preferences(request: HttpRequest) -> HttpResponse:
 
 
 def _chosen(user: Any) -> list[tuple[Topic, bool, bool]]:
-    """(topic, in the app, by e-mail) of every topic."""
+    """(topic, in the app, by email) of every topic."""
     chosen = {row.topic: (row.in_app, row.by_mail) for row in user.notification_preferences.all()}
     return [
         (topic, *chosen.get(topic, (RULES[topic].in_app, RULES[topic].by_mail))) for topic in Topic

@@ -47,7 +47,7 @@ class CommentText(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Assignees(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The user names that it is assigned to from now on; an empty list for nobody. `on`:
+    """The usernames that it is assigned to from now on; an empty list for nobody. `on`:
     `cluster:<id>`, `review:<id>` or `flow:<id>`.
     """
 
@@ -65,7 +65,7 @@ COMMENT: dict[str, Any] = {
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "on": {"type": "string", "description": ABOUT_ON},
-        "by": {"type": ["string", "null"], "description": "Its author's user name"},
+        "by": {"type": ["string", "null"], "description": "Its author's username"},
         "text": {"type": "string", "description": "Empty where its author deleted it"},
         "mentions": {"type": "array", "items": {"type": "string"}},
         "created_at": TIME,

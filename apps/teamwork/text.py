@@ -20,7 +20,7 @@ class Piece(NamedTuple):
 
 
 def pieces(text: str, names: Collection[str]) -> Iterator[Piece]:
-    """`names`: the user names that may be mentioned; other words after an @ are text."""
+    """`names`: the usernames that may be mentioned; other words after an @ are text."""
     at = 0
     known = {name.casefold(): name for name in names}
     found = sorted([*_links(text), *_mentions(text, known)])

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
+from django.db.models import QuerySet
 from django.http import QueryDict
 
 from apps.core.models import Project
@@ -16,7 +17,7 @@ from apps.trajectories import filters, score_rows, step_figures, step_filters
 from apps.trajectories.metrics import query
 from apps.trajectories.metrics.cells import MEASURES as OF_RUNS
 from apps.trajectories.metrics.figures import written
-from apps.trajectories.models import Alert, Trajectory
+from apps.trajectories.models import Alert, AlertPoint, Trajectory
 from apps.trajectories.step_figures import MEASURES as OF_STEPS
 
 DAYS = 14  # whose windows at the same time of day say what is usual
@@ -25,6 +26,7 @@ SPREADS = 4.0  # median absolute deviations (as standard deviations) from the me
 LEAST_SPREAD = 0.05  # of the median: what never varied would fire at the least change
 SHOWN_RUNS = 20
 TIMES = ("since", "from", "to")
+POINTS, PER_WINDOW = 400, 12  # that are kept for the chart, and how close they are
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,22 @@ NOTHING = Measured(None, 0)
 
 
 @dataclass(frozen=True)
+class Source:
+    """The rows that are measured: the route of their list, its filters, and the ids of their
+    runs.
+    """
+
+    route: str
+    known: Query
+    ids: Callable[[Project, Mapping[str, str]], QuerySet]
+
+
+@dataclass(frozen=True)
 class Measure:
-    """`known` are the filters that it takes; `runs` finds those behind a value that is too high, or
-    too low."""
+    """`runs` finds those behind a value that is too high, or too low."""
 
     unit: str
-    known: Query
+    source: Source
     read: Callable[[Project, Mapping[str, str]], Measured]
     runs: Callable[[Project, Mapping[str, str], bool], list[str]]
 
@@ -103,7 +115,9 @@ def _filters(known: Query) -> Query:
     return {name: kind for name, kind in known.items() if name not in TIMES}
 
 
-RUNS, STEPS, SCORES = map(_filters, (filters.FILTERS, step_filters.FILTERS, score_rows.FILTERS))
+RUNS = Source("list", _filters(filters.FILTERS), filters.runs_of)
+STEPS = Source("steps", _filters(step_filters.FILTERS), step_filters.runs_of)
+SCORES = Source("scores", _filters(score_rows.FILTERS), score_rows.runs_of)
 MEASURES = {
     "failure_rate": Measure(
         "share",
@@ -142,7 +156,7 @@ MEASURES = {
 
 def given_of(alert: Alert, begin: datetime, end: datetime) -> dict[str, str]:
     """Its filters, and a time. Raises QueryError."""
-    known = MEASURES[alert.measure].known
+    known = MEASURES[alert.measure].source.known
     chosen = from_browser(QueryDict(alert.filters), known).dict()
     return chosen | {"from": begin.isoformat(), "to": end.isoformat()}
 
@@ -168,12 +182,25 @@ def usual_range(alert: Alert, now: datetime) -> tuple[float, float] | None:
     return low if min(values) < 0 else max(low, 0.0), middle + SPREADS * spread
 
 
-def crosses(alert: Alert, value: float) -> bool:
+def is_enough(alert: Alert, found: Measured) -> bool:
+    """Whether so little says anything. A number of runs does, however small."""
+    is_count = alert.measure == Alert.Measure.RUNS
+    return found.value is not None and (is_count or found.n >= alert.at_least)
+
+
+def crosses(alert: Alert, value: float, usual: Alert | AlertPoint | None = None) -> bool:
+    """`usual`: what has the `low` and `high` of then."""
     if alert.condition == Alert.Condition.ABOVE:
         return value > alert.line
     if alert.condition == Alert.Condition.BELOW:
         return value < alert.line
-    return alert.low is not None and not alert.low <= value <= alert.high
+    usual = usual or alert
+    return usual.low is not None and not usual.low <= value <= usual.high
+
+
+def spacing(alert: Alert) -> timedelta:
+    """How far the points of its chart are apart."""
+    return timedelta(minutes=max(1, alert.window_minutes // PER_WINDOW))
 
 
 def is_high(alert: Alert, value: float) -> bool:
@@ -185,19 +212,28 @@ def is_high(alert: Alert, value: float) -> bool:
 
 def in_words(alert: Alert, value: float | None) -> str:
     """“Failure rate of runs 12.0%, above 10.0%”"""
-    measure = MEASURES[alert.measure]
     if alert.condition == Alert.Condition.UNUSUAL:
-        known = f"usually {_said(alert.low, measure)} to {_said(alert.high, measure)}"
+        known = f"usually {amount(alert, alert.low)} to {amount(alert, alert.high)}"
         limit = f"what is usual takes {FEWEST_DAYS} days" if alert.low is None else known
     else:
         crossed = value is None or alert.line is None or crosses(alert, value)
-        limit = f"{'' if crossed else 'not '}{alert.condition} {_said(alert.line, measure)}"
+        limit = f"{'' if crossed else 'not '}{alert.condition} {amount(alert, alert.line)}"
     if value is None:
         return f"{alert.get_measure_display()}: nothing to measure ({limit})"
-    return f"{alert.get_measure_display()} {_said(value, measure)}, {limit}"
+    return f"{alert.get_measure_display()} {amount(alert, value)}, {limit}"
 
 
-def _said(value: float | None, measure: Measure) -> str:
-    if measure.unit and (value is None or value >= 0):
-        return written(value, measure.unit)
+def without_data(alert: Alert) -> str:
+    """“Failure rate of runs: too little to measure for 60 minutes (0 of at least 5)”"""
+    return (
+        f"{alert.get_measure_display()}: too little to measure for {alert.window_minutes:,} minutes"
+        f" ({alert.n:,} of at least {alert.at_least:,})"
+    )
+
+
+def amount(alert: Alert, value: float | None) -> str:
+    """A value with its unit."""
+    unit = MEASURES[alert.measure].unit
+    if unit and (value is None or value >= 0):
+        return written(value, unit)
     return "–" if value is None else f"{value:.4g}"

@@ -292,8 +292,8 @@ def words_of(messages: Iterable[dict]) -> Iterator[str]:
 
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        if not value.startswith(("data:", media.SCHEME)):
-            yield value.replace("\\n", " ")
+        if not media.is_embedded(value):
+            yield media.unquoted(value).replace("\\n", " ")
     elif isinstance(value, list):
         for item in value:
             yield from _strings(item)

@@ -19,6 +19,7 @@ from django.http import QueryDict
 from django.utils import timezone
 
 from apps.core.bus import Question, ask
+from apps.core.models import Project
 from apps.core.query import MOMENT, Query, QueryError, problem_of
 from apps.core.sorting import choices
 from apps.trajectories import decoding, schema
@@ -166,6 +167,11 @@ class Chip:
 
     name: str
     text: str
+
+
+def runs_of(project: Project, given: Mapping[str, str]) -> QuerySet:
+    """The ids of the runs that match, the newest first. Raises QueryError."""
+    return apply_filters(project.trajectories.all(), given).order_by("-pk").values("pk")
 
 
 def apply_filters(rows: QuerySet, given: Mapping[str, str]) -> QuerySet:

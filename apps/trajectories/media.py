@@ -1,6 +1,8 @@
 """Pictures, sounds and files in messages. Embedded ones are kept apart from their run and stand in
 it as a reference, `flywheel-media:SHA256#encoding` in place of the base64; `put_back` is the exact
-reverse. An uploaded file is sent as `flywheel-media:SHA256`. Pure.
+reverse. An uploaded file is sent as `flywheel-media:SHA256`, where a part of a message says to be a
+medium. Anywhere else these words are text, which anybody may write: it is kept with one colon more
+(`flywheel-media::`), so that it names nothing, and given back without it. Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 from workers.lib.messages import is_reasoning
 
 SCHEME = "flywheel-media:"
+QUOTED = f"{SCHEME}:"  # that somebody wrote in a text
 REFERENCE = re.compile(SCHEME + r"([0-9a-f]{64})(?:#(base64(?:url)?(?:-unpadded)?|text))?")
 SHORTEST = 128  # characters of base64: what is shorter stays in its message
 TEXT_FROM = 4_096  # a text in which embedded media are looked for
@@ -26,6 +29,7 @@ MOST_BACK = 128 * 2**20  # bytes that are put back into one answer: one run has 
 MAX_PIXELS = 40_000_000  # a picture that a page shows: unpacked, 160 MB in the browser
 
 _DATA_URL = re.compile(r"data:[^,\s]{0,200};base64,", re.IGNORECASE)
+_WHOLE_DATA_URL = re.compile(r"data:[A-Za-z0-9.+/;=-]{0,100};base64,[A-Za-z0-9+/=_\s-]*")
 # How the base64 of PNG, JPEG, GIF, WebP and WAV, PDF, Ogg, MP3 and FLAC begins.
 _BEGINS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "JVBERi0", "T2dnUw", "SUQz", "ZkxhQ")
 _IN_TEXT = re.compile(
@@ -35,10 +39,10 @@ _IN_TEXT = re.compile(
 )
 _NOT_READ = frozenset({"role", "tool_calls", "function_call", "reasoning", "thinking", "name"})
 DECLARES = ("media_type", "mime_type", "mimeType", "mediaType", "format")
-_KINDS = ("image", "audio", "video", "file", "document", "blob")
+_KINDS = ("image", "audio", "video", "file", "document", "blob", "uri")
 _HOLDERS = {
     *("data", "file_data", "bytes", "blob", "content", "base64", "b64_json", "result", "url"),
-    *("image", "images", "image_url", "audio", "video"),
+    *("image", "images", "image_url", "audio", "video", "uri", "file_uri", "fileUri"),
 }
 
 
@@ -117,7 +121,7 @@ def _webp_size(data: bytes) -> tuple[int | None, int | None]:
 @dataclass(slots=True)
 class Lifted:
     """Messages without what was embedded in them, which is in `data` by its SHA-256; `references`
-    are all, also those that were sent as such.
+    are all, also those that were sent in place of a medium.
     """
 
     messages: list[Any]
@@ -141,7 +145,10 @@ def lift(messages: list[Any]) -> Lifted:
 
     def change(text: str, is_medium: bool) -> str:
         if SCHEME in text:
-            found.references.update(match[1] for match in REFERENCE.finditer(text))
+            if is_medium and (sent := _whole_reference(text)):
+                found.references.add(sent[1])
+                return text
+            text = text.replace(SCHEME, QUOTED)
         if len(text) < SHORTEST:
             return text
         if head := _DATA_URL.match(text):
@@ -163,13 +170,23 @@ def _may_hold(text: str) -> bool:
 
 
 def is_embedded(text: str) -> bool:
-    """Whether a text is nothing but a reference, or the base64 of a medium that is known by how it
-    begins.
+    """Whether a text is nothing but a reference or a data URL, or the base64 of a medium that is
+    known by how it begins.
     """
     if text.startswith((SCHEME, "data:")):
-        head = _DATA_URL.match(text)
-        return REFERENCE.fullmatch(text, head.end() if head else 0) is not None
+        return _whole_reference(text) is not None or _WHOLE_DATA_URL.fullmatch(text) is not None
     return len(text) >= SHORTEST and text.startswith(_BEGINS) and bool(_BASE64.fullmatch(text))
+
+
+def _whole_reference(text: str) -> re.Match[str] | None:
+    """Of a text that is nothing else, or the data URL of one."""
+    head = _DATA_URL.match(text)
+    return REFERENCE.fullmatch(text, head.end() if head else 0)
+
+
+def unquoted(text: str) -> str:
+    """As it was written."""
+    return text.replace(QUOTED, SCHEME)
 
 
 @dataclass(slots=True)
@@ -203,22 +220,25 @@ def put_back(
                 return f"data:{media_type};base64,{b64encode(data).decode()}"
             return _encoded(data, encoding)
 
-        return REFERENCE.sub(original, text)
+        return unquoted(REFERENCE.sub(original, text))
 
     return _changed(messages, change)
 
 
-def references(messages: list[Any]) -> set[str]:
-    """The digests that messages refer to."""
+def references(messages: list[Any]) -> set[str] | None:
+    """The digests that messages refer to; None if `put_back` would change nothing."""
     found: set[str] = set()
+    is_changed = False
 
     def change(text: str, is_medium: bool) -> str:
+        nonlocal is_changed
         if SCHEME in text:
+            is_changed = True
             found.update(match[1] for match in REFERENCE.finditer(text))
         return text
 
     _changed(messages, change)
-    return found
+    return found if is_changed else None
 
 
 Change = Callable[[str, bool], str]
@@ -239,7 +259,7 @@ def _message(message: dict, change: Change) -> dict:
     for name, value in message.items():
         kind = type(value)
         if kind is str:
-            if len(value) < 71 or name != "content":  # shorter than a reference
+            if name != "content" or (len(value) < SHORTEST and SCHEME not in value):
                 continue
             new: Any = change(value, False)
         elif (kind is not list and kind is not dict) or name in _NOT_READ:

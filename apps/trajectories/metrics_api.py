@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -9,13 +10,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.core.openapi import NUMBER, described
-from apps.core.routes import api
+from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import READABLE
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.api import FILTERS, Unavailable
+from apps.trajectories.filters import runs_of
 from apps.trajectories.metrics import query
 from apps.trajectories.metrics.cells import MEASURES, titles
 from apps.trajectories.metrics.query import Answer, Point
+from apps.trajectories.shown import figures_shown
 
 METRICS_MS = 10_000
 INTERVAL = {
@@ -88,6 +91,7 @@ ANSWER = {
 }
 
 
+@shows(RUNS)
 @extend_schema(
     operation_id="v1_metrics",
     responses=described({200: ANSWER}, 400, 503),
@@ -115,11 +119,13 @@ ANSWER = {
 )
 @api(GET=READABLE)
 def metrics(request: Request) -> Response:
-    given = request.query_params
+    project, given = request.auth.project, request.query_params
     chosen = {name: given.get(name, "") for name in ("measure", "by", "bucket")}
     try:
         with patience(METRICS_MS):
-            answer = query.ask(request.auth.project, given, **chosen)
+            answer = query.ask(project, given, **chosen)
+            runs = partial(runs_of, project, given)
+            figures_shown(project, runs, given, to=request.auth, where="figures of runs by API")
     except TooLong as error:
         raise Unavailable(
             "Query too broad: no answer in time. Choose a shorter time range or fewer filters."

@@ -415,7 +415,7 @@ def file_of(project: int, digest: str) -> str:
 
 def as_sent(project: int, messages: list[dict], room: media.Room | None = None) -> list[dict]:
     """The messages with what was embedded in them, in place of references to it."""
-    if not (digests := media.references(messages)):
+    if (digests := media.references(messages)) is None:
         return messages
     rows = {row.digest: row for row in Medium.objects.filter(project=project, digest__in=digests)}
 
@@ -924,6 +924,7 @@ class Alert(models.Model):
     class State(models.TextChoices):
         OK = "ok", "OK"
         FIRING = "firing"
+        NO_DATA = "no_data", "No data"
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="alerts")
     name = models.CharField(max_length=80)
@@ -935,9 +936,12 @@ class Alert(models.Model):
     for_minutes = models.PositiveIntegerField(default=0)
     at_least = models.PositiveIntegerField()
     enabled = models.BooleanField(default=True)
-    state = models.CharField(max_length=6, choices=State, default=State.OK)
+    state = models.CharField(max_length=7, choices=State, default=State.OK)
     told = models.BooleanField(default=False)
     crossing_since = models.DateTimeField(null=True)
+    unmeasured_since = models.DateTimeField(
+        null=True, help_text="Since when there is too little to measure"
+    )
     silenced_until = models.DateTimeField(null=True)
     value = models.FloatField(null=True, help_text="When it was last checked")
     n = models.PositiveIntegerField(default=0)
@@ -972,13 +976,14 @@ class Alert(models.Model):
 
 
 class AlertChange(models.Model):
-    """That an alert fired or recovered: what was measured from `begin` to `at`, and some of the
-    runs behind it.
+    """That an alert fired or recovered, or that while it fired there was nothing more to measure:
+    what was measured from `begin` to `at`, and some of the runs behind it.
     """
 
     class Kind(models.TextChoices):
         FIRED = "fired"
         RECOVERED = "recovered"
+        NO_DATA = "no_data", "No data"
 
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="changes")
     kind = models.CharField(max_length=9, choices=Kind)
@@ -994,6 +999,26 @@ class AlertChange(models.Model):
 
     def __str__(self) -> str:
         return f"{self.alert} {self.kind}"
+
+
+class AlertPoint(models.Model):
+    """What an alert measured, every while (`alerts.spacing`): its chart. `low` and `high` are what
+    was usual then.
+    """
+
+    alert = models.ForeignKey(Alert, models.CASCADE, related_name="points", db_index=False)
+    at = models.DateTimeField()
+    value = models.FloatField(null=True, help_text="Null: too little to measure")
+    n = models.PositiveIntegerField()
+    low = models.FloatField(null=True)
+    high = models.FloatField(null=True)
+
+    class Meta:
+        ordering = ("at",)
+        constraints = [models.UniqueConstraint(fields=["alert", "at"], name="one_point_per_time")]
+
+    def __str__(self) -> str:
+        return f"{self.alert} at {self.at:%Y-%m-%d %H:%M}"
 
 
 class Trace(models.Model):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -126,9 +128,10 @@ class Usage(Struct):
     completion_tokens: Count | None = None
     total_tokens: Count | None = None
     calls: list[ModelCall] = field(default_factory=list)
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-    total_tokens: Count | None = None
+
+
+NAMES = Usage.__struct_fields__
+COUNTS = tuple(name for name in NAMES if name not in ("calls", "cost_basis"))
 
 
 Id = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -326,16 +329,9 @@ def _usage_warnings(row: Row, value: dict, used: token_usage.Usage) -> list[dict
     a run is worth more than its count of tokens.
     """
     sent, unread = value.get("usage"), _unread_usage(value, used)
-    sent, known = sent if isinstance(sent, dict) else unread, Usage.__struct_fields__
-    warnings = []
-    for name in unread:
-        if name in known:
-            problem = "is not a number from 0 and is kept in metadata.usage, not counted"
-        elif close := get_close_matches(name, known, 1, cutoff=0.9):
-            problem = f"is kept in metadata.usage and not counted; did you mean “{close[0]}”?"
-        else:
-            continue
-        warnings.append({"path": f"usage.{printable(name)}", "warning": problem})
+    warnings = [*_of_members("usage", unread)]
+    sent = sent if isinstance(sent, dict) else unread
+    warnings += islice(_of_calls(sent.get("calls")), MAX_WARNINGS)
     for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
         both = [sent[key] for key in (name, other) if sent.get(key) is not None]
         if len(both) == 2 and both[0] != both[1]:
@@ -346,6 +342,33 @@ def _usage_warnings(row: Row, value: dict, used: token_usage.Usage) -> list[dict
             {"path": "usage", "warning": "has no known counts; send input_tokens and output_tokens"}
         )
     return warnings[:MAX_WARNINGS]
+
+
+def _of_calls(calls: Any) -> Iterator[dict]:
+    """Counts of single calls that were not read. Only a usage in which one is no whole number from
+    0 is read once more.
+    """
+    for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        usage = call.get("usage") if isinstance(call, dict) else None
+        if isinstance(usage, dict) and not all(map(_is_plain, map(usage.get, COUNTS))):
+            unread = token_usage.parse(usage).unread.keys() & set(COUNTS)
+            yield from _of_members(f"usage.calls[{index}].usage", sorted(unread))
+
+
+def _is_plain(count: Any) -> bool:
+    return count is None or (type(count) is int and count >= 0)
+
+
+def _of_members(path: str, unread: Iterable[str]) -> Iterator[dict]:
+    kept = "is kept in metadata.usage" if path == "usage" else "is left out"
+    for name in unread:
+        if name in NAMES:
+            problem = f"is not a number from 0 and {kept}, not counted"
+        elif close := get_close_matches(name, NAMES, 1, cutoff=0.9):
+            problem = f"{kept} and not counted; did you mean “{close[0]}”?"
+        else:
+            continue
+        yield {"path": f"{path}.{printable(name)}", "warning": problem}
 
 
 def status_of(success: bool, status: Status | UnsetType = UNSET) -> Status:

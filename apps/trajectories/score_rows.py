@@ -60,7 +60,7 @@ BY = {
     "model": ("Model", "run.model"),
     "agent": ("Agent", "run.agent_name"),
     "source": ("Source", "score.source"),
-    "said": ("What was said", "CASE WHEN score.kind <> 'text' THEN score.text END"),
+    "score_is": ("Value", "CASE WHEN score.kind <> 'text' THEN score.text END"),
     "day": ("Day", "to_char(score.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"),
 }
 NEWEST, AT_ONCE = 20_000, 1_000
@@ -79,6 +79,12 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Score]
     if said := (given.get("score_is") or "").strip():
         wanted["text__iexact"] = said
     return in_ranges(rows.filter(**wanted), given, SCORE_RANGE)
+
+
+def runs_of(project: Project, given: Mapping[str, str]) -> QuerySet:
+    """The ids of the scored runs, those that were scored last first. Raises QueryError."""
+    rows = apply_filters(project, given).exclude(trajectory_id=None)
+    return rows.order_by("-created_at", "-pk").values("trajectory_id")
 
 
 def names_of(project: Project, most: int) -> list[str]:

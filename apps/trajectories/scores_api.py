@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.http import StreamingHttpResponse
@@ -25,7 +26,7 @@ from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory
 from apps.trajectories.score_rows import ScoreOut
 from apps.trajectories.scores import Sent
-from apps.trajectories.shown import runs_shown
+from apps.trajectories.shown import figures_shown, runs_shown
 from apps.trajectories.steps_api import CSV, TOO_LONG
 from workers.lib.typed import convert, json_schema
 
@@ -141,6 +142,7 @@ def _list(request: Request) -> Response:
     return Response({"results": list(map(score_rows.as_json, found)), "next": following})
 
 
+@shows(RUNS)
 @extend_schema(
     operation_id="v1_scores_metrics",
     responses=described({200: GROUPS}, 400, 503),
@@ -154,9 +156,12 @@ def _list(request: Request) -> Response:
 )
 @api(GET=READABLE)
 def metrics(request: Request) -> Response:
+    project, given = request.auth.project, request.query_params
     try:
         with patience(LIST_MS):
-            answer = score_rows.ask(request.auth.project, request.query_params)
+            answer = score_rows.ask(project, given)
+            runs = partial(score_rows.runs_of, project, given)
+            figures_shown(project, runs, given, to=request.auth, where="figures of scores by API")
     except TooLong as error:
         raise Unavailable(TOO_LONG) from error
     return Response(

@@ -4,7 +4,7 @@ who has seen which.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,9 @@ from apps.core.models import Project
 from apps.trajectories.models import Trajectory
 
 Runs = Collection[UUID] | QuerySet[Trajectory]
+# Filters and groups that say something of single runs. Figures without one of them are aggregates.
+DISCLOSING = frozenset({"q", "arguments", "error", "run", "session", "step", "score_is"})
+NEWEST = 20_000  # runs behind a figure that are looked through
 
 
 class RunsShown(Event):
@@ -34,3 +37,19 @@ def runs_shown(
     project: Project, runs: Runs, *, to: Any, where: str, previews: bool = False
 ) -> None:
     publish(RunsShown(project, runs, to, where, previews))
+
+
+def figures_shown(
+    project: Project,
+    ids: Callable[[], QuerySet],
+    given: Mapping[str, str],
+    *,
+    to: Any,
+    where: str,
+) -> None:
+    """Figures of the runs with these `ids`, newest first, show what is in these runs if they are
+    found or grouped by what was said, or are of one run.
+    """
+    if given.get("by") in DISCLOSING or any(map(given.get, DISCLOSING)):
+        runs = project.trajectories.filter(pk__in=ids()[:NEWEST])
+        runs_shown(project, runs, to=to, where=where, previews=True)

@@ -130,6 +130,11 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
     return narrowed
 
 
+def runs_of(project: Project, given: Mapping[str, str]) -> QuerySet:
+    """The ids of the runs of the steps that match, the newest first. Raises QueryError."""
+    return apply_filters(project, given).order_by("-pk").values("trajectory_id")
+
+
 def _narrowed(
     rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
 ) -> QuerySet[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from apps.core.timeouts import TooLong, patience
 from apps.trajectories import step_figures, step_filters, step_rows
 from apps.trajectories.api import LIST_MS, MAX_PAGE, PAGE, Unavailable
 from apps.trajectories.models import Trajectory
-from apps.trajectories.shown import runs_shown
+from apps.trajectories.shown import figures_shown, runs_shown
 from apps.trajectories.step_figures import MEASURES
 
 CSV = "text/csv"
@@ -153,6 +154,7 @@ def steps(request: Request) -> Response:
     )
 
 
+@shows(RUNS)
 @extend_schema(
     operation_id="v1_steps_metrics",
     responses=described({200: FIGURES}, 400, 503),
@@ -171,9 +173,12 @@ def steps(request: Request) -> Response:
 )
 @api(GET=READABLE)
 def metrics(request: Request) -> Response:
+    project, given = request.auth.project, request.query_params
     try:
         with patience(LIST_MS):
-            answer = step_figures.ask(request.auth.project, request.query_params)
+            answer = step_figures.ask(project, given)
+            runs = partial(step_filters.runs_of, project, given)
+            figures_shown(project, runs, given, to=request.auth, where="figures of steps by API")
     except TooLong as error:
         raise Unavailable(TOO_LONG) from error
     return Response(

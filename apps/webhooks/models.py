@@ -59,6 +59,7 @@ class Event(models.TextChoices):
     SERVER_DOWN = "server.down", "A model server stopped answering"
     ALERT_FIRED = "alert.fired", "An alert over runs, steps or scores fired"
     ALERT_RECOVERED = "alert.recovered", "An alert recovered"
+    ALERT_NO_DATA = "alert.no_data", "An alert that fired has nothing more to measure"
 
 
 class Format(models.TextChoices):

@@ -77,7 +77,7 @@ def test_failures_by_name_and_by_e_mail_are_failures_of_one_account(ada: Any) ->
 
 
 def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada: Any) -> None:
-    """Somebody whose user name is Ada's address guesses her password by it, and logs in with their
+    """Somebody whose username is Ada's address guesses her password by it, and logs in with their
     own in between.
     """
     get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
@@ -307,7 +307,7 @@ def through(client: Client, process: str = "login", next: str = "") -> Any:
 
 
 def test_a_stranger_of_the_provider_gets_no_account(project: Project, provider: Provider) -> None:
-    """Not even with the e-mail address of somebody who has one."""
+    """Not even with the email address of somebody who has one."""
     get_user_model().objects.update(email="ada@example.org")
     client = Client()
     answer = through(client)

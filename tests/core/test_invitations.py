@@ -166,7 +166,7 @@ def test_two_people_who_choose_one_name_at_once_do_not_both_get_it(
         late = Other(lambda: second.post(reverse("join"), NEW | {"username": name}))
         late.wait_until_it_waits()
     page = late.wait()
-    assert page.status_code == 200 and "This user name is taken" in page.content.decode()
+    assert page.status_code == 200 and "This username is taken" in page.content.decode()
     assert get_user_model().objects.filter(username__iexact="grace").count() == 1
     assert (
         Invitation.objects.open().get().email == "other@example.org"
@@ -292,7 +292,7 @@ def test_without_a_mail_server_the_page_says_to_send_it_by_hand(
         address, {"email": "grace@example.org", "role": "viewer"}, follow=True
     ).content.decode()
     assert (
-        "E-mail is not configured" in page
+        "Email is not configured" in page
         and "yourself" in page
         and "Copy link" in page
         and not mail.outbox

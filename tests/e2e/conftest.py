@@ -237,7 +237,7 @@ def log_in(page: Any, name: str = "ada") -> None:
 
 def log_in_by_form(page: Any) -> None:
     page.goto("/login/")
-    page.get_by_label("User name").fill("ada")
+    page.get_by_label("Username").fill("ada")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url("**/p/**")

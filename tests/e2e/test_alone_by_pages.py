@@ -125,7 +125,7 @@ def test_from_nothing_to_a_promoted_model(
 
 def log_in(person: Person) -> None:
     person.page.goto("/")
-    person.fill("User name", "ada")
+    person.fill("Username", "ada")
     person.fill("Password", PASSWORD)
     person.click("button", "Log in")
     person.sees("Get started")

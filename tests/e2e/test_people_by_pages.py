@@ -112,7 +112,7 @@ def test_three_people_join_judge_talk_and_are_removed(
 def invited(owner: Any, seed: Seed, email: str, role: str) -> str:
     """The link, as the page shows it where there is no mail server."""
     owner.goto(f"/p/{seed.project.slug}/settings/")
-    owner.get_by_label("E-mail").fill(email)
+    owner.get_by_label("Email").fill(email)
     owner.get_by_label("Role", exact=True).select_option(role)
     owner.get_by_role("button", name="Invite").click()
     expect(owner.get_by_text(f"Send this link to {email} yourself")).to_be_visible()
@@ -121,7 +121,7 @@ def invited(owner: Any, seed: Seed, email: str, role: str) -> str:
 
 def join_by_password(page: Any, link: str, name: str) -> None:
     page.goto(link)
-    page.get_by_label("User name").fill(name)
+    page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Create account and join").click()
     page.wait_for_url("**/p/**")
@@ -152,7 +152,7 @@ def code(secret: str, later: int = 0) -> str:
 
 def log_in_with_a_second_factor(page: Any, secret: str, name: str) -> None:
     page.get_by_role("button", name="Log out").click()
-    page.get_by_label("User name").fill(name)
+    page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url("**/second-factor/")

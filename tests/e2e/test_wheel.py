@@ -30,11 +30,11 @@ def test_the_wheel_turns_in_the_browser(world: World, page: Any) -> None:
 
 def log_in(page: Any) -> None:
     page.goto("/")
-    page.get_by_label("User name").fill("ada")
+    page.get_by_label("Username").fill("ada")
     page.get_by_label("Password").fill("wrong")
     page.get_by_role("button", name="Log in").click()
     expect(page.locator(".errorlist")).to_be_visible()
-    page.get_by_label("User name").fill("ada")
+    page.get_by_label("Username").fill("ada")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("heading", name="Workplace assistant")).to_be_visible()

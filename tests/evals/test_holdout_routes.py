@@ -19,6 +19,7 @@ from django.urls import reverse
 from apps.core import routes
 from apps.core.management.commands.routes import TABLE
 from apps.core.models import Role
+from apps.dashboard.models import Chart
 from apps.evals import actions, drafts
 from apps.evals.answers import open_run
 from apps.evals.models import HoldoutView, MeaningCheck, Split, Task
@@ -31,6 +32,7 @@ from apps.teamwork.models import Comment
 from apps.trajectories import digest, media_store
 from apps.trajectories.actions import redaction
 from apps.trajectories.actions.scores import receive
+from apps.trajectories.models import Alert
 from apps.trajectories.scores import Sent
 from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory
 from tests.test_access import PAGES, ROLES, WRITES, body_of, logged_in, url_of
@@ -103,6 +105,9 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     Rescore.objects.filter(pk=scored.pk).update(
         state="succeeded", finished_at=scored.created_at, result={"scores": scores}
     )
+    filters = "session=s-held"
+    Chart.objects.filter(pk=world["pks"]["dashboard:chart"]).update(query=filters)
+    Alert.objects.filter(pk=world["pks"]["trajectories:alert"]).update(filters=filters)
     return world | {
         "report": project.gate_reports.first(),
         "run": run,
@@ -129,11 +134,10 @@ RUBRIC = {
     "text": "a",
     "base_url": "http://127.0.0.1:9/v1",
     "model": "m",
-    "usd_per_million_input": 0,
-    "usd_per_million_output": 0,
     "usd_per_day": 1,
 }
 HTMX = {"HTTP_HX_REQUEST": "true"}
+FIGURES = ("trajectories:count", "trajectories:sums", "dashboard:explore")  # of what they filter by
 
 
 def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
@@ -173,6 +177,9 @@ def given(name: str, scene: dict[str, Any]) -> dict[str, Any]:
         "prompts:playground_new": {"trajectory": str(run.pk), "step": 1},
         "evals:export_holdout": {"confirmed": "1", "format": "flywheel"},
         "failures:checks": {"run": str(run.pk)},
+        **{key: {"session": "s-held"} for key in FIGURES},
+        "trajectories:steps_chart": {"run": run.external_id},
+        "trajectories:scores_chart": {"by": "score_is"},
     }.get(name, {})
 
 
@@ -262,7 +269,9 @@ def test_every_page_that_shows_a_hold_out_counts_the_look(scene: dict[str, Any])
             scene,
             **(
                 HTMX
-                if name.startswith(("failures:s", "failures:a", "failures:blame", "reviews:j"))
+                if name.startswith(
+                    ("failures:s", "failures:a", "failures:blame", "reviews:j", "dashboard:explore")
+                )
                 else {}
             ),
         )
@@ -310,9 +319,12 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "api:trajectories": (reverse("api:trajectories"), None),
         "api:trajectory": (reverse("api:trajectory", args=[run.external_id]), None),
         "api:medium": (reverse("api:medium", args=[picture]), None),
+        "api:metrics": (f"{reverse('api:metrics')}?measure=runs&session=s-held", None),
         "api:steps": (reverse("api:steps"), None),
+        "api:steps_metrics": (f"{reverse('api:steps_metrics')}?run={run.external_id}", None),
         "api:steps_export": (reverse("api:steps_export"), None),
         "api:scores": (reverse("api:scores"), None),
+        "api:scores_metrics": (f"{reverse('api:scores_metrics')}?by=score_is", None),
         "api:scores_export": (reverse("api:scores_export"), None),
         "api:feedback": (reverse("api:feedback", args=[run.external_id]), {"comment": "a"}),
         "failures_api:policy_rules": (reverse("failures_api:policy_rules"), None),
@@ -430,6 +442,20 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         looks = 2 if name == "evals_api:runs_compare" else 1  # one for each evaluation
         assert HoldoutView.objects.filter(project=project).count() == before + looks, name
         assert HoldoutView.objects.filter(project=project).first().api_key, name
+
+
+def test_aggregates_are_no_look(scene: dict[str, Any]) -> None:
+    """Of many runs, filtered by nothing that they say."""
+    project = scene["project"]
+    person, before = logged_in(make_member(project, Role.OWNER)), HoldoutView.objects.count()
+    for name in (*FIGURES, "trajectories:steps_chart", "trajectories:scores_chart"):
+        assert person.get(url_of(name, scene), {"since": "30d"}, **HTMX).status_code == 200
+    agent = Client()
+    for name in ("metrics", "steps_metrics", "scores_metrics"):
+        query = {"measure": "runs"} if name == "metrics" else {}
+        answer = agent.get(reverse(f"api:{name}"), query, **key_headers(project))
+        assert answer.status_code == 200
+    assert HoldoutView.objects.count() == before
 
 
 def test_no_other_page_says_what_is_held_out(scene: dict[str, Any]) -> None:

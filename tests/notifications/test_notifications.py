@@ -1,4 +1,4 @@
-"""Notifications: who is told of what, in the app and by e-mail, once; what each person chose; what
+"""Notifications: who is told of what, in the app and by email, once; what each person chose; what
 nobody is told.
 """
 
@@ -171,7 +171,7 @@ def test_after_a_demotion_what_the_role_may_not_see_is_gone(project: Project, ad
     )
 
 
-# By e-mail
+# By email
 
 
 def test_what_waits_goes_in_one_mail(project: Project, ada: Any, mails: None) -> None:
@@ -209,7 +209,7 @@ def test_without_a_mail_server_nothing_waits(project: Project, ada: Any, setting
     tell(project, to=[ada])
     assert Notification.objects.get().mail == Mail.NONE and mailing.send_due() == 0
     page = client_of(ada).get(reverse("notifications:preferences")).content.decode()
-    assert "sends no e-mail" in page and "disabled" in page
+    assert "sends no email" in page and "disabled" in page
 
 
 @pytest.mark.parametrize("why", ["removed", "demoted", "inactive", "no address"])

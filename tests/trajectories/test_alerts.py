@@ -85,6 +85,95 @@ def test_it_fires_and_recovers(project: Project) -> None:
     assert one.state == "ok"
 
 
+def test_without_data_it_stops_firing_says_so_and_recovers(project: Project) -> None:
+    by, one = admin_of(project), alert(project, window_minutes=30)
+    create_webhook(
+        project=project, url="https://hooks.example.com/", events=["alert.no_data"], by=by
+    )
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    assert check_all(NOW) == 1
+    states = []
+    for minute in (15, 25, 54, 55, 56):  # the runs leave the window, then another one passes
+        check_all(NOW + minute * MINUTE)
+        one.refresh_from_db()
+        states.append((one.state, one.unmeasured_since is not None))
+    assert states == [
+        ("firing", False),
+        ("firing", True),
+        ("firing", True),
+        ("no_data", True),
+        ("no_data", True),
+    ]
+    change = one.changes.first()
+    said = "Failure rate of runs: too little to measure for 30 minutes (0 of at least 5)"
+    assert (change.kind, change.said) == ("no_data", said)
+    assert f"Alert “a” has no data: {said} (n = 0)" in subjects()
+    assert Delivery.objects.filter(event="alert.no_data").count() == 1
+    send(project, NOW + 60 * MINUTE, failed=0, fine=10)
+    assert check_all(NOW + 61 * MINUTE) == 1
+    one.refresh_from_db()
+    assert (one.state, one.unmeasured_since, one.told) == ("ok", None, False)
+    assert kinds() == ["fired", "no_data", "recovered"] and len(subjects()) == 3
+
+
+def test_what_is_as_bad_after_a_time_without_data_fires_again(project: Project) -> None:
+    one = alert(project, window_minutes=30, for_minutes=5)
+    send(project, NOW - 10 * MINUTE, failed=10, fine=0)
+    for minute in (0, 5, 25, 60):
+        check_all(NOW + minute * MINUTE)
+    send(project, NOW + 70 * MINUTE, failed=10, fine=0)
+    assert check_all(NOW + 71 * MINUTE) == 1
+    assert kinds() == ["fired", "no_data", "fired"]
+    told = Notification.objects.filter(topic="alert.fired").values("key").distinct()
+    assert told.count() == 2
+    edit(alert=one, by=admin_of(project), given=NewAlert(name="a", measure="cost", line=9.0))
+    one.refresh_from_db()
+    assert (one.state, one.unmeasured_since, one.points.count()) == ("ok", None, 0)
+
+
+def test_one_that_never_had_data_says_so_and_no_more(project: Project) -> None:
+    one = alert(project)
+    send(project, NOW - 10 * MINUTE, failed=0, fine=3)
+    assert [check_all(NOW + minute * MINUTE) for minute in (0, 60)] == [0, 0]
+    one.refresh_from_db()
+    assert one.state == "no_data" and not kinds() and not subjects()
+    send(project, NOW + 61 * MINUTE, failed=0, fine=10)
+    assert check_all(NOW + 62 * MINUTE) == 0
+    one.refresh_from_db()
+    assert one.state == "ok" and not kinds()
+
+
+def test_a_number_of_runs_always_has_data(project: Project) -> None:
+    one = alert(project, measure="runs", condition="below", line=1.0)
+    assert check_all(NOW) == 1 and check_all(NOW + 200 * MINUTE) == 0
+    one.refresh_from_db()
+    assert one.state == "firing" and one.unmeasured_since is None
+
+
+def test_its_chart_leads_to_what_was_measured(project: Project, client: Client) -> None:
+    one = alert(project, window_minutes=60)
+    send(project, NOW - 10 * MINUTE, failed=0, fine=10)
+    send(project, NOW + 5 * MINUTE, failed=10, fine=0)
+    for minute in (0, 3, 5, 6, 80):  # 5 minutes apart, and when something changed
+        check_all(NOW + minute * MINUTE)
+    points = list(one.points.values_list("at", "value", "n"))
+    assert points == [
+        (NOW, 0.0, 10),
+        (NOW + 5 * MINUTE, 0.0, 10),
+        (NOW + 6 * MINUTE, 0.5, 20),
+        (NOW + 80 * MINUTE, None, 0),
+    ]
+    client.force_login(make_member(project, Role.VIEWER))
+    page = client.get(reverse("trajectories:alert", args=[project.slug, one.pk]))
+    line, measured = page.context["figure"]["data"]
+    assert (line["name"], set(line["y"])) == ("Above 20.0%", {0.2})
+    assert measured["y"] == [0.0, 0.0, 0.5, None]
+    assert measured["marker"]["color"][2] != measured["marker"]["color"][0]
+    rows = [client.get(link).context["page"]["rows"] for link in measured["meta"]["links"]]
+    assert list(map(len, rows)) == [10, 10, 20, 0]
+    assert page.content.decode().count(">Rows</a>") == 4
+
+
 def test_too_little_says_nothing(project: Project) -> None:
     alert(project, at_least=11)
     send(project, NOW - 10 * MINUTE, failed=10, fine=0)

@@ -344,6 +344,16 @@ def test_the_usage_of_any_provider_is_taken(
         ({"input_tokens": True, "output_tokens": 7}, (None, 7), ["usage.input_tokens"]),
         ({"input_tokens": 3, "cost_usd": 1e6}, (3, None), ["usage.cost_usd"]),
         ({"input_tokens": 3, "prompt_tokens": 4}, (3, None), ["usage.prompt_tokens"]),
+        (
+            {"calls": [{"usage": {"input_tokens": 4}}, {"usage": {"input_tokens": -5}}]},
+            (4, None),
+            ["usage.calls[1].usage.input_tokens"],
+        ),
+        (
+            {"input_tokens": 3, "calls": [{"usage": {"output_tokens": 0.5, "prompt_tokens": -1}}]},
+            (3, None),
+            ["usage.calls[0].usage.output_tokens", "usage.calls[0].usage.prompt_tokens"],
+        ),
         ("120 tokens", (None, None), ["usage"]),
         ([{"prompt_tokens": 100}], (None, None), ["usage"]),
     ],

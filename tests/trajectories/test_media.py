@@ -5,16 +5,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import escape
+from django.utils.http import content_disposition_header
 
 from apps.core.models import Project, Role
 from apps.core.projects import deletion
 from apps.registry.moving import OtherFiles, move_all
+from apps.trajectories import digest as words
 from apps.trajectories import media, media_store
 from apps.trajectories.actions import deletions
 from apps.trajectories.actions.redaction import redactor_of
@@ -182,6 +187,28 @@ def test_addresses_are_links_and_words_are_read(project: Project, viewer: Client
     assert 'href="javascript' not in page and "Where is my order?" in page
 
 
+@pytest.mark.parametrize(
+    ("name", "saved"),
+    [
+        ("Rechnung März.pdf", "Rechnung März.pdf"),
+        ('../a".html', "__a_.pdf"),
+        ("\u202efdp.exe", "fdp.pdf"),
+    ],
+)
+def test_a_file_has_the_name_of_its_message(
+    project: Project, viewer: Client, name: str, saved: str
+) -> None:
+    data = b"%PDF-1.7" + bytes(200)
+    part = {"type": "file", "file": {"filename": name, "file_data": f"data:a/b;base64,{FILE}"}}
+    ingest(project=project, rows=[run([part])])
+    page = viewer.get(stored(project).get_absolute_url()).content.decode()
+    assert escape(name.replace("\u202e", "")) in page
+    address = re.search(r'href="([^"]+\?download=1[^"]*)"', page)
+    answer = viewer.get(unescape(address[1]))
+    assert answer["Content-Disposition"] == content_disposition_header(True, saved)
+    assert b"".join(answer) == data
+
+
 def test_another_project_gives_nothing_away(
     project: Project, viewer: Client, agent: Client
 ) -> None:
@@ -200,6 +227,34 @@ def test_another_project_gives_nothing_away(
     sound = hashlib.sha256(WAV).hexdigest()
     assert shown(viewer, project, sound, "s").status_code == 200
     assert shown(viewer, project, sound).status_code == 404
+
+
+def test_what_a_person_writes_is_no_reference(project: Project, agent: Client) -> None:
+    """Neither changed nor expanded, though the project has the medium; also beside a real one."""
+    ingest(project=project, rows=[run(SENT["openai image"], "other")])
+    digest = hashlib.sha256(png()).hexdigest()
+    written = [f"{media.SCHEME}{digest}", f"{media.SCHEME}{digest}#base64", f"{media.SCHEME}: a"]
+    written += [f"See data:image/png;base64,{written[1]} and {written}"]
+    for number, text in enumerate(written):
+        said = [{"type": "text", "text": text}, {"type": "text", "url": text}]
+        parts = [*said, *SENT["openai audio"]]
+        for content in (text, json.dumps({"url": text}), parts):
+            sent = run(content, name := f"{number}-{type(content).__name__}-{len(str(content))}")
+            assert ingest(project=project, rows=[sent]).accepted == 1
+            assert stored(project, name).messages == sent["messages"]
+            assert agent.get(f"/api/v1/trajectories/{name}/").json()["messages"] == sent["messages"]
+            own = Medium.objects.filter(uses__trajectory_id=stored(project, name).pk)
+            assert own.filter(digest=digest).count() == 0
+
+
+def test_what_a_person_writes_is_shown_and_found_as_it_is(project: Project, viewer: Client) -> None:
+    text = f"data: what does {media.SCHEME}{'a' * 64}#base64 mean, dear zebra?"
+    ingest(project=project, rows=[run(text)])
+    words.run()
+    page = viewer.get(stored(project).get_absolute_url()).content.decode()
+    assert text in page and "no longer stored" not in page
+    listed = viewer.get(reverse("trajectories:list", args=[project.slug]), {"q": "zebra"})
+    assert stored(project).get_absolute_url() in listed.content.decode()
 
 
 def test_an_upload_is_referred_to(project: Project, agent: Client, viewer: Client) -> None:

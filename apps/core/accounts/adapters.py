@@ -29,7 +29,7 @@ from apps.core.models import Invitation
 INVITATION = "invitation"  # in a session: the digest of the token of the link that was followed
 
 
-WRONG_LOGIN = "Wrong user name, e-mail or password."
+WRONG_LOGIN = "Wrong username, email or password."
 WRONG_CODE = "Wrong code. Enter the newest one that your app shows, or an unused recovery code."
 
 
@@ -81,7 +81,7 @@ class AccountAdapter(DefaultAccountAdapter):
 
 
 def name_of(credentials: dict[str, Any]) -> str:
-    """The user name of the account that a name or e-mail means: failures count for the account,
+    """The username of the account that a name or email means: failures count for the account,
     however it was named.
     """
     typed = credentials.get("username") or credentials.get("email") or ""

@@ -65,7 +65,7 @@ class AccountForm(PlainLabels, forms.ModelForm):
     class Meta:
         model = get_user_model()
         fields = ("first_name", "email")
-        labels = {"first_name": "Name", "email": "E-mail"}
+        labels = {"first_name": "Name", "email": "Email"}
         help_texts = {
             "email": "You can log in with it; password resets and notifications go there."
         }

@@ -70,7 +70,7 @@ class ConfirmByCode(SlowedDown, mfa_views.ReauthenticateView):
 
 
 def password_reset(request: HttpRequest) -> HttpResponse:
-    """By e-mail; without a mail server, what to do instead."""
+    """By email; without a mail server, what to do instead."""
     if not settings.FLYWHEEL_MAIL:
         return render(request, "account/no_mail.html")
     return account_views.password_reset(request)
@@ -173,7 +173,7 @@ def changes_email(request: HttpRequest) -> bool:
 @takes({})
 @reauthentication_required(allow_get=True, enabled=changes_email)
 def account(request: HttpRequest) -> HttpResponse:
-    """Name and e-mail. Whoever changes the address, which can reset the password, has just proved
+    """Name and email. Whoever changes the address, which can reset the password, has just proved
     who they are.
     """
     before = request.user.email

@@ -77,6 +77,7 @@ class Migration(migrations.Migration):
                             ("server.down", "A model server stops answering"),
                             ("alert.fired", "An alert over runs, steps or scores fires"),
                             ("alert.recovered", "An alert recovers"),
+                            ("alert.no_data", "An alert that fired has nothing more to measure"),
                         ],
                         max_length=40,
                     ),
@@ -106,7 +107,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         choices=[
-                            ("", "Not by e-mail"),
+                            ("", "Not by email"),
                             ("waiting", "Waiting"),
                             ("sent", "Sent"),
                             ("failed", "Failed"),
@@ -244,6 +245,7 @@ class Migration(migrations.Migration):
                             ("server.down", "A model server stops answering"),
                             ("alert.fired", "An alert over runs, steps or scores fires"),
                             ("alert.recovered", "An alert recovers"),
+                            ("alert.no_data", "An alert that fired has nothing more to measure"),
                         ],
                         max_length=40,
                     ),

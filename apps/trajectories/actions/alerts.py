@@ -23,8 +23,8 @@ from apps.core.timeouts import TooLong, patience
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 from apps.trajectories import alerts
-from apps.trajectories.alerts import MEASURES, Measured
-from apps.trajectories.models import Alert, AlertChange
+from apps.trajectories.alerts import MEASURES, NOTHING, Measured
+from apps.trajectories.models import Alert, AlertChange, AlertPoint
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
 
@@ -33,6 +33,12 @@ MOST = 100
 CHECK_MS = 10_000
 USUAL_FOR = timedelta(hours=1)
 KEPT_CHANGES = 500
+TOLD_OF = {
+    AlertChange.Kind.FIRED: (Event.ALERT_FIRED, "fired"),
+    AlertChange.Kind.RECOVERED: (Event.ALERT_RECOVERED, "recovered"),
+    AlertChange.Kind.NO_DATA: (Event.ALERT_NO_DATA, "has no data"),
+}
+MEASURED_BY = ("measure", "filters", "window_minutes")
 
 
 class AlertError(Rejected):
@@ -100,11 +106,24 @@ class AlertOut(NewAlert):
     low: float | None
     high: float | None
     checked_at: Moment | None
+    unmeasured_since: Moment | None
     silenced_until: Moment | None
 
 
+class PointOut(Struct):
+    """What was measured then; null: too little. `low` and `high`: what was usual then."""
+
+    at: Moment
+    value: float | None
+    n: int
+    low: float | None
+    high: float | None
+
+
 class ChangeOut(Struct):
-    """That an alert fired or recovered; `runs` are some of those behind it."""
+    """That an alert fired or recovered, or that there is nothing more to measure while it fires;
+    `runs` are some of those behind it.
+    """
 
     kind: choice_of(AlertChange.Kind)  # type: ignore[valid-type]
     at: Moment
@@ -136,8 +155,18 @@ def one(*, alert: Alert) -> Alert:
     gives=list[ChangeOut],
 )
 def changes(*, alert: Alert) -> QuerySet[AlertChange]:
-    """When it fired and recovered, the newest first."""
+    """When it fired, recovered, or had no more data, the newest first."""
     return alert.changes.all()[:KEPT_CHANGES]
+
+
+@operation(
+    "alerts_points",
+    rest=Rest("GET", "alerts/<int:pk>/points/", "alert_points"),
+    gives=list[PointOut],
+)
+def points(*, alert: Alert) -> QuerySet[AlertPoint]:
+    """What it measured, the oldest first: its chart."""
+    return alert.points.all()
 
 
 @operation(
@@ -189,8 +218,12 @@ def edit(*, alert: Alert, by: Any, given: NewAlert) -> Alert:
     """
     _refuse(given)
     row = Alert.objects.select_for_update().get(pk=alert.pk)
-    begun = {"state": Alert.State.OK, "told": False, "crossing_since": None, "usual_at": None}
-    for name, value in (asdict(given) | begun | {"low": None, "high": None}).items():
+    begun = {"state": Alert.State.OK, "told": False} | dict.fromkeys(
+        ("crossing_since", "unmeasured_since", "usual_at", "low", "high")
+    )
+    if any(getattr(row, name) != getattr(given, name) for name in MEASURED_BY):
+        row.points.all().delete()
+    for name, value in (asdict(given) | begun).items():
         setattr(row, name, value)
     _saved(row)
     audit("alert.edited", project=row.project, by=by, target=row, name=row.name)
@@ -252,7 +285,8 @@ def _refuse(given: NewAlert) -> None:
     if share and given.line is not None and not 0 <= given.line <= 1:
         raise AlertError("This measure is a share, from 0 to 1: 0.1 is 10%.", "line")
     try:
-        chosen = from_browser(QueryDict(given.filters), MEASURES[given.measure].known)
+        known = MEASURES[given.measure].source.known
+        chosen = from_browser(QueryDict(given.filters), known)
     except QueryError as error:
         raise AlertError(error.sentence, "filters") from error
     if given.measure == "score" and not chosen.get("name"):
@@ -291,7 +325,9 @@ def _checked(pk: int, now: datetime) -> bool:
 
 @transaction.atomic
 def check(pk: int, now: datetime) -> bool:
-    """Whether it fired or recovered. One that another process checks now is left to that."""
+    """Whether its history has a new row. An alert that another process checks now is left to
+    that.
+    """
     rows = Alert.objects.select_for_update(skip_locked=True, of=("self",))
     alert = rows.select_related("project").filter(pk=pk, enabled=True).first()
     if alert is None:
@@ -301,15 +337,13 @@ def check(pk: int, now: datetime) -> bool:
             found = alerts.measured(alert, now)
             _refresh_usual(alert, now)
     except (TooLong, QueryError):  # what it filters by may be gone
-        Alert.objects.filter(pk=pk).update(checked_at=now, value=None, n=0)
-        return False
+        found = NOTHING
     alert.value, alert.n, alert.checked_at = found.value, found.n, now
-    changed = _decide(alert, found, now)
-    if alert.state == Alert.State.FIRING and not alert.told and not alert.is_silenced:
-        _tell(alert, Event.ALERT_FIRED, alert.changes.first())
-        alert.told = True
+    change = _decide(alert, found, now)
+    _notify(alert, change)
     alert.save()
-    return changed
+    _plot(alert, found, now, always=change is not None)
+    return change is not None
 
 
 def _refresh_usual(alert: Alert, now: datetime) -> None:
@@ -320,28 +354,58 @@ def _refresh_usual(alert: Alert, now: datetime) -> None:
         alert.usual_at = now
 
 
-def _decide(alert: Alert, found: Measured, now: datetime) -> bool:
-    """Whether it fired or recovered. Too little says nothing, and the state stays."""
-    is_count = alert.measure == Alert.Measure.RUNS
-    if found.value is None or (found.n < alert.at_least and not is_count):
-        return False
-    if not alerts.crosses(alert, found.value):
-        alert.crossing_since = None
-        if alert.state != Alert.State.FIRING:
-            return False
-        alert.state = Alert.State.OK
-        change = _noted(alert, AlertChange.Kind.RECOVERED, found, now)
-        if alert.told and not alert.is_silenced:
-            _tell(alert, Event.ALERT_RECOVERED, change)
-        alert.told = False
-        return True
+def _decide(alert: Alert, found: Measured, now: datetime) -> AlertChange | None:
+    """Sets its state. What is crossing again after a time without data fires at once."""
+    if not alerts.is_enough(alert, found):
+        return _without_data(alert, found, now)
+    alert.unmeasured_since = None
+    was_firing = alert.state != Alert.State.OK and alert.crossing_since is not None
+    if not alerts.crosses(alert, found.value or 0.0):
+        alert.state, alert.crossing_since = Alert.State.OK, None
+        return _noted(alert, AlertChange.Kind.RECOVERED, found, now) if was_firing else None
     alert.crossing_since = alert.crossing_since or now
     lasted = now - alert.crossing_since >= timedelta(minutes=alert.for_minutes)
-    if alert.state == Alert.State.FIRING or not lasted:
-        return False
-    alert.state = Alert.State.FIRING
-    _noted(alert, AlertChange.Kind.FIRED, found, now)
-    return True
+    if alert.state == Alert.State.FIRING:
+        return None
+    alert.state = Alert.State.FIRING if lasted else Alert.State.OK
+    return _noted(alert, AlertChange.Kind.FIRED, found, now) if lasted else None
+
+
+def _without_data(alert: Alert, found: Measured, now: datetime) -> AlertChange | None:
+    """The state stays for another window. Then it is none: neither that of before, nor fine."""
+    alert.unmeasured_since = alert.unmeasured_since or now
+    lasted = now - alert.unmeasured_since >= timedelta(minutes=alert.window_minutes)
+    if alert.state == Alert.State.NO_DATA or not lasted:
+        return None
+    was, alert.state = alert.state, Alert.State.NO_DATA
+    if was == Alert.State.FIRING:
+        return _noted(alert, AlertChange.Kind.NO_DATA, found, now)
+    alert.crossing_since = None
+    return None
+
+
+def _notify(alert: Alert, change: AlertChange | None) -> None:
+    """What people know of is also told when it ends; nothing is told in silence."""
+    if change and change.kind != AlertChange.Kind.FIRED and alert.told and not alert.is_silenced:
+        _tell(alert, change)
+    if change and change.kind != AlertChange.Kind.NO_DATA:
+        alert.told = False
+    if alert.state == Alert.State.FIRING and not alert.told and not alert.is_silenced:
+        if fired := alert.changes.first():
+            _tell(alert, fired)
+        alert.told = True
+
+
+def _plot(alert: Alert, found: Measured, now: datetime, *, always: bool) -> None:
+    """A point for its chart, every while."""
+    apart = alerts.spacing(alert)
+    last = alert.points.order_by("-at").values_list("at", flat=True).first()
+    if last is not None and now - last < apart and not always:
+        return
+    value = found.value if alerts.is_enough(alert, found) else None
+    point = {"value": value, "n": found.n, "low": alert.low, "high": alert.high}
+    AlertPoint.objects.update_or_create(alert=alert, at=now, defaults=point)
+    alert.points.filter(at__lt=now - apart * alerts.POINTS).delete()
 
 
 def _noted(alert: Alert, kind: AlertChange.Kind, found: Measured, now: datetime) -> AlertChange:
@@ -358,14 +422,18 @@ def _noted(alert: Alert, kind: AlertChange.Kind, found: Measured, now: datetime)
         at=now,
         value=found.value,
         n=found.n,
-        said=alerts.in_words(alert, found.value)[:300],
+        said=(
+            alerts.without_data(alert)
+            if kind == AlertChange.Kind.NO_DATA
+            else alerts.in_words(alert, found.value)
+        )[:300],
         runs=runs,
     )
 
 
-def _tell(alert: Alert, event: Event, change: AlertChange) -> None:
+def _tell(alert: Alert, change: AlertChange) -> None:
     """Members and webhooks."""
-    did = "fired" if event == Event.ALERT_FIRED else "recovered"
+    event, did = TOLD_OF[AlertChange.Kind(change.kind)]
     subject = f"Alert “{alert.name}” {did}: {change.said} (n = {change.n:,})"
     page = alert.get_absolute_url()
     notify(

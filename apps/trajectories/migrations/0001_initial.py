@@ -591,11 +591,23 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.CharField(
-                        choices=[("ok", "OK"), ("firing", "Firing")], default="ok", max_length=6
+                        choices=[
+                            ("ok", "OK"),
+                            ("firing", "Firing"),
+                            ("no_data", "No data"),
+                        ],
+                        default="ok",
+                        max_length=7,
                     ),
                 ),
                 ("told", models.BooleanField(default=False)),
                 ("crossing_since", models.DateTimeField(null=True)),
+                (
+                    "unmeasured_since",
+                    models.DateTimeField(
+                        help_text="Since when there is too little to measure", null=True
+                    ),
+                ),
                 ("silenced_until", models.DateTimeField(null=True)),
                 ("value", models.FloatField(help_text="When it was last checked", null=True)),
                 ("n", models.PositiveIntegerField(default=0)),
@@ -639,6 +651,40 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="AlertPoint",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField()),
+                (
+                    "value",
+                    models.FloatField(help_text="Null: too little to measure", null=True),
+                ),
+                ("n", models.PositiveIntegerField()),
+                ("low", models.FloatField(null=True)),
+                ("high", models.FloatField(null=True)),
+                (
+                    "alert",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="points",
+                        to="trajectories.alert",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("at",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("alert", "at"), name="one_point_per_time")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="AlertChange",
             fields=[
                 (
@@ -650,7 +696,12 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("fired", "Fired"), ("recovered", "Recovered")], max_length=9
+                        choices=[
+                            ("fired", "Fired"),
+                            ("recovered", "Recovered"),
+                            ("no_data", "No data"),
+                        ],
+                        max_length=9,
                     ),
                 ),
                 ("begin", models.DateTimeField()),

@@ -1,7 +1,9 @@
-"""The alerts of a project, and one with its history."""
+"""The alerts of a project, and one with its chart and its history."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -10,10 +12,13 @@ from django.urls import reverse
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.trajectories.alerts import MEASURES, RUNS, STEPS, in_words
-from apps.trajectories.models import Alert, AlertChange
+from apps.core.routes import RUNS, shows
+from apps.trajectories import alert_chart
+from apps.trajectories.alerts import MEASURES, amount, crosses, in_words
+from apps.trajectories.models import Alert, AlertPoint
+from apps.trajectories.shown import figures_shown
 
-SHOWN_CHANGES = 50
+SHOWN_CHANGES, SHOWN_POINTS = 50, 60
 
 
 @project_view()
@@ -23,26 +28,46 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/alerts.html", context)
 
 
+@shows(RUNS)
 @project_view()
 def alert(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     row = get_object_or_404(Alert, project=project, pk=pk)
-    changes = row.changes.all()[:SHOWN_CHANGES]
+    changes, points = row.changes.all()[:SHOWN_CHANGES], list(row.points.all())
+    given = QueryDict(row.filters)
+    runs = partial(MEASURES[row.measure].source.ids, project, given)
+    figures_shown(project, runs, given, to=request.user, where="alert")
     return render(
         request,
         "trajectories/alert.html",
         {
             "alert": row,
             "said": in_words(row, row.value),
-            "changes": [(change, rows_of(row, change)) for change in changes],
+            "figure": points and alert_chart.figure(row, points, partial(rows_at, row)),
+            "points": [_shown(row, point) for point in reversed(points[-SHOWN_POINTS:])],
+            "changes": [(change, rows_between(row, change.begin, change.at)) for change in changes],
             "may_write": request.membership.may(Role.ENGINEER),
         },
     )
 
 
-def rows_of(alert: Alert, change: AlertChange) -> str:
+def _shown(alert: Alert, point: AlertPoint) -> dict:
+    value = point.value
+    return {
+        "at": point.at,
+        "n": point.n,
+        "value": "too little" if value is None else amount(alert, value),
+        "is_bad": value is not None and crosses(alert, value, point),
+        "href": rows_at(alert, point),
+    }
+
+
+def rows_at(alert: Alert, point: AlertPoint) -> str:
+    return rows_between(alert, point.at - timedelta(minutes=alert.window_minutes), point.at)
+
+
+def rows_between(alert: Alert, begin: datetime, end: datetime) -> str:
     """The address of the list of what was measured."""
-    known = MEASURES[alert.measure].known
-    route = "list" if known is RUNS else "steps" if known is STEPS else "scores"
-    times = {"from": f"{change.begin:%Y-%m-%dT%H:%M:%SZ}", "to": f"{change.at:%Y-%m-%dT%H:%M:%SZ}"}
+    times = {"from": f"{begin:%Y-%m-%dT%H:%M:%SZ}", "to": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+    route = f"trajectories:{MEASURES[alert.measure].source.route}"
     query = urlencode(QueryDict(alert.filters).dict() | times)
-    return f"{reverse(f'trajectories:{route}', args=[alert.project.slug])}?{query}"
+    return f"{reverse(route, args=[alert.project.slug])}?{query}"

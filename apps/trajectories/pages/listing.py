@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from apps.trajectories.filters import (
     dimensions,
     normal,
     of_import_id,
+    runs_of,
     without,
 )
 from apps.trajectories.metrics import query
@@ -57,7 +59,7 @@ from apps.trajectories.pages.columns import (
     with_scores,
 )
 from apps.trajectories.score_rows import names_of
-from apps.trajectories.shown import runs_shown
+from apps.trajectories.shown import figures_shown, runs_shown
 
 PAGE, CHOICES = 50, 100
 SCORES = 50  # names that may be columns
@@ -190,18 +192,27 @@ def undo_of(request: HttpRequest, project: Project) -> BulkChange | None:
     return changes.defer("was").first()
 
 
+@shows(RUNS)
 @project_view(query=OF_LISTS)
 def count(request: HttpRequest, project: Project) -> HttpResponse:
+    _record_figures(request, project)
     return render(
         request, "trajectories/_count.html", {"total": totals.total(project, request.GET)}
     )
 
 
+def _record_figures(request: HttpRequest, project: Project) -> None:
+    runs = partial(runs_of, project, request.GET)
+    figures_shown(project, runs, request.GET, to=request.user, where="totals of runs")
+
+
+@shows(RUNS)
 @project_view(query=OF_LISTS)
 def sums(request: HttpRequest, project: Project) -> HttpResponse:
     """What all that match add up to."""
     answer = None
     with suppress(TooLong), patience(SUMS_MS):
+        _record_figures(request, project)
         answer = query.totals(project, request.GET)
     return render(
         request,

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
+from django.utils.http import content_disposition_header
 
 from apps.core.access import project_view
 from apps.core.models import Project
@@ -30,19 +31,24 @@ SUFFIXES = {
     "audio/mp4": "m4a",
     "application/pdf": "pdf",
 }
-UNSAFE = re.compile(r"[^\w.() -]|^\.+", re.ASCII)
+# Of files whose type the bytes do not say: what opens without running anything.
+PLAIN = ("csv", "docx", "json", "md", "odt", "pptx", "tsv", "txt", "xlsx", "zip")
+UNSAFE = re.compile(r"[^\w.() -]|^\.+")
 
 
 @shows(RUNS)
-@project_view(query={"download": FLAG})
+@project_view(query={"download": FLAG, "name": None})
 def medium(request: HttpRequest, project: Project, pk: UUID, digest: str) -> HttpResponse:
     row = get_object_or_404(Medium, project=project, digest=digest, uses__trajectory_id=pk)
     runs_shown(project, [pk], to=request.user, where="run")
-    return response_of(row, download="download" in request.GET)
+    name = request.GET.get("name", "")
+    return response_of(row, download="download" in request.GET, name=name)
 
 
-def response_of(row: Medium, *, download: bool = True) -> HttpResponse:
-    """Its bytes under the type that they have. Raises Http404 if the store has lost them."""
+def response_of(row: Medium, *, download: bool = True, name: str = "") -> HttpResponse:
+    """Its bytes under the type that they have; `name`: what a message calls it. Raises Http404 if
+    the store has lost them.
+    """
     inline = not download and row.kind != "file"
     try:
         chunks = row.chunks()
@@ -50,9 +56,7 @@ def response_of(row: Medium, *, download: bool = True) -> HttpResponse:
     except OSError as error:
         raise Http404("This file is no longer in the artifact store.") from error
     headers: dict[str, Any] = {
-        "Content-Disposition": (
-            f'{"inline" if inline else "attachment"}; filename="{file_name(row)}"'
-        ),
+        "Content-Disposition": content_disposition_header(not inline, file_name(row, name)),
         "Content-Length": row.size,
         "Content-Security-Policy": POLICY,
         "Cross-Origin-Resource-Policy": "same-origin",
@@ -69,7 +73,9 @@ def _joined(first: bytes, rest: Any) -> Any:
     yield from rest
 
 
-def file_name(row: Medium) -> str:
+def file_name(row: Medium, name: str = "") -> str:
     """A plain name with the suffix of what it is: nobody is sent a page as `photo.html`."""
-    stem = UNSAFE.sub("_", row.name.rpartition(".")[0] or row.name)[:80].strip()
-    return f"{stem or row.digest[:12]}.{SUFFIXES.get(row.media_type, 'bin')}"
+    stem, _, suffix = (name or row.name).rpartition(".")
+    stem = UNSAFE.sub("_", stem or name or row.name)[:80].strip()
+    usual = suffix.lower() if suffix.lower() in PLAIN else "bin"
+    return f"{stem or row.digest[:12]}.{SUFFIXES.get(row.media_type, usual)}"

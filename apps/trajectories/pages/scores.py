@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -24,7 +25,7 @@ from apps.trajectories.score_rows import (
     names_of,
 )
 from apps.trajectories.scores_api import file_of
-from apps.trajectories.shown import runs_shown
+from apps.trajectories.shown import figures_shown, runs_shown
 
 PAGE, NAMES = 50, 200
 CHART_MS = 4_000
@@ -60,12 +61,15 @@ def scores(request: HttpRequest, project: Project) -> HttpResponse:
     )
 
 
+@shows(RUNS)
 @project_view(query=QUERY)
 def chart(request: HttpRequest, project: Project) -> HttpResponse:
     context: dict[str, Any] = {"too_long": False}
     try:
         with patience(CHART_MS):
             answer = score_rows.ask(project, request.GET)
+            runs = partial(score_rows.runs_of, project, request.GET)
+            figures_shown(project, runs, request.GET, to=request.user, where="chart of scores")
     except TooLong:
         context["too_long"] = True
     else:

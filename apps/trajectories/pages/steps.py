@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
@@ -19,7 +20,7 @@ from apps.trajectories import step_figures, step_rows
 from apps.trajectories.filters import SINCE, without
 from apps.trajectories.models import SavedView, Step
 from apps.trajectories.pages.listing import facets, saved_views
-from apps.trajectories.shown import runs_shown
+from apps.trajectories.shown import figures_shown, runs_shown
 from apps.trajectories.step_figures import BY, MEASURES, SPEC, Group
 from apps.trajectories.step_filters import (
     FILTERS,
@@ -27,6 +28,7 @@ from apps.trajectories.step_filters import (
     SORTS,
     active_filters,
     apply_filters,
+    runs_of,
 )
 from apps.trajectories.steps import KINDS, STATUSES
 from apps.trajectories.steps_api import file_of
@@ -114,6 +116,7 @@ def _query(**values: str) -> str:
     return query.urlencode()
 
 
+@shows(RUNS)
 @project_view(query=QUERY)
 def chart(request: HttpRequest, project: Project) -> HttpResponse:
     """The chart of the steps that match, and its figures as a table."""
@@ -122,6 +125,8 @@ def chart(request: HttpRequest, project: Project) -> HttpResponse:
     try:
         with patience(CHART_MS):
             answer = step_figures.ask(project, given)
+            runs = partial(runs_of, project, given)
+            figures_shown(project, runs, given, to=request.user, where="chart of steps")
     except TooLong:
         context["too_long"] = True
     else:

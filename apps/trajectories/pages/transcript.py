@@ -43,7 +43,8 @@ SOURCES = (
     *("url", "image_url", "uri", "file_uri", "fileUri", "data", "file_data", "bytes", "blob"),
     *("content", "image", "audio", "video", "result", "file_id", "id"),
 )
-SHOWN_MEDIA = 40  # of a message
+FILE_NAMES = ("filename", "file_name", "displayName", "display_name", "title", "name")
+LONGEST_NAME, SHOWN_MEDIA = 200, 40  # of a file; of a message
 
 
 @dataclass(slots=True)
@@ -58,7 +59,8 @@ class Text:
 @dataclass(slots=True)
 class Medium:
     """A picture, sound or file of a message. What has an `address` is elsewhere and is not loaded;
-    what has a `digest` is here, and `stored` once it was looked up.
+    what has a `digest` is here, and `stored` once it was looked up. `sent_as`: the name of its file
+    in the message.
     """
 
     note: str
@@ -66,6 +68,11 @@ class Medium:
     digest: str = ""
     transcript: Text | None = None
     stored: Any = None
+    sent_as: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.sent_as or (self.stored.name if self.stored else "")
 
 
 @dataclass(slots=True)
@@ -244,6 +251,7 @@ def _content(message: dict) -> tuple[str, list[Medium]]:
     if media.SCHEME in text:  # in the JSON of a tool's reply
         matches = islice(media.REFERENCE.finditer(text), SHOWN_MEDIA)
         found += map(_described, dict.fromkeys(match[0] for match in matches))
+        text = media.unquoted(text)
     if len(found) > SHOWN_MEDIA:
         found[SHOWN_MEDIA:] = [Medium(f"{len(found) - SHOWN_MEDIA:,} more, in the raw JSON")]
     return text, found
@@ -260,6 +268,8 @@ def medium(part: dict, kind: str = "") -> Medium | None:
     source = next((found[name] for name in SOURCES if name in found), "")
     one = _described(source, kind, declared) if source else Medium(f"{kind}, empty")
     one.transcript = fold(found["transcript"]) if "transcript" in found else None
+    sent_as = next((found[name] for name in FILE_NAMES if name in found), "")[:LONGEST_NAME]
+    one.sent_as = "".join(filter(str.isprintable, sent_as))  # its end cannot be turned round
     return one
 
 

@@ -223,7 +223,7 @@ BUILTINS: dict[str, Builtin] = {
         apart=((KEYS, b""),),
     ),
     "email": Builtin(
-        "E-mail addresses",
+        "Email addresses",
         "joe.doe@example.com",
         r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+(?:\p{L}{2,24}|xn--[a-z0-9-]{2,40})",
         _email,

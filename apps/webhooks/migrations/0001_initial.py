@@ -212,6 +212,7 @@ class Migration(migrations.Migration):
                             "server.down",
                             "alert.fired",
                             "alert.recovered",
+                            "alert.no_data",
                         ],
                     ),
                 ),

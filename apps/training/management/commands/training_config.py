@@ -32,7 +32,7 @@ class Command(BaseCommand):
         parser.add_argument("action", choices=("export", "check", "estimate", "start"))
         parser.add_argument("what", help="The id of a run to export, or a YAML file")
         parser.add_argument("--project", help="Project slug; optional if there is only one project")
-        parser.add_argument("--user", help="Who starts the run: a user name")
+        parser.add_argument("--user", help="Who starts the run: a username")
         parser.add_argument(
             "--seeds", type=int, default=1, choices=range(1, MOST_SEEDS + 1), metavar="N"
         )
