@@ -171,6 +171,11 @@ def test_a_count_of_something_else_changes_nothing() -> None:
     assert "cache_read_tokens" not in run.row["usage"] and run.row["tags"] == []
 
 
+@pytest.mark.parametrize("name", ["oven.thinking.budget_tokens", "oven.request.reasoning_tokens"])
+def test_what_a_request_allows_is_no_count(name: str) -> None:
+    assert "reasoning_tokens" not in run_of(call({name: 1024})).row["usage"]
+
+
 def test_counts_in_an_event_of_the_call() -> None:
     counts = {"gen_ai.usage.input_tokens": 30, "gen_ai.usage.output_tokens": 4}
     events = [Event("gen_ai.usage", attributes=counts)]

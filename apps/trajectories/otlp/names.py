@@ -48,6 +48,8 @@ TAILS = {
 VALUES = ("given", "answer")
 NEUTRAL = ("content", "text", "value", "values", "body", "data", "json", "raw", "full")
 COUNTED = {"token", "tokens", "usage"}
+LIMITS = {"budget", "limit", "max", "min", "remaining"}  # of tokens, not counts of them
+ASKED = {"request", "config", "options", "parameters", "params", "settings"}
 # What the words of a value say of the kind of a span, the first that has one of them.
 KINDS = {
     "other": "embedding embeddings embed memory",
@@ -139,10 +141,16 @@ def _before(name: str) -> str:
 
 
 def _counted(words: tuple[str, ...]) -> Sign | None:
-    """A count of tokens: by the longest end of its name that is one."""
+    """A count of tokens: by the longest end of its name that is one. What a request allows is
+    none.
+    """
+    if not LIMITS.isdisjoint(words):
+        return None
     start = max((at + 1 for at, word in enumerate(words) if word == "usage"), default=0)
     for at in range(max(start, len(words) - 4), len(words)):
         name = "".join(words[at:])
+        if not start and not ASKED.isdisjoint(words[:at]):
+            return None
         if is_part(name) or is_side(name) or name == "totaltokens":
             return Sign("count", count=name, group=".".join(words[:at]))
     return None
