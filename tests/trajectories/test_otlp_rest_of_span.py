@@ -255,6 +255,13 @@ def test_arguments_and_result_under_any_name() -> None:
     assert made["function"]["arguments"] == {"loaves": 2}
 
 
+def test_a_setting_whose_name_ends_like_a_result_is_none() -> None:
+    used = tool(3, 2, "c1", parent=1)
+    used.attributes["oven.result_as_answer"] = False
+    run = run_of(agent(1, 0, 9), model(2, 1, [user("Bake")], [wants("c1")], parent=1), used)
+    assert texts(run.row) == ["Bake", None, None]
+
+
 def test_a_call_without_an_id_is_answered_by_its_tool_that_has_one() -> None:
     asked = {
         "role": "assistant",

@@ -38,7 +38,7 @@ from apps.trajectories.otlp.names import (
     sign_of,
     words_of,
 )
-from apps.trajectories.otlp.spans import Span
+from apps.trajectories.otlp.spans import Event, Span
 from apps.trajectories.otlp.threads import print_of
 from apps.trajectories.values import label, nest, structured, text, unquoted
 from workers.lib.messages import PROMPT_ROLES
@@ -100,7 +100,7 @@ class Look:
         """The names and the values, out of their JSON, that say something."""
         for name in self.names(*fields):
             value = _opened(self.attributes[name])
-            if value is not None and value not in ("", [], {}):
+            if value not in (None, "", [], {}) and not isinstance(value, bool):
                 yield name, value
 
     def value(self, field: str) -> str:
@@ -264,7 +264,8 @@ class Look:
         """The best value of a field, as it came."""
         for name in self.names(field):
             value = self.attributes[name]
-            if value is not None and value != "" and not _is_schema(structured(value)):
+            says_nothing = value in (None, "") or isinstance(value, bool)
+            if not says_nothing and not _is_schema(structured(value)):
                 self.used.append(name)
                 return unquoted(value)
         return None
@@ -447,15 +448,19 @@ def holds_call(spans: Iterable[Span]) -> bool:
 
 def _look(span: Span, kind: str, seen: dict[bytes, list[Message]]) -> Look | None:
     names = tuple(span.attributes)
-    in_events = tuple(
-        f"{event.name}.{name}"
-        for event in span.events
-        if event.name != "exception" and not (kind and is_event_read(event.name))
-        for name in event.attributes
-    )
+    in_events = _names_in_events(span.events, kind) if span.events else ()
     is_usual = len(names) + len(in_events) <= USUAL_NAMES
     plan = (plan_of if is_usual else plan_of.__wrapped__)(names, kind, in_events)
     return Look(span, plan, seen, kind) if plan is not None else None
+
+
+def _names_in_events(events: list[Event], kind: str) -> tuple[str, ...]:
+    return tuple(
+        f"{event.name}.{name}"
+        for event in events
+        if event.name != "exception" and not (kind and is_event_read(event.name))
+        for name in event.attributes
+    )
 
 
 # Which spans are steps
