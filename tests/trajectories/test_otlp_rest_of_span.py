@@ -55,6 +55,7 @@ DEFINED = {
     },
     "the request": {"oven.raw_request": json.dumps({"m": 1, "contents": [], **DECLARED})},
     "parameters of the call": {"oven.params": json.dumps({"tools": [KNEAD]})},
+    "behind a word for any value": {"oven.tools_json": json.dumps([KNEAD])},
     "the state of the agent": {"oven.stateSnapshot": json.dumps({"tools": [KNEAD]})},
 }
 
@@ -319,6 +320,22 @@ def test_an_agents_name_beside_its_kind() -> None:
     assert run_of(frame, call({}, parent=2)).row["agent"]["name"] == "baker"
     frame.name = "operation"
     assert run_of(frame, call({}, parent=2)).row["agent"]["name"] == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"oven.error.message": "no flour"}, "no flour"),
+        ({"oven.error": json.dumps({"code": 4, "message": "no flour"})}, "no flour"),
+        ({"oven.error": "none"}, None),
+        ({"oven.error": False, "oven.error_code": "E7"}, None),
+    ],
+)
+def test_an_error_beside_an_empty_answer(said: dict, reason: str | None) -> None:
+    given = {"gen_ai.input.messages": json.dumps([user("Bake")])}
+    run = run_of(span(1, 0, attributes=ASKED | given | said))
+    assert run.row["outcome"].get("reason") == reason
+    assert run_of(call(said)).row["outcome"]["status"] == "unknown"  # it has an answer
 
 
 # Two records of one call

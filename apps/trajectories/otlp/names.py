@@ -20,14 +20,15 @@ NUMBERED = re.compile(r"(.+?\.)\d{1,4}\.")
 # The last words of the names of each field, the best of what went in and came out first.
 FIELDS = {
     "given": "messages, contents, input, inputs, prompt, prompts, request, arguments, args, "
-    "kwargs, question, query, params, parameters",
+    "kwargs, question, query, params, parameters, history",
     "answer": "output, outputs, response, completion, completions, result, results, answer, "
-    "reply, replies, generation, generations, choices, return",
+    "reply, replies, generation, generations, choices, candidates, generated, return",
     "model": "model name, model id, model version, model",
     "provider": "provider",
-    "instructions": "system prompt, system instruction, system message, instructions",
+    "instructions": "system prompt, prompt system, system instruction, system message, "
+    "instructions",
     "usage": "usage, usage metadata, token counts, token count, metrics",
-    "tools": "tools, functions, tool definitions",
+    "tools": "tools, functions, tool definitions, tool schemas, tool specs",
     "tool_name": "tool name, definition name",
     "function_name": "function name",
     "call_id": "call id, use id, tool id, function id",
@@ -38,7 +39,7 @@ FIELDS = {
     "user": "user id",
     "about": "metadata, properties, config, settings, options, state, snapshot",
     "name": "name",
-    "error": "error",
+    "error": "error, error message, exception message",
 }
 TAILS = {
     tuple(tail.split()): (field, rank)
@@ -46,6 +47,7 @@ TAILS = {
     for rank, tail in enumerate(tails.split(", "))
 }
 VALUES = ("given", "answer")
+OBJECTS = ("usage", "tools", "about", "instructions")
 NEUTRAL = ("content", "text", "value", "values", "body", "data", "json", "raw", "full")
 COUNTED = {"token", "tokens", "usage"}
 LIMITS = {"budget", "limit", "max", "min", "remaining"}  # of tokens, not counts of them
@@ -68,7 +70,7 @@ OF_ITS_OWN = ("llm", "tool", "agent", "retriever", "guardrail")  # as in `llm.in
 WEAK = 2  # of a type that may be anything's
 # OpenTelemetry's conventions for other spans: they say nothing of a model call.
 ELSEWHERE = (
-    *("code", "db", "exception", "faas", "feature_flag", "graphql", "http", "messaging", "net"),
+    *("code", "db", "faas", "feature_flag", "graphql", "http", "messaging", "net"),
     *("network", "process", "rpc", "thread", "url"),
 )
 CONTEXT = frozenset(("session", "user", "about"))
@@ -113,7 +115,9 @@ def sign_of(name: str) -> Sign:
         return Sign("kind", rank, group=_before(name))
     while len(words) > 1 and words[-1] in NEUTRAL:
         words = words[:-1]
-    field, rank = TAILS.get(words[-1:], ("", 0))
+    field, rank = TAILS.get(words[-1:]) or TAILS.get(words[-2:], ("", 0))
+    if field in OBJECTS:
+        return Sign(field, len(words), group=_before(name))
     return Sign(field, rank, kind=_kind_before(words[:-1])) if field in VALUES else Sign()
 
 

@@ -26,7 +26,13 @@ from apps.trajectories.dialects import (
     tool_message,
 )
 from apps.trajectories.otlp.conventions import says_kind
-from apps.trajectories.otlp.conventions.base import Attributes, Reading, called_with, problem_of
+from apps.trajectories.otlp.conventions.base import (
+    Attributes,
+    Problem,
+    Reading,
+    called_with,
+    problem_of,
+)
 from apps.trajectories.otlp.conventions.genai import is_event_read
 from apps.trajectories.otlp.conventions.raw import is_alias
 from apps.trajectories.otlp.names import (
@@ -58,6 +64,7 @@ MAX_KIND = 60
 ID = re.compile(r"[\w.-]+/[\w.:/-]+")  # of a model, with its provider
 VERSION = re.compile(r"[-@:_]v?\d")  # of a model, behind its name
 ROLE_SIGNS = ("role", "type", '"lc')
+NO_ERROR = ("", "0", "false", "nil", "no", "none", "null", "ok")
 TOOL_SIGNS = ('ools"', 'unctions"')
 
 
@@ -268,6 +275,17 @@ class Look:
             if not says_nothing and not _is_schema(structured(value)):
                 self.used.append(name)
                 return unquoted(value)
+        return None
+
+    def error(self) -> Problem | None:
+        """What a span that has no answer says of its failure, whatever its status is."""
+        if any(event.name == "exception" for event in self.span.events):
+            return problem_of(self.span)
+        for name, value in self.values("error"):
+            said = value.get("message") if isinstance(value, dict) else value
+            if isinstance(said, str) and said.strip().lower() not in NO_ERROR:
+                self.used.append(name)
+                return problem_of(self.span, said)
         return None
 
 
@@ -582,8 +600,7 @@ def _fill(reading: Reading, look: Look) -> None:
         beside = look.sibling() if reading.format == FORMAT and not reading.agent_name else ""
         reading.agent_name = reading.agent_name or look.value("agent_name") or beside
     elif not (reading.tool_result if reading.kind == "tool" else reading.output):
-        has_thrown = any(event.name == "exception" for event in look.span.events)
-        reading.error = reading.error or (problem_of(look.span) if has_thrown else None)
+        reading.error = reading.error or look.error()
 
 
 def _fill_messages(reading: Reading, look: Look) -> None:
