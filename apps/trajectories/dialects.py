@@ -98,6 +98,11 @@ CONTROL = re.compile("__[a-z_]+__")  # of a graph's steps, where to go on
 ALTERNATIVES = ("choices", "candidates")  # answers, of which the first is taken
 REQUESTS = ("messages", "contents", "input")  # which a system prompt may stand beside
 INSTRUCTIONS = ("system", "instructions", "systemInstruction", "system_instruction")
+HOW_IT_ENDED = {"finishreason", "stopreason", "usage", "usagemetadata", "tokenusage"}
+BESIDE_THE_END = {
+    *("id", "index", "model", "modelversion", "object", "created", "createtime", "partial"),
+    *("logprobs", "responseid", "stopsequence", "systemfingerprint", "avglogprobs"),
+}
 OF_A_MESSAGE = frozenset(("content", "parts", "kwargs", "tool_calls", "message"))
 OPENS_PARTS = re.compile(r'\[\s*\{\s*"(?:type|text)"\s*:')
 WRAPPERS = (
@@ -145,7 +150,7 @@ def messages_of(
         if cut is not None:
             cut.append(value)
         return messages_of(_without_partial(part), role, cut=cut)
-    if value is None or value in ("", [], {}) or _is_control(value):
+    if value is None or value in ("", [], {}) or _is_control(value) or _only_ends(value):
         return []
     if isinstance(value, list):
         return _messages_of_list(value, role, cut)
@@ -163,10 +168,27 @@ def messages_of(
                 inner = inner[:1]
             found = messages_of(inner, role, cut=cut)
             return (instructions_beside(value, found) if name in REQUESTS else []) + found
-    members = [item for item in value.values() if isinstance(item, dict) and "role" in item]
-    if len(members) == 1 and _is_message(members[0]):
-        return chat(members[0], role, cut)
+    if (inner := _out_of_envelope(value)) is not value:
+        return messages_of(inner, role, cut=cut)
+    members = [item for item in value.values() if _speaks(item)]
+    if len(members) == 1:
+        return messages_of(members[0], role, cut=cut)
     return [{"role": role, "content": dumps(value)}]
+
+
+def _speaks(member: Any) -> bool:
+    """Whether a member of an object is a message with a role, or a list of them."""
+    items = member if isinstance(member, list) else [member]
+    are_objects = all(isinstance(item, dict) and "role" in item for item in items)
+    return bool(items) and are_objects and all(map(_is_message, items))
+
+
+def _only_ends(value: Any) -> bool:
+    """Whether an object only says how an answer ended and what it used: it has no words."""
+    if not isinstance(value, dict) or not value:
+        return False
+    names = {name.replace("_", "").lower() for name in value}
+    return names <= HOW_IT_ENDED | BESIDE_THE_END and not names.isdisjoint(HOW_IT_ENDED)
 
 
 def _is_control(value: Any) -> bool:
@@ -278,8 +300,10 @@ def holds_messages(value: Any) -> bool:
         return any(map(holds_messages, value))
     if not isinstance(value, dict):
         return False
-    return _is_message(value) or any(
-        holds_messages(value[name]) for name in WRAPPERS if name in value
+    return (
+        _is_message(value)
+        or any(holds_messages(value[name]) for name in WRAPPERS if name in value)
+        or any(map(_speaks, value.values()))
     )
 
 

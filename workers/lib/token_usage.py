@@ -71,6 +71,22 @@ class Usage(Struct, frozen=True):
         }
         return replace(self, **missing) if missing else self
 
+    def corrected_by(self, other: Usage) -> Usage:
+        """Completed by another count of the same call; a side that leaves out what the other one
+        counts with it (cached tokens, reasoning) is the other's. One of something else says
+        nothing.
+        """
+        cached = (other.cache_read_tokens or 0) + (other.cache_write_tokens or 0)
+        sent, made = other.input_tokens, other.output_tokens
+        if not self.counts:
+            return other
+        if None not in (sent, self.input_tokens) and self.input_tokens not in (sent, sent - cached):
+            return self
+        whole = {"input_tokens": sent} if None not in (sent, self.input_tokens) else {}
+        if made is not None and self.output_tokens == made - (other.reasoning_tokens or 0):
+            whole["output_tokens"] = made
+        return replace(self, **whole).completed_by(other)
+
     @property
     def counts(self) -> dict[str, int | float]:
         """What is known, by the name of a run's column."""

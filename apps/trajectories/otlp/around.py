@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from apps.trajectories.dialects import OWN_ROLES, chat, instructions_beside, messages_of, one_turn
 from apps.trajectories.otlp.conventions import ANSWER, Reading, is_known
 from apps.trajectories.otlp.conventions.raw import METADATA, complete_by_answer, is_alias, is_lossy
@@ -79,10 +77,8 @@ def _tell_cached(nodes: list[Node], calls: dict[str, Reading]) -> None:
 
 
 def _complete_cached(reading: Reading, used: Usage) -> None:
-    known = reading.usage.input_tokens
-    cached = (used.cache_read_tokens or 0) + (used.cache_write_tokens or 0)
-    if cached and known is not None and used.input_tokens in (known, known + cached):
-        reading.usage = replace(reading.usage, input_tokens=used.input_tokens).completed_by(used)
+    if used.cache_read_tokens or used.cache_write_tokens:
+        reading.usage = reading.usage.corrected_by(used)
 
 
 def _answers_above(call: Node, kept: dict[str, list[Answer]]) -> Iterator[Answer]:

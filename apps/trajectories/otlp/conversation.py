@@ -41,8 +41,8 @@ class Conversation:
         }
         if self._add_outer(group):
             answers = {}
-        self.captured = bool(self.messages)
-        if not self.captured:
+        self.captured = any(map(_has_content, self.messages))
+        if not self.messages:
             self.messages = [{"role": "user", "content": None}]
         self.messages = _with_ids(_paired(self.messages))
         self._add_unnamed(group, answers)
@@ -161,6 +161,8 @@ class Conversation:
     def _add_missing(self, calls: list[tuple[dict, Node | None]], built: list[Message]) -> None:
         for call, node in calls:
             if node is not None and node.reading.has_answered:
+                if node.reading.tool_call_id:
+                    call.setdefault("id", node.reading.tool_call_id)
                 self.index[node.span.span_id] = len(built)
                 built.append(reply(call, node.reading))
 
@@ -202,36 +204,50 @@ def _calls(message: Message) -> list[_Called]:
 
 class _Tools:
     """Tool spans, each to be taken once: by the call's id, else of its name and with its arguments,
-    else the first of its name. `functions`: spans of no known kind, which may be tools that their
-    instrumentation does not call so.
+    else the first of its name that has no id. `functions`: spans of no known kind, which may be
+    tools that their instrumentation does not call so.
     """
 
     def __init__(self, nodes: list[Node]) -> None:
         self.by_id: dict[str, deque[Node]] = {}
-        self.by_name: dict[str, list[Node]] = {}
+        self.nameless: dict[str, list[Node]] = {}  # without an id, by the tool's name
+        self.named: dict[str, list[Node]] = {}
         self.functions: dict[str, list[Node]] = {}
+        self.taken: set[int] = set()
         for node in nodes:
+            identity, name = node.reading.tool_call_id, node.reading.tool_name
             if node.reading.kind == "other":
-                for name in {node.span.name, label(node.span.attributes.get("name"))}:
-                    self.functions.setdefault(name, []).append(node)
-            elif node.reading.kind != "tool":
-                continue
-            elif node.reading.tool_call_id:
-                self.by_id.setdefault(node.reading.tool_call_id, deque()).append(node)
-            else:
-                self.by_name.setdefault(node.reading.tool_name, []).append(node)
+                for known in {node.span.name, label(node.span.attributes.get("name"))}:
+                    self.functions.setdefault(known, []).append(node)
+            elif node.reading.kind == "tool" and identity:
+                self.by_id.setdefault(identity, deque()).append(node)
+                self.named.setdefault(name, []).append(node)
+            elif node.reading.kind == "tool":
+                self.nameless.setdefault(name, []).append(node)
 
     def take(self, call: dict) -> Node | None:
-        if named := self.by_id.get(call.get("id") or ""):
-            return named.popleft()
-        same = self.by_name.get(call["function"]["name"])
-        if not same:
-            return None
-        if len(same) > 1:
+        node = self._by_id(call.get("id") or "") or self._by_name(call)
+        self.taken.add(id(node))
+        return node
+
+    def _by_id(self, identity: str) -> Node | None:
+        same = self.by_id.get(identity, ())
+        while same:
+            if id(node := same.popleft()) not in self.taken:
+                return node
+        return None
+
+    def _by_name(self, call: dict) -> Node | None:
+        name = call["function"]["name"]
+        nameless, named = self.nameless.get(name, []), self.named.get(name, [])
+        while named and id(named[0]) in self.taken:
+            named.pop(0)
+        for same in (nameless if len(nameless) > 1 else [], named if not nameless else []):
             for place, node in enumerate(same[:MAX_ALIKE]):
-                if _are_given(call, node.reading.tool_arguments):
+                is_free = id(node) not in self.taken
+                if is_free and _are_given(call, node.reading.tool_arguments):
                     return same.pop(place)
-        return same.pop(0)
+        return nameless.pop(0) if nameless else None
 
     def take_function(self, call: dict) -> Node | None:
         """The span of a function of the call's name that was given the call's arguments."""
@@ -374,6 +390,12 @@ def _is_named(message: Message) -> bool:
     if message["role"] in RESULT_ROLES:
         return bool(message.get("tool_call_id"))
     return all(call.get("id") for call in message.get("tool_calls") or ())
+
+
+def _has_content(message: Message) -> bool:
+    """Whether a message has words or arguments: names and ids of calls may be all that is sent."""
+    given = (call["function"].get("arguments") for call in message.get("tool_calls") or ())
+    return bool(message.get("content")) or any(value not in ("", "{}", {}, None) for value in given)
 
 
 def _has_calls(messages: list[Message]) -> bool:

@@ -4,7 +4,7 @@ what was said.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
@@ -21,7 +21,7 @@ from apps.trajectories.otlp.around import (
 )
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.conventions.genai import EVALUATION, evaluation_of
-from apps.trajectories.otlp.conventions.raw import is_lossy
+from apps.trajectories.otlp.conventions.raw import ids_of, is_alias, is_lossy
 from apps.trajectories.otlp.shape import read_shapes
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
@@ -394,15 +394,17 @@ def _calls(nodes: list[Node]) -> list[Call]:
     """
     outer = [node for node in nodes if node.reading.kind == "model" and not node.in_model]
     same = _recorded_twice(outer)
-    for node in nodes:
-        frame = node.frame
-        if node.reading.kind == "model" and frame is not None:
-            _complete(same.get(frame.span.span_id, frame).reading, node.reading)
+    inner = [node for node in nodes if node.reading.kind == "model" and node.in_model]
+    alone = Counter(node.frame.span.span_id for node in inner)
+    for node in inner:
+        frame = same.get(node.frame.span.span_id, node.frame).reading
+        is_same = _have_same_id(frame, node.reading) is not False
+        _complete(frame, node.reading, is_same and alone[node.frame.span.span_id] == 1)
     calls = [node for node in outer if node.span.span_id not in same]
     calls = [node for node in calls if not node.reading.is_fetched] or calls
     for node in outer:
         if node.span.span_id in same:
-            _complete(same[node.span.span_id].reading, node.reading)
+            _complete(same[node.span.span_id].reading, node.reading, is_same=True)
     if any(_is_exact(node.reading) for node in calls):
         calls = [
             node for node in calls if _is_exact(node.reading) or not _is_preparation(node.reading)
@@ -536,8 +538,8 @@ def _is_same_call(earlier: Node, later: Node) -> bool:
         or later.span.start_ns > earlier.span.end_ns
     ):
         return False
-    if one.response_id and other.response_id:
-        return one.response_id == other.response_id
+    if (is_same := _have_same_id(one, other)) is not None:
+        return is_same
     if one.error is not other.error and not (one.error and other.error and _is_silent(one, other)):
         return False
     models = [{reading.model, reading.request_model} - {""} for reading in (one, other)]
@@ -563,25 +565,43 @@ def _is_preparation(reading: Reading) -> bool:
     return reading.error is None and used.input_tokens is used.output_tokens is None
 
 
-def _complete(reading: Reading, other: Reading) -> None:
-    """What a span leaves out is taken from the other one; exact messages win over raw values."""
+def _have_same_id(one: Reading, other: Reading) -> bool | None:
+    """Whether two answers have the same id; None where one has none."""
+    known = one.response_id and other.response_id
+    return one.response_id == other.response_id if known else None
+
+
+def _complete(reading: Reading, other: Reading, is_same: bool) -> None:
+    """What a span leaves out is taken from the other one, the more exact messages win. `is_same`:
+    it is the same call, and not one of several that the span stands for.
+    """
     for name in ("input", "output"):
         is_raw = f"raw_{name}"
-        mine, theirs = getattr(reading, name), getattr(other, name)
-        if theirs and (
-            not mine
-            or getattr(reading, is_raw) > getattr(other, is_raw)
-            or (not getattr(other, is_raw) and is_lossy(mine) and not is_lossy(theirs))
-        ):
+        mine, theirs = (
+            _exactness(getattr(one, name), getattr(one, is_raw), is_same)
+            for one in (reading, other)
+        )
+        if theirs > mine:
             setattr(reading, name, getattr(other, name))
             setattr(reading, is_raw, getattr(other, is_raw))
     if other.response_id and not reading.response_id:  # it knows what answered
         reading.response_id, reading.answer_id = other.response_id, other.answer_id
         reading.model = other.model or reading.model
+    if is_same and is_alias(reading) and not is_alias(other):
+        reading.request_model = reading.request_model or reading.model
+        reading.model = other.model
     for name in ("tools", "model", "request_model", "provider"):
         if not getattr(reading, name):
             setattr(reading, name, getattr(other, name))
     reading.usage = _inner_output(reading, other).completed_by(other.usage)
+
+
+def _exactness(messages: list[Message], is_raw: bool, with_links: bool) -> tuple:
+    """How exact messages are: whether there are any, whether they are no raw value, and whether
+    they lack nothing; of the same call then by how many calls and replies have their ids.
+    """
+    links = sum(1 for _ in ids_of(messages)) if with_links else 0
+    return bool(messages), not is_raw, is_raw or not is_lossy(messages), links
 
 
 def _inner_output(reading: Reading, other: Reading) -> Usage:

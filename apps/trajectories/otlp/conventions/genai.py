@@ -158,8 +158,12 @@ def add_events(spoken: Spoken) -> None:
 
 
 def add_event_messages(spoken: Spoken, messages: list[tuple[bool, Message]]) -> None:
-    """Takes messages, each with whether it is the model's answer."""
+    """Takes messages, each with whether it is the model's answer. Where none says anything, no
+    content was captured.
+    """
     reading = spoken.reading
+    if not any(message.get("content") or message.get("tool_calls") for _, message in messages):
+        return
     if reading.kind == "tool":
         results = [message["content"] for _, message in messages if message["role"] == "tool"]
         if answers := [message["content"] for is_answer, message in messages if is_answer]:
@@ -183,6 +187,12 @@ def _split_at_answer(messages: list[Message]) -> tuple[list[Message], list[Messa
     """A request, and the answer after it where no event says which is the answer."""
     is_answered = len(messages) > 1 and messages[-1]["role"] == "assistant"
     return (messages[:-1], messages[-1:]) if is_answered else (messages, [])
+
+
+def is_event_read(name: str) -> bool:
+    """Whether the attributes of a span's event are taken up."""
+    is_message = name.startswith("gen_ai.") and name.endswith((".message", ".choice"))
+    return is_message or name in (*DETAILS, EVALUATION)
 
 
 def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:

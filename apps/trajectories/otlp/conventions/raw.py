@@ -67,14 +67,14 @@ def _name_calls(reading: Reading, *raws: Any) -> None:
     texts = [raw for raw in raws if isinstance(raw, str) and '"call_id"' in raw]
     known = {found for raw in texts for found in CALL_ID.findall(raw)}
     messages = [*reading.input, *reading.output]
-    if not known or known.issuperset(_ids_of(messages)):
+    if not known or known.issuperset(ids_of(messages)):
         return
     names = dict(pair for raw in texts for pair in _ids_of_items(structured(raw), MAX_DEPTH))
     reading.input = [_named(message, names) for message in reading.input]
     reading.output = [_named(message, names) for message in reading.output]
 
 
-def _ids_of(messages: list[Message]) -> Iterator[str]:
+def ids_of(messages: list[Message]) -> Iterator[str]:
     for message in messages:
         yield from filter(None, [message.get("tool_call_id")])
         yield from (call["id"] for call in message.get("tool_calls") or () if call.get("id"))
