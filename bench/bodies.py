@@ -132,13 +132,17 @@ def _places(data: bytes, mark: bytes) -> Iterator[int]:
 
 
 def otlp_bodies(count: int, seed: int) -> list[Body]:
+    return list(itertools.islice(endless_otlp_bodies(seed, min(count, TEMPLATES)), count))
+
+
+def endless_otlp_bodies(seed: int, distinct: int = TEMPLATES) -> Iterator[Body]:
     """Bodies of 52 KB: three traces of an agent's run each, with trace and span ids that no other
     body has.
     """
     rng = random.Random(seed)
-    templates = [_template(Text(number, 500)) for number in range(min(count, TEMPLATES))]
-    now = time.time_ns()
-    return [templates[number % len(templates)].fresh(rng, now) for number in range(count)]
+    templates = [_template(Text(number, 500)) for number in range(distinct)]
+    for template in itertools.cycle(templates):
+        yield template.fresh(rng, time.time_ns())
 
 
 def _template(text: Text) -> Template:

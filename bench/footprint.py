@@ -54,7 +54,8 @@ class Process:
     pss: float
     uss: float
     threads: int
-    cpu_s: float
+    cpu_s: float  # with that of its children that have ended
+    niceness: int
 
 
 def processes(data: Path) -> list[Process]:
@@ -102,7 +103,8 @@ def _process(folder: Path) -> Process:
         pss=kilobytes.get("Pss", 0) / 1024,
         uss=(kilobytes.get("Private_Clean", 0) + kilobytes.get("Private_Dirty", 0)) / 1024,
         threads=int(stat[17]),
-        cpu_s=(int(stat[11]) + int(stat[12])) / TICKS,
+        cpu_s=sum(map(int, stat[11:15])) / TICKS,
+        niceness=int(stat[16]),
     )
 
 

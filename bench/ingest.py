@@ -30,7 +30,8 @@ import psycopg
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from psycopg import sql
 
-from bench.bodies import BODY_BYTES, TRACES, Body, Rows, otlp_bodies
+from bench.bodies import BODY_BYTES, TRACES, Body, Rows, endless_otlp_bodies, otlp_bodies
+from bench.footprint import Process, processes
 from bench.peers import (
     HOME,
     SERVERS,
@@ -53,6 +54,7 @@ BIG_ROWS, BIG_ROW_BYTES = 4950, 13_300
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 JSON, NDJSON = {"Content-Type": "application/json"}, {"Content-Type": "application/x-ndjson"}
 COPY_ROWS = 100
+MINUTE_S, LOOKED_AT_EVERY_S = 60.0, 5.0
 KEPT = ("trajectories_trajectory", "trajectories_content", "trajectories_trajectorykey")
 
 
@@ -214,6 +216,80 @@ def probe(server: Server, body: Body) -> float:
     if not load.ids:
         return math.nan
     return wait_until(lambda: server.visible(body.ids[-1]), PATIENCE_S, 0.01)
+
+
+# A minute of full load, Flywheel alone.
+
+
+class Usage:
+    """Processor seconds of all processes of a server by part, and the most memory that they had
+    together (PSS, looked at every few seconds).
+    """
+
+    def __init__(self, server: Flywheel) -> None:
+        self.folder, self.began, self.peak_mib = server.folder.resolve(), time.process_time(), 0.0
+        self.spent = self._look()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _look(self) -> Counter[str]:
+        found = processes(self.folder)
+        self.peak_mib = max(self.peak_mib, sum(row.pss for row in found))
+        spent: Counter[str] = Counter()
+        for row in found:
+            spent[_part(row)] += row.cpu_s
+        return spent
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOKED_AT_EVERY_S):
+            self._look()
+
+    def lap(self, units: int) -> dict[str, float]:
+        """µs of a unit since the last lap, by part."""
+        before, self.spent = self.spent, self._look()
+        began, self.began = self.began, time.process_time()
+        laps = {name: seconds - before[name] for name, seconds in self.spent.items()}
+        laps["client"] = self.began - began
+        return {name: round(lap * 1e6 / units, 1) for name, lap in sorted(laps.items())}
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def _part(row: Process) -> str:
+    """A program by its title, a process of PostgreSQL by whose niceness it shares."""
+    name = row.command.split()[0]
+    if row.part != "PostgreSQL":
+        return name
+    return f"{row.part}, niceness {row.niceness}" if "[local]" in row.command else row.part
+
+
+def measure_minute(server: Flywheel, seconds: float, lines: int) -> dict[str, Any]:
+    """How long what follows a load takes: seconds from the last acknowledgement until all of it is
+    stored, digested and classified.
+    """
+    bodies = endless_otlp_bodies(5)
+    warm = send(server, server.door, PROTOBUF, bodies, WARM_UP_S, lines)
+    wait_until(server.classified, PATIENCE_S, 0.5)
+    sent, usage = len(warm.ids), Usage(server)
+    try:
+        load = send(server, server.door, PROTOBUF, bodies, seconds, lines)
+        sent += len(load.ids)
+        found: dict[str, Any] = load.summary()
+        found["cpu_us_per_trace"] = {"acknowledged": usage.lap(len(load.ids))}
+        for name, is_done in (
+            ("stored", lambda: server.stored() >= sent),
+            ("digested", server.digested),
+            ("classified", server.classified),
+        ):
+            wait_until(is_done, PATIENCE_S, 0.5)
+            found[f"{name}_after_s"] = round(time.perf_counter() - load.ended, 1)
+            found["cpu_us_per_trace"][name] = usage.lap(len(load.ids))
+    finally:
+        usage.end()
+    return found | {"peak_pss_mib": round(usage.peak_mib), "stored": server.stored(), "sent": sent}
 
 
 # Flywheel's REST doors.
@@ -409,6 +485,15 @@ def show(report: dict[str, Any]) -> None:
     print(row_of([*COLUMNS, "errors"]))
     for row in sorted(report["otlp"], key=lambda row: -row["per_second"]):
         print(row_of([*(row[name] for name in COLUMNS.values()), row["errors"] or ""]))
+    if minute := report.get("minute"):
+        print(
+            f"{minute['seconds']} s of load, {minute['per_second']} traces/s: stored"
+            f" {minute['stored_after_s']} s after it, digested {minute['digested_after_s']} s,"
+            f" classified {minute['classified_after_s']} s (goal 120); all processes at most"
+            f" {minute['peak_pss_mib']} MiB (PSS); {minute['stored']} of {minute['sent']} stored"
+        )
+        for until, spent in minute["cpu_us_per_trace"].items():
+            print(f"CPU, µs of a trace, until {until}: {sum(spent.values()):.0f} {spent}")
     for name, row in report.get("rest", {}).items():
         print(
             f"REST {name}: {row['per_second']} rows/s, p50 {row['p50_ms']} ms, p99 {row['p99_ms']}"
@@ -450,8 +535,11 @@ def main() -> None:
     )
     parser.add_argument(
         "--parts",
-        default="otlp,rest",
-        help="otlp, rest (with memory and COPY), and cpu (bench.ingest_cpu), by commas",
+        default="otlp,minute,rest",
+        help="otlp, minute, rest (with memory and COPY), and cpu (bench.ingest_cpu), by commas",
+    )
+    parser.add_argument(
+        "--minute", type=float, default=MINUTE_S, help="seconds of the load before `classified`"
     )
     chosen = parser.parse_args()
     stop_servers_on_sigterm()
@@ -472,6 +560,10 @@ def main() -> None:
             except BenchError as error:
                 report["failed"].append(str(error))
                 print(error, flush=True)
+    if "flywheel" in names and "minute" in chosen.parts:
+        with running(Flywheel("postgresql", HOME / "runs/flywheel-minute")) as server:
+            assert isinstance(server, Flywheel)
+            report["minute"] = measure_minute(server, chosen.minute, chosen.connections)
     if "flywheel" in names and "rest" in chosen.parts:
         with running(Flywheel("postgresql", HOME / "runs/flywheel-rest")) as server:
             assert isinstance(server, Flywheel)

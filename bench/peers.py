@@ -38,6 +38,13 @@ PINS = {
     "inspect": ["inspect-ai==0.3.285", "openai==3.54.0"],
     "lm_eval": ["lm-eval[api]==0.4.13"],
 }
+# Nothing waits to be assembled, digested or classified, and the first pass has ended.
+CLASSIFIED = (
+    "SELECT NOT EXISTS (SELECT FROM trajectories_spanbody) AND NOT EXISTS (SELECT FROM"
+    " trajectories_trace WHERE due_at IS NOT NULL) AND NOT EXISTS (SELECT FROM"
+    " trajectories_arrival) AND NOT EXISTS (SELECT FROM failures_unclassified) AND EXISTS (SELECT"
+    " FROM failures_classifier WHERE rules > 0)"
+)
 PROCESSES = 2
 START_PATIENCE_S = 180.0
 STOP_PATIENCE_S = 60.0
@@ -271,6 +278,11 @@ class Flywheel(Server):
     def digested(self) -> bool:
         """Whether the words and counts of all that was stored are written."""
         return not self.count("trajectories_arrival")
+
+    def classified(self) -> bool:
+        """Whether the rules have gone through all that was sent."""
+        with self.connect() as connection:
+            return connection.execute(CLASSIFIED).fetchone()[0]
 
     def web_processes(self) -> list[int]:
         """The pids of the web server: of the processes that `up` forks, those with its title."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import heartbeat_sent
+from celery.signals import heartbeat_sent, worker_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
@@ -14,6 +15,14 @@ app = Celery("flywheel")
 app.set_default()  # in every thread
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@worker_init.connect
+def _collect_garbage_seldom(**_: Any) -> None:
+    """A batch makes a hundred thousand objects that go together: looking through them as often as
+    Python does by itself takes a tenth of the time.
+    """
+    gc.set_threshold(50_000, 5, 5)
 
 
 @heartbeat_sent.connect

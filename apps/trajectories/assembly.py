@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
+from apps.core.pipelined import send
+from apps.core.postgres import array
 from apps.trajectories import contents, tombstones
 from apps.trajectories.actions import deletions, feedback, scores, store
 from apps.trajectories.decoding import Decoded
@@ -42,6 +44,12 @@ TALK = timedelta(hours=24)  # how far apart the traces of one run may come
 POSTPONED = timedelta(seconds=0.2)
 KEPT = timedelta(days=3)
 USAGE = (*TOKENS, "cost_usd", "cost_basis")
+SAVE = (
+    "UPDATE trajectories_trace AS trace SET due_at = NULL, touched_at = now(), runs ="
+    " given.runs::text[], links = given.links::text[], forgotten = false, problem = '' FROM"
+    " unnest($2::text[], $3::text[], $4::text[]) AS given(trace_id, runs, links) WHERE"
+    " trace.project_id = $1::bigint AND trace.trace_id = given.trace_id"
+)
 REMEMBERED = timedelta(days=400)
 FORGOTTEN_AT_ONCE = 500
 
@@ -346,7 +354,7 @@ def _replace(project: Project, runs: list[Run], stored: list[Trajectory]) -> Non
 
 
 def _save(
-    project: Project, traces: Iterable[Trace], runs: list[Run], lasting: Iterable[str]
+    project: Project, traces: Collection[Trace], runs: list[Run], lasting: Iterable[str]
 ) -> None:
     """Notes what became of the traces. Those of one run are touched together, so that they are
     forgotten together.
@@ -366,12 +374,12 @@ def _save(
             dict.fromkeys([*(name for name in trace.runs if name in lasting), *runs_now])
         )
         trace.links = sorted(links | {f"run:{name}" for name in trace.runs})
-    with connection.cursor() as cursor:
-        cursor.executemany(
-            "UPDATE trajectories_trace SET due_at = NULL, touched_at = now(), runs = %s, links ="
-            " %s, forgotten = false, problem = '' WHERE project_id = %s AND trace_id = %s",
-            [[trace.runs, trace.links, project.pk, trace.trace_id] for trace in traces],
-        )
+    columns = (
+        array(trace.trace_id for trace in traces),
+        array(array(trace.runs) for trace in traces),
+        array(array(trace.links) for trace in traces),
+    )
+    send(SAVE, [str(project.pk), *columns])
 
 
 def forget_old(now: datetime | None = None) -> int:

@@ -86,7 +86,9 @@ def _counted_steps(metadata: dict[str, Any]) -> list[dict]:
     return [
         step
         for step in (steps if isinstance(steps, list) else [])
-        if isinstance(step, dict) and step.get("kind") == "model" and parse(step).counts
+        if isinstance(step, dict)
+        and step.get("kind") == "model"
+        and parse(token_usage.counting(step)).counts
     ]
 
 
@@ -146,7 +148,7 @@ def _cost(
     at: datetime | None,
     price_of: PriceOf,
 ) -> Cost:
-    used = parse(sent)
+    used = parse(token_usage.counting(sent))
     if used.cost_usd is not None:
         basis = sent.get("cost_basis")
         return Cost(used.cost_usd, basis if basis in BASES and basis else SENT)

@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from workers.lib.token_usage import COLUMNS, parse
+from workers.lib.token_usage import COLUMNS, counting, parse
 
 CACHE_READ, CACHE_WRITE, REASONING = COLUMNS
 BOTH = {CACHE_READ: 900, CACHE_WRITE: 70}
@@ -246,6 +247,14 @@ def test_the_whole_input_and_output_are_counted(
     found = parse(usage)
     assert (found.input_tokens, found.output_tokens) == counts
     assert {name: n for name in COLUMNS if (n := getattr(found, name))} == details
+
+
+@pytest.mark.parametrize("usage", [usage for usage, _, _ in USAGES.values()], ids=USAGES)
+def test_the_members_that_count_say_what_all_do(usage: dict[str, Any]) -> None:
+    step = {"span_id": "ab12", "kind": "model", "duration_ms": 12.5, "cost_basis": "sent"}
+    whole, alone = parse(step | usage), parse(counting(step | usage))
+    assert structs.replace(whole, unread={}) == structs.replace(alone, unread={})
+    assert counting(step) == {}
 
 
 def test_a_convention_that_includes_the_cache_is_believed_unless_the_part_is_larger() -> None:

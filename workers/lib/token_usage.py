@@ -215,6 +215,35 @@ def parse(usage: Any, *, includes_cache: bool = False) -> Usage:
     """
     if not usage or not isinstance(usage, dict):
         return Usage()
+    if len(usage) <= USUAL_MEMBERS and all(type(value) is int for value in usage.values()):
+        return _parsed_numbers(tuple(usage.items()), includes_cache)
+    return _parsed(usage, includes_cache)
+
+
+@lru_cache(2_000)
+def _parsed_numbers(usage: tuple[tuple[str, int], ...], includes_cache: bool) -> Usage:
+    """A call's counts are read several times on their way from a span to the columns of a run."""
+    return _parsed(dict(usage), includes_cache)
+
+
+def counting(usage: dict[str, Any]) -> dict[str, Any]:
+    """Only the members that may count something: most of a step are something else."""
+    silent = _silent(tuple(usage)) if len(usage) <= USUAL_MEMBERS else frozenset()
+    return {
+        name: value
+        for name, value in usage.items()
+        if name not in silent or isinstance(value, dict | list)
+    }
+
+
+@lru_cache(2_000)
+def _silent(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(
+        name for name in names if name not in SERVICE_TIER and not _may_count(plain_name(name))
+    )
+
+
+def _parsed(usage: dict[str, Any], includes_cache: bool) -> Usage:
     counted = _nearest_with_counts(usage, MAX_DEPTH) or usage
     members = dict(_members(counted))
     paths = tuple(members)

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django.db import connection
+from msgspec import json
 
 from apps.core.models import Project
+from apps.core.pipelined import send
+from apps.core.postgres import array
 from apps.failures.classify import Diagnosis, Evidence
 from apps.failures.judge.precedence import CHECK, ESTIMATE
 from apps.failures.models import Classifier, Failure, OutcomeCheck, OutcomeEstimate, OutcomeModel
@@ -26,6 +29,13 @@ from apps.trajectories.models import Outcome, Trajectory
 MODE = "incomplete_execution"  # mode of a failure that is known only from an estimate or a check
 FLAGGED_TIMES = 5  # a run that the rules flag is this many times as likely to be drawn for a check
 SHARE = 0.02  # until a project sets its own
+STORE = (
+    "INSERT INTO failures_outcomeestimate (trajectory_id, project_id, probability, reasons,"
+    " model_id) SELECT run, $1::bigint, probability, reasons, $2::bigint FROM unnest($3::uuid[],"
+    " $4::float8[], $5::jsonb[]) AS made(run, probability, reasons) ON CONFLICT (trajectory_id) DO"
+    " UPDATE SET probability = excluded.probability, reasons = excluded.reasons, model_id ="
+    " excluded.model_id"
+)
 
 
 @dataclass(frozen=True)
@@ -82,21 +92,7 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, Run]]) -> dic
     OutcomeEstimate.objects.filter(
         trajectory_id__in=[pk for pk in given if pk not in made]
     ).delete()
-    OutcomeEstimate.objects.bulk_create(
-        [
-            OutcomeEstimate(
-                trajectory_id=pk,
-                project=project,
-                probability=item.probability,
-                model=estimator.model,
-                reasons=item.reasons if item.probability >= item.threshold / 2 else [],
-            )
-            for pk, item in sorted(made.items())
-        ],
-        update_conflicts=True,
-        unique_fields=["trajectory"],
-        update_fields=["probability", "reasons", "model"],
-    )
+    _store(project, estimator, made)
     flagged = {pk: _diagnosis(runs[pk], item) for pk, item in made.items() if item.is_flagged}
     for pk, said in _said_by_people(project, given).items():
         guessed = flagged.get(pk)
@@ -106,6 +102,26 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, Run]]) -> dic
             else said
         )
     return flagged
+
+
+def _store(project: Project, estimator: Estimator, made: Mapping[UUID, Estimate]) -> None:
+    pks = sorted(made)
+    items = [made[pk] for pk in pks]
+    reasons = (
+        json.encode(item.reasons if item.probability >= item.threshold / 2 else []).decode()
+        for item in items
+    )
+    if pks:
+        send(
+            STORE,
+            [
+                str(project.pk),
+                str(estimator.model.pk) if estimator.model else None,
+                array(map(str, pks)),
+                array(str(float(item.probability)) for item in items),
+                array(reasons),
+            ],
+        )
 
 
 def _diagnosis(run: Run, item: Estimate) -> Diagnosis:

@@ -12,6 +12,8 @@ from django.db import connection, transaction
 from django.db.models import Q
 
 from apps.core.models import Project
+from apps.core.pipelined import send
+from apps.core.postgres import array
 from apps.failures.models import RunSketch
 from apps.failures.outcomes.peers import Comparison, Peers, Sketch
 from apps.failures.rules.reading import Run
@@ -20,6 +22,13 @@ from apps.trajectories.models import Outcome, Trajectory
 MOST_COMPARED = 2_000  # newest runs that are searched for the same request by its words
 MOST_OF_TASKS = 4_000
 FIELDS = ("task", "words", "names", "changes")
+STORE = (
+    "INSERT INTO failures_runsketch (trajectory_id, project_id, task, words, names, changes) SELECT"
+    " run, $1::bigint, task, words, names, changes FROM unnest($2::uuid[], $3::text[], $4::bytea[],"
+    " $5::bytea[], $6::bigint[]) AS made(run, task, words, names, changes) ON CONFLICT"
+    " (trajectory_id) DO UPDATE SET task = excluded.task, words = excluded.words, names ="
+    " excluded.names, changes = excluded.changes"
+)
 
 
 def compare(
@@ -58,10 +67,19 @@ def _store(project: Project, made: Mapping[UUID, Sketch]) -> list[UUID]:
     """Store the sketches; return the ids of runs whose sketch is new or has changed."""
     known = dict(_sketches(RunSketch.objects.filter(trajectory__in=list(made))))
     changed = sorted(pk for pk, item in made.items() if known.get(pk) != item)
-    rows = [RunSketch(trajectory_id=pk, project=project, **vars(made[pk])) for pk in changed]
-    RunSketch.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=["trajectory"], update_fields=list(FIELDS)
-    )
+    sketches = [made[pk] for pk in changed]
+    if changed:
+        send(
+            STORE,
+            [
+                str(project.pk),
+                array(map(str, changed)),
+                array(item.task for item in sketches),
+                array(f"\\x{item.words.hex()}" for item in sketches),
+                array(f"\\x{item.names.hex()}" for item in sketches),
+                array(str(item.changes) for item in sketches),
+            ],
+        )
     return changed
 
 

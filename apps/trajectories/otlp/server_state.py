@@ -6,6 +6,7 @@ the request, or in the raw request and response. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -28,10 +29,10 @@ SAYS = tuple(
         "response_id",
     )
 )
-SAYS_BEGIN = ('"previous', '"conversation"', '"response')
 RESPONSES = frozenset(("output", "choices", "candidates", "content", "object"))
 HEADS = frozenset(("response_metadata", "responseMetadata"))  # LangChain's
 MAX_DEPTH = 8
+MANY_NAMES, LONGEST_NAME = 10_000, 40
 
 
 class ServerState(Struct):
@@ -46,7 +47,8 @@ def state_of(attributes: dict[str, Any], answers: Iterable[str]) -> ServerState:
     """`answers`: the attributes with raw responses."""
     state = ServerState()
     for key, value in attributes.items():
-        _keep(state, key.rsplit(".", 1)[-1], value)
+        if part := _part_of_attribute(key):
+            _keep(state, part, value)
         if isinstance(value, dict) or (isinstance(value, str) and _says_some(value)):
             _read(state, structured(value))
     for name in answers:
@@ -56,7 +58,8 @@ def state_of(attributes: dict[str, Any], answers: Iterable[str]) -> ServerState:
 
 
 def _says_some(value: str) -> bool:
-    return any(start in value for start in SAYS_BEGIN) and any(name in value for name in SAYS)
+    begins = '"previous' in value or '"conversation"' in value or '"response' in value
+    return begins and any(name in value for name in SAYS)
 
 
 def _read(state: ServerState, value: Any, levels: int = MAX_DEPTH) -> None:
@@ -64,18 +67,29 @@ def _read(state: ServerState, value: Any, levels: int = MAX_DEPTH) -> None:
     if not isinstance(value, dict) or not levels:
         return
     for name, item in value.items():
-        _keep(state, name, item)
+        if part := _part(name):
+            _keep(state, part, item)
         if isinstance(item, dict):
             _read(state, item, levels - 1)
 
 
-def _keep(state: ServerState, name: str, value: Any) -> None:
-    plain = name.replace("_", "").lower()
-    if plain in PREVIOUS:
+@lru_cache(MANY_NAMES)
+def _part_of_attribute(key: str) -> str:
+    return _part(key.rsplit(".", 1)[-1])
+
+
+def _part(name: str) -> str:
+    """What a name says, if it is one of those that are kept."""
+    plain = name.replace("_", "").lower() if len(name) <= LONGEST_NAME else ""
+    return PREVIOUS[0] if plain in PREVIOUS else plain if plain in (ANSWER, CONVERSATION) else ""
+
+
+def _keep(state: ServerState, part: str, value: Any) -> None:
+    if part == PREVIOUS[0]:
         state.previous = state.previous or label(value)
-    elif plain == ANSWER:
+    elif part == ANSWER:
         state.answer = state.answer or label(value)
-    elif plain == CONVERSATION:
+    else:
         named = label(value.get("id") if isinstance(value, dict) else value)
         if named.startswith("conv_"):
             state.conversation = state.conversation or named

@@ -193,7 +193,7 @@ def flattened(given: str, answer: str, tools: str) -> Callable[[Spoken], None]:
     return read
 
 
-class Convention(Struct, frozen=True):
+class Convention(Struct, frozen=True, eq=False):
     """One adapter.
 
     namespaces: the first parts of the names of its attributes; a span that has one speaks it signs:
@@ -227,7 +227,7 @@ class Convention(Struct, frozen=True):
 
     def fill(self, reading: Reading, attributes: Attributes) -> None:
         """Sets the reading's empty fields that belong to its kind."""
-        for name, names, convert in _plan(self.name, reading.kind, tuple(self.fields.items())):
+        for name, names, convert in _plan(self, reading.kind):
             found = first(attributes, names)
             if found is not None and getattr(reading, name) in (None, ""):
                 setattr(reading, name, convert(found) if convert else found)
@@ -235,7 +235,7 @@ class Convention(Struct, frozen=True):
 
 @cache
 def _plan(
-    convention: str, kind: str, fields: tuple
+    convention: Convention, kind: str
 ) -> list[tuple[str, tuple[str, ...], Callable[[Any], Any] | None]]:
     """The fields that a span of a kind has, with their attributes and what makes values of
     these.
@@ -243,7 +243,9 @@ def _plan(
     left_out = (() if kind == "tool" else TOOL) + (() if kind in ("model", "agent") else USAGE)
     converts = dict.fromkeys(NUMBERS, number) | dict.fromkeys(RAW)
     return [
-        (name, names, converts.get(name, label)) for name, names in fields if name not in left_out
+        (name, names, converts.get(name, label))
+        for name, names in convention.fields.items()
+        if name not in left_out
     ]
 
 
