@@ -21,7 +21,7 @@ from django.db.models import Q, QuerySet
 from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.trajectories import step_samples, step_totals
+from apps.trajectories import step_totals
 from apps.trajectories.filters import bounds
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.figures import HOVER, TICKS, short, written
@@ -31,6 +31,7 @@ from apps.trajectories.step_filters import (
     FILTERS,
     LABELS,
     active_filters,
+    at_most,
     by_terms,
     by_words,
     estimated,
@@ -38,7 +39,7 @@ from apps.trajectories.step_filters import (
     matching,
     steps_of_runs,
 )
-from apps.trajectories.step_samples import Sample
+from apps.trajectories.step_samples import COMMON, ENOUGH, PROBED, Drawing, Sample, by_bitmaps
 
 READ = 20_000  # steps of the runs that are asked for: so many are read
 MOST_IN_GAPS = 30_000  # and of hours that are not added up
@@ -213,26 +214,33 @@ def whole(project: Project, given: Mapping[str, str]) -> Group | None:
 def _find(project: Project, given: Mapping[str, str], by: str, split: str) -> Found:
     """By the values of two columns, or of none (""), the largest first."""
     rows = matching(project, given).order_by()
-    if estimated(steps_of_runs(project, given)) <= READ:
+    if at_most(steps_of_runs(project, given), READ) <= READ:
         every = _read(rows[: READ + 1], by, split)
         if sum(group.read for group in every) <= READ:
             return Found(every)
     if known := _of_totals(project, given, by, split):
         return known
-    if (few := _few(rows, given, by, split)) is not None:
-        return Found(few)
     rows = by_words(rows, given)
-    groups, sample = step_samples.draw(
+    drawing = Drawing(
         project, given, lambda drawn, share: _read(rows.filter(drawn), by, split, share)
     )
-    return Found(groups, sample)
+    if not has_words(given):
+        few = _few(rows, given, by, split)
+        return Found(*drawing.steps()) if few is None else Found(few)
+    groups, sample = drawing.steps(PROBED)
+    probed = sum(group.read for group in groups)
+    if probed >= ENOUGH:
+        return Found(groups, sample)
+    if probed < COMMON and (few := _few(rows, given, by, split)) is not None:
+        return Found(few)
+    return Found(*drawing.with_words(probed))
 
 
 def _few(rows: QuerySet[Step], given: Mapping[str, str], by: str, split: str) -> list[Group] | None:
     """None where more match, or no index leads to them."""
     few = by_terms(rows, given)[: FEW + 1]
     if has_words(given):
-        with step_samples.by_bitmaps():
+        with by_bitmaps():
             groups = _read(few, by, split)
     elif estimated(rows) < FEW * 5:  # which may be far off
         groups = _read(few, by, split)
@@ -267,7 +275,10 @@ def _of_totals(project: Project, given: Mapping[str, str], by: str, split: str) 
     if covered is None:
         return None
     gaps = step_totals.within(covered.gaps)
-    if covered.gaps and estimated(Step.objects.filter(gaps, project=project)) > MOST_IN_GAPS:
+    if (
+        covered.gaps
+        and at_most(Step.objects.filter(gaps, project=project), MOST_IN_GAPS) > MOST_IN_GAPS
+    ):
         return None
     groups = _groups(covered.totals.filter(wanted), by, split, SUM_TOTALS)
     if covered.gaps:

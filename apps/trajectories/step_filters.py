@@ -251,6 +251,11 @@ def estimated(rows: QuerySet[Step]) -> int:
     return plan[0]["Plan"]["Plan Rows"]
 
 
+def at_most(rows: QuerySet[Step], most: int) -> int:
+    """How many there are; of more than `most`, one more."""
+    return rows.order_by().values("number")[: max(0, most + 1)].count()
+
+
 def _of_words(rows: QuerySet[Step], given: Mapping[str, str], name: str) -> list[UUID] | None:
     """The runs of few steps whose arguments or error have these words. Of what excludes words, all
     of the index would be read.

@@ -17,13 +17,17 @@ from apps.core.models import Project
 from apps.trajectories import step_totals
 from apps.trajectories.ids import time_of
 from apps.trajectories.models import Step
-from apps.trajectories.step_filters import estimated, has_words, within_of
+from apps.trajectories.step_filters import at_most, estimated, within_of
 from apps.trajectories.step_totals import Span
 
 TIMES = 64  # that are drawn
-READ = 40_000  # steps of these times
-WITH_WORDS = 400_000  # where an index says which of them have the words, and only those are read
-ENOUGH = 500  # that match; with fewer, more are drawn
+COUNTED = 100_000  # steps of a time that are not added up; of more, PostgreSQL's estimate
+READ, ENOUGH = 20_000, 1_000  # steps of these times, and of those that match
+PROBED, COMMON = 6_000, 60  # if so many of them have the words, more are read in the same way
+WITH_WORDS = 400_000  # else an index finds those that have them in longer times
+
+
+BITMAPS = {"enable_indexscan": "off", "enable_seqscan": "off", "work_mem": "'32MB'"}
 
 
 @dataclass(frozen=True)
@@ -34,26 +38,40 @@ class Sample:
     of: int
 
 
-def draw(
-    project: Project, given: Mapping[str, str], read: Callable[[Q, float], list[Any]]
-) -> tuple[list[Any], Sample]:
-    """What `read` makes of those of the steps drawn that match, told their share of all. The same
-    for the same question.
+class Drawing:
+    """Draws the same for the same question. `read` makes groups of the steps that match, told the
+    share that they are of all.
     """
-    known = _density(project, given)
-    of = round(sum(known.values()))
-    most = WITH_WORDS if has_words(given) else READ
-    wanted = min(READ, most)
-    while True:
-        times = times_of(known, min(1.0, wanted / max(1, of)))
+
+    def __init__(
+        self,
+        project: Project,
+        given: Mapping[str, str],
+        read: Callable[[Q, float], list[Any]],
+    ) -> None:
+        self.project, self.read = project, read
+        self.known = _density(project, given)
+        self.of = round(sum(self.known.values()))
+
+    def steps(self, wanted: int = READ) -> tuple[list[Any], Sample]:
+        """Of about so many steps."""
+        times = times_of(self.known, min(1.0, wanted / max(1, self.of)))
         drawn = step_totals.within(times)
-        looked_at = Step.objects.filter(drawn, project=project).count()
+        looked_at = Step.objects.filter(drawn, project=self.project).count()
+        of = max(self.of, looked_at)
+        return (self.read(drawn, looked_at / of) if looked_at else []), Sample(looked_at, of)
+
+    def with_words(self, probed: int) -> tuple[list[Any], Sample]:
+        """Of so many steps that about ENOUGH should match; `probed` did of PROBED."""
+        wanted = PROBED * ENOUGH // max(1, probed)
+        if probed >= COMMON:
+            return self.steps(min(wanted, READ))
+        wanted = min(wanted, WITH_WORDS)
+        share = min(1.0, wanted / max(1, self.of))
+        drawn = step_totals.within(times_of(self.known, share), as_unknown=True)
         with by_bitmaps():
-            groups = read(drawn, looked_at / max(1, of, looked_at)) if looked_at else []
-        matched = sum(group.read for group in groups)
-        if matched >= ENOUGH or wanted >= min(of, most):
-            return groups, Sample(looked_at, max(of, looked_at))
-        wanted = min(most, wanted * max(2, ENOUGH * 2 // max(1, matched)))
+            groups = self.read(drawn, share)
+        return groups, Sample(round(share * self.of), self.of)
 
 
 def times_of(known: Mapping[Span, float], share: float) -> list[Span]:
@@ -102,7 +120,9 @@ def _density(project: Project, given: Mapping[str, str]) -> dict[Span, float]:
         gaps = covered.gaps
         known = dict(step_totals.by_time(covered))
     for gap in gaps:
-        known[gap] = estimated(Step.objects.filter(step_totals.within([gap]), project=project))
+        rows = Step.objects.filter(step_totals.within([gap]), project=project)
+        counted = at_most(rows, COUNTED)
+        known[gap] = counted if counted <= COUNTED else max(counted, estimated(rows))
     return known
 
 
@@ -115,7 +135,7 @@ def _first(project: Project) -> datetime:
 @contextmanager
 def by_bitmaps() -> Iterator[None]:
     """Indexes are combined before any step is read: PostgreSQL takes all words for as frequent, and
-    might read a long time for a rare one.
+    might read a long time for a rare one. With room for the places of many rows.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_indexscan = off; SET LOCAL enable_seqscan = off")

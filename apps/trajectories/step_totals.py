@@ -18,7 +18,7 @@ from uuid import UUID
 
 import numpy as np
 from django.db import connection, transaction
-from django.db.models import Max, Min, Q, QuerySet, Sum
+from django.db.models import Func, Max, Min, Q, QuerySet, Sum, UUIDField, Value
 from django.utils import timezone
 
 from apps.core import locks
@@ -287,11 +287,19 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def within(spans: Iterable[Span]) -> Q:
-    """Steps of these times."""
+def within(spans: Iterable[Span], as_unknown: bool = False) -> Q:
+    """Steps of these times. `as_unknown`: PostgreSQL plans for times that it does not know; of
+    short ones it expects no steps, and would not look for them by another index, too.
+    """
     said = Q(trajectory_id__in=[])
     for span in spans:
-        said |= Q(trajectory_id__gte=floor_of(span.begin), trajectory_id__lt=floor_of(span.end))
+        first, last = (Value(floor_of(at)) for at in span)
+        if as_unknown:
+            first, last = (
+                Func(at, template="(SELECT %(expressions)s)", output_field=UUIDField())
+                for at in (first, last)
+            )
+        said |= Q(trajectory_id__gte=first, trajectory_id__lt=last)
     return said
 
 

@@ -242,8 +242,7 @@ def test_a_sample_says_that_it_is_one(
     many: Project, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = Step.objects.count()
-    monkeypatch.setattr(step_samples, "READ", of // 3)
-    monkeypatch.setattr(step_samples, "ENOUGH", 0)
+    monkeypatch.setattr(step_samples.Drawing.steps, "__defaults__", (of // 3,))
     agent = Client(headers={"Authorization": f"Bearer {make_key(many)}"})
     query = "kind=tool&duration_max=60"
     found = agent.get(f"/api/v1/steps/metrics/?{query}").json()
@@ -254,24 +253,36 @@ def test_a_sample_says_that_it_is_one(
     client.force_login(make_member(many))
     page = client.get(f"{reverse('trajectories:steps_chart', args=[many.slug])}?{query}")
     assert found["note"] in page.content.decode() and "About " in page.content.decode()
-    monkeypatch.setattr(step_samples, "READ", of)  # all
+    monkeypatch.setattr(step_samples.Drawing.steps, "__defaults__", (of,))  # all
     found = agent.get(f"/api/v1/steps/metrics/?{query}").json()
     assert found["steps"] == exact
 
 
-def test_more_are_drawn_where_few_match(many: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_are_drawn_where_few_have_the_words(
+    many: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = Step.objects.count()
-    monkeypatch.setattr(step_samples, "READ", 20)
+    exact = Step.objects.filter(error="no").count()
+    for module in (step_samples, step_figures):
+        monkeypatch.setattr(module, "PROBED", of // 4)
+        monkeypatch.setattr(module, "COMMON", of)
     monkeypatch.setattr(step_samples, "WITH_WORDS", of)
-    few = step_figures.ask(many, {"duration_max": "60"})
-    words = step_figures.ask(many, {"error": "no"})
-    assert few.sample and few.sample.read < of / 10
-    assert words.sample and words.sample.read == of == words.sample.of
-    assert words.steps == Step.objects.filter(error="no").count()
+    by_index = step_figures.ask(many, {"error": "no"})
+    assert by_index.sample == step_samples.Sample(of, of) and by_index.steps == exact
+    for module in (step_samples, step_figures):
+        monkeypatch.setattr(module, "COMMON", 1)
+    monkeypatch.setattr(step_samples, "READ", of // 2)
+    read = step_figures.ask(many, {"error": "no"})
+    assert read.sample and of / 4 < read.sample.read < of * 3 / 4
+    assert read.steps == pytest.approx(exact, rel=0.25)
+    monkeypatch.setattr(step_figures, "ENOUGH", 1)
+    probed = step_figures.ask(many, {"error": "no"})
+    assert probed.sample and probed.sample.read < of / 2
 
 
 def test_few_matches_are_counted(many: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_figures, "FEW", 10_000)
+    monkeypatch.setattr(step_figures, "COMMON", 10_000)
     found = step_figures.ask(many, {"error": "no", "by": "status"})
     assert found.sample is None and not found.rounded
     assert found.steps == Step.objects.filter(error="no").count()
