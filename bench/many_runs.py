@@ -8,6 +8,7 @@ the indexes that are not in that order are built at the end: those grown row by 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -276,6 +277,8 @@ def load(project: Any, source: Any, runs: int, folder: Path) -> float | None:
             print(f"  {sql[:60]}, {time.perf_counter() - started:,.0f} s", flush=True)
     kept.unlink()
     _count(project)
+    add_up_steps(project)
+    print(f"  steps are added up, {time.perf_counter() - started:,.0f} s", flush=True)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
     return time.perf_counter() - started
@@ -321,6 +324,16 @@ def _drop_indexes(cursor: Any, kept: Path) -> None:
     kept.write_text(json.dumps([sql.replace(" ON ONLY ", " ON ") for _, sql in found]))
     for name, _ in found:
         cursor.execute(f"DROP INDEX {name}")
+
+
+def add_up_steps(project: Any) -> None:
+    """As the task does, hour by hour, without waiting until they are quiet."""
+    from django.utils import timezone
+
+    from apps.trajectories import step_totals
+
+    step_totals.note_all(project.pk)
+    step_totals.add_up(math.inf, timezone.now() + timedelta(hours=1))
 
 
 def _count(project: Any) -> None:

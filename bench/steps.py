@@ -232,7 +232,7 @@ def sizes() -> dict[str, int]:
 
     with connection.cursor() as cursor:
         found = {}
-        for table in (*TABLES, "trajectories_trajectorykey"):
+        for table in (*TABLES, "trajectories_trajectorykey", "trajectories_steptotal"):
             cursor.execute(
                 "SELECT coalesce(sum(pg_total_relation_size(relid)), 0) FROM"
                 " pg_partition_tree(%s::regclass)",
@@ -243,7 +243,7 @@ def sizes() -> dict[str, int]:
 
 
 def per_run(found: dict[str, int], runs: int) -> dict[str, Any]:
-    steps = found["trajectories_step"] / runs
+    steps = (found["trajectories_step"] + found["trajectories_steptotal"]) / runs
     rest = sum(found.values()) / runs - steps
     return {
         "bytes_without_steps": round(rest),

@@ -392,6 +392,7 @@ CELERY_BEAT_SCHEDULE = {
     "classify": {"task": "failures.classify_new", "schedule": 10.0},
     "recluster": {"task": "failures.recluster_due", "schedule": 900.0},
     "alerts": {"task": "trajectories.check_alerts", "schedule": 60.0},
+    "step_totals": {"task": "trajectories.add_up_steps", "schedule": 30.0},
     "retention": {"task": "trajectories.enforce_retention", "schedule": 3600.0},
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
     "outcomes": {"task": "failures.train_outcomes", "schedule": 900.0},

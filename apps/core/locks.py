@@ -38,6 +38,7 @@ class ProjectLock(IntEnum):
     # exist
     FEEDBACK = 0x666C6662
     PARQUET = 0x666C7071
+    STEP_TOTALS = 0x666C746F
 
 
 @unique

@@ -328,6 +328,7 @@ class Score(models.Model):
         ordering = ("-created_at", "-id")
         indexes = [
             models.Index(fields=["project", "name", "value"], name="score_by_value"),
+            models.Index(fields=["project", "name", "created_at"], name="score_by_name"),
             models.Index(fields=["trajectory_id", "name"], name="score_by_run"),
             models.Index(fields=["project", "created_at"], name="score_by_time"),
             models.Index(
@@ -459,22 +460,30 @@ class SearchText(models.Model):
 SLOW_MS = (1_000, 10_000, 60_000)
 
 
-def _term(kind: str, column: str) -> models.Func:
-    return models.Func(models.F(column), template=f"('{kind}:' || %(expressions)s)")
+def _term(kind: str, column: str, usual: str = "") -> models.Func:
+    """None where the column has the value that most have: it would lead to nearly all."""
+    return models.Func(
+        models.F(column),
+        template=f"(CASE WHEN %(expressions)s <> '{usual}' THEN '{kind}:' || %(expressions)s END)",
+    )
 
 
 def _seconds() -> models.Func:
-    """How slow a step was, as the number of SLOW_MS that it reached."""
+    """How slow a step was, as the number of SLOW_MS that it reached, if any."""
     limits = ",".join(map(str, SLOW_MS))
-    bucket = f"width_bucket(%(expressions)s, '{{{limits}}}'::float8[])"
-    return models.Func(models.F("duration_ms"), template=f"('seconds:' || {bucket}::text)")
+    bucket = f"width_bucket(%(expressions)s, '{{{limits}}}'::float8[])::text"
+    return models.Func(
+        models.F("duration_ms"),
+        template=f"(CASE WHEN %(expressions)s >= {SLOW_MS[0]} THEN 'seconds:' || {bucket} END)",
+    )
 
 
 STEP_TERMS = models.Func(
-    *(_term(name, name) for name in ("kind", "name", "status", "model", "agent_version")),
+    *(_term(name, name) for name in ("kind", "name", "model", "agent_version")),
     _term("agent", "agent_name"),
+    _term("status", "status", "ok"),
     _seconds(),
-    template="ARRAY[%(expressions)s]",
+    template="array_remove(ARRAY[%(expressions)s], NULL)",
     output_field=ArrayField(models.TextField()),
 )
 STEP_WORDS = {name: SearchVector(name, config="simple") for name in ("arguments", "error")}
@@ -512,7 +521,6 @@ class Step(models.Model):
 
     class Meta:
         indexes = [
-            models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
             models.Index(
                 fields=["project", "trajectory_id"],
                 name="step_failed",
@@ -540,6 +548,58 @@ class Step(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class StepTotal(models.Model):
+    """Steps whose runs started in one hour or day (UTC) and that are alike in all of these columns,
+    added up: what their figures are made of where the steps are many. See `step_totals`.
+    """
+
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="step_totals", db_constraint=False, db_index=False
+    )
+    unit = models.CharField(max_length=4, help_text="hour or day")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=10)
+    name = models.CharField(max_length=200)
+    status = models.CharField(max_length=11)
+    model = models.CharField(max_length=200, blank=True)
+    agent_name = models.CharField(max_length=120, blank=True)
+    agent_version = models.CharField(max_length=120, blank=True)
+    over = models.SmallIntegerField(
+        help_text="How many of `step_totals.OVER_S` the duration reached; -1: it is not known"
+    )
+    steps = models.BigIntegerField()
+    tokens = models.BigIntegerField()
+    cost_usd = models.FloatField(null=True)
+    costed = models.BigIntegerField(help_text="Steps of known cost")
+    durations = models.BinaryField(help_text="Pairs of a bucket of `metrics.sketch` and its count")
+
+    class Meta:
+        indexes = [models.Index(fields=["project", "unit", "at"], name="step_total_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.steps} of {self.kind} {self.name} in the {self.unit} of {self.at:%F %H}h"
+
+
+class StepChange(models.Model):
+    """The steps of an hour or day may be others than those that were added up."""
+
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="+", db_constraint=False, db_index=False
+    )
+    unit = models.CharField(max_length=4, help_text="hour or day")
+    at = models.DateTimeField()
+    changed_at = models.DateTimeField(default=timezone.now)
+    is_varied = models.BooleanField(
+        default=False, help_text="Too few steps are alike: they are not added up"
+    )
+
+    class Meta:
+        indexes = [models.Index(fields=["project", "unit", "at"], name="step_change_by_time")]
+
+    def __str__(self) -> str:
+        return f"the {self.unit} of {self.at:%F %H}h"
 
 
 class Cause(models.TextChoices):

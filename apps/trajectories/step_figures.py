@@ -1,8 +1,9 @@
 """What steps add up to, by what they have in common: percentiles of the duration, errors, tokens,
 cost.
 
-Figures are of all steps that match, of the newest NEWEST where there are more, and of a random
-SAMPLE where there are so many more that blocks of the table can be drawn. They say which.
+Few steps are read. Of many, `step_totals` knows the counts where they are kept by all that is
+filtered by. Otherwise steps of short times, drawn over the whole time, are read, and the answer
+says that it is an estimate.
 """
 
 from __future__ import annotations
@@ -10,38 +11,53 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
+from apps.trajectories import step_totals
+from apps.trajectories.filters import bounds
+from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.figures import HOVER, TICKS, short, written
-from apps.trajectories.models import Step
+from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.step_filters import (
     COLUMNS,
+    FILTERS,
     LABELS,
-    apply_filters,
+    active_filters,
+    at_most,
     by_terms,
+    by_words,
     estimated,
+    has_words,
+    matching,
+    steps_of_runs,
 )
+from apps.trajectories.step_samples import COMMON, ENOUGH, PROBED, Drawing, Sample, by_bitmaps
 
-NEWEST = 10_000
-SAMPLE = 40_000
-LARGEST_SAMPLE = 0.05  # of the table's blocks: more would be read than by the index
-FROM = f'FROM "{Step._meta.db_table}"'
+READ = 20_000  # steps of the runs that are asked for: so many are read
+MOST_IN_GAPS = 30_000  # and of hours that are not added up
+FEW = 2_000  # and so many that match, where an index leads to them
 NONE = "''::text"  # instead of a column
-GROUPS, PARTS = 12, 6  # that are shown; by their steps
+GROUPS, PARTS = 12, 6  # that are shown: the newest versions, of others those with most steps
+COMPARED = 200  # versions, by their age
+SHARES = (0.5, 0.95, 0.99)
 BY = {name: LABELS[name] for name in ("name", "kind", "status", "model", "agent", "agent_version")}
+VERSION = COLUMNS["agent_version"]
+Percentiles = tuple[float | None, float | None, float | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
     """Steps with the same `value` of `by`, and the same `part` of `split`: `read` were, which are
-    the `share` of those that there are.
+    the `share` of those that there are. `durations`: their percentiles, or what `step_totals` keeps
+    of them.
     """
 
     value: str
@@ -49,11 +65,33 @@ class Group:
     read: int
     failed: int
     timed: int
-    percentiles: tuple[float | None, float | None, float | None]
+    durations: Percentiles | bytes
     read_tokens: int
     read_cost: float | None
     costed: int
-    share: float
+    share: float = 1.0
+
+    @cached_property
+    def percentiles(self) -> Percentiles:
+        if isinstance(self.durations, bytes):
+            counts = step_totals.counts_of(self.durations)
+            return tuple(sketch.percentiles(counts, SHARES))  # type: ignore[return-value]
+        return self.durations
+
+    def merged(self, other: Group) -> Group:
+        """Both of totals."""
+        costs = [cost for cost in (self.read_cost, other.read_cost) if cost is not None]
+        return Group(
+            self.value,
+            self.part,
+            self.read + other.read,
+            self.failed + other.failed,
+            self.timed + other.timed,
+            self.durations + other.durations,  # type: ignore[operator]
+            self.read_tokens + other.read_tokens,
+            sum(costs) if costs else None,
+            self.costed + other.costed,
+        )
 
     @property
     def steps(self) -> int:
@@ -111,9 +149,20 @@ SPEC = {"measure": tuple(MEASURES), "by": tuple(BY), "split": tuple(BY)}
 
 
 @dataclass(frozen=True)
+class Found:
+    """`sample` where not all that match were counted; `rounded` where durations are known by
+    buckets.
+    """
+
+    groups: list[Group]
+    sample: Sample | None = None
+    rounded: bool = False
+
+
+@dataclass(frozen=True)
 class Answer:
-    """`groups` in the order of their steps; `steps` were read, and with `more` there are others.
-    `about`: how many there are, where they are a random sample.
+    """`groups` in the order of their steps, of `steps` that match: an estimate if of a `sample`.
+    `omitted`: in words, what is not shown.
     """
 
     measure: str
@@ -121,114 +170,231 @@ class Answer:
     split: str
     groups: list[Group]
     steps: int
-    more: bool
-    about: int | None
-    omitted: int
+    sample: Sample | None
+    rounded: bool
+    omitted: list[str]
 
     @property
     def note(self) -> str:
         said = []
-        if self.about:
+        if self.sample:
             said.append(
-                f"From a random sample of {self.steps:,} of about {self.about:,} matching steps;"
-                " counts are estimates."
+                f"Estimated from {self.sample.read:,} of {self.sample.of:,} steps, drawn evenly"
+                " over the time."
             )
-        elif self.more:
-            said.append(f"Of the newest {NEWEST:,} matching steps.")
-        if self.omitted:
-            said.append(f"{self.omitted:,} smaller groups are not shown.")
-        return " ".join(said)
+        if self.rounded:
+            said.append(f"Percentiles are off by at most {sketch.ACCURACY:.0%}.")
+        return " ".join((*said, *self.omitted))
 
 
 def ask(project: Project, given: Mapping[str, str]) -> Answer:
     """By default the p95 of each tool, model or agent. Raises QueryError."""
     measure, by = given.get("measure") or "p95", given.get("by") or "name"
     split = given.get("split") or ""
-    found = _groups(project, given, COLUMNS[by], COLUMNS.get(split, ""))
-    read = sum(group.read for group in found)
-    is_sample = any(group.share < 1 for group in found)
-    shown = _largest(found)
+    found = _find(project, given, COLUMNS[by], COLUMNS.get(split, ""))
+    values, few_values = _shown(project, found.groups, by, "value", GROUPS)
+    parts, few_parts = _shown(project, found.groups, split, "part", PARTS)
     return Answer(
         measure,
         by,
         split,
-        shown,
-        steps=read if is_sample else min(read, NEWEST),
-        more=is_sample or read > NEWEST,
-        about=sum(group.steps for group in found) if is_sample else None,
-        omitted=len(found) - len(shown),
+        [group for group in found.groups if group.value in values and group.part in parts],
+        sum(group.steps for group in found.groups),
+        found.sample,
+        found.rounded,
+        [*few_values, *few_parts],
     )
 
 
 def whole(project: Project, given: Mapping[str, str]) -> Group | None:
     """Of all that match, together; None if none do. Raises QueryError."""
-    return next(iter(_groups(project, given, "", "")), None)
+    return next(iter(_find(project, given, "", "").groups), None)
 
 
-def _groups(project: Project, given: Mapping[str, str], by: str, split: str) -> list[Group]:
+def _find(project: Project, given: Mapping[str, str], by: str, split: str) -> Found:
     """By the values of two columns, or of none (""), the largest first."""
-    rows = apply_filters(project, given)
-    likely = max(1, estimated(rows))  # which may be far off
-    share = SAMPLE / likely
-    if share <= LARGEST_SAMPLE and (sampled := _read(rows.order_by(), by, split, share)):
-        return sampled
-    if likely < NEWEST * 5:
-        every = _read(by_terms(rows.order_by(), given)[: NEWEST + 1], by, split)
-        if sum(group.read for group in every) <= NEWEST:
-            return every
-    return _read(rows.order_by("-pk")[: NEWEST + 1], by, split)
+    rows = matching(project, given).order_by()
+    if at_most(steps_of_runs(project, given), READ) <= READ:
+        every = _read(rows[: READ + 1], by, split)
+        if sum(group.read for group in every) <= READ:
+            return Found(every)
+    if known := _of_totals(project, given, by, split):
+        return known
+    rows = by_words(rows, given)
+    drawing = Drawing(
+        project, given, lambda drawn, share: _read(rows.filter(drawn), by, split, share)
+    )
+    if not has_words(given):
+        few = _few(rows, given, by, split)
+        return Found(*drawing.steps()) if few is None else Found(few)
+    groups, sample = drawing.steps(PROBED)
+    probed = sum(group.read for group in groups)
+    if probed >= ENOUGH:
+        return Found(groups, sample)
+    if probed < COMMON and (few := _few(rows, given, by, split)) is not None:
+        return Found(few)
+    return Found(*drawing.with_words(probed))
+
+
+def _few(rows: QuerySet[Step], given: Mapping[str, str], by: str, split: str) -> list[Group] | None:
+    """None where more match, or no index leads to them."""
+    few = by_terms(rows, given)[: FEW + 1]
+    if has_words(given):
+        with by_bitmaps():
+            groups = _read(few, by, split)
+    elif estimated(rows) < FEW * 5:  # which may be far off
+        groups = _read(few, by, split)
+    else:
+        return None
+    return groups if sum(group.read for group in groups) <= FEW else None
 
 
 def _read(rows: QuerySet[Step], by: str, split: str, share: float = 1.0) -> list[Group]:
-    """All, or the `share` of them that lies in blocks drawn at random."""
-    columns = ("status", "duration_ms", "total_tokens", "cost_usd")
-    rows = rows.values_list(*dict.fromkeys((*filter(None, (by, split)), *columns)))
+    """They are the `share` of those that there are."""
+    return _groups(
+        rows,
+        by,
+        split,
+        "SELECT {by}, {split}, count(*), count(*) FILTER (WHERE status = 'error'),"
+        " count(duration_ms),"
+        " percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY duration_ms),"
+        " sum(total_tokens), sum(cost_usd), count(cost_usd)"
+        " FROM found GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+        share,
+    )
+
+
+def _of_totals(project: Project, given: Mapping[str, str], by: str, split: str) -> Found | None:
+    """None where they do not know what is filtered by, or the steps of too many hours would have to
+    be read.
+    """
+    wanted = _in_totals(given)
+    if wanted is None:
+        return None
+    covered = step_totals.cover(project.pk, *bounds(given, FILTERS))
+    if covered is None:
+        return None
+    gaps = step_totals.within(covered.gaps)
+    if (
+        covered.gaps
+        and at_most(Step.objects.filter(gaps, project=project), MOST_IN_GAPS) > MOST_IN_GAPS
+    ):
+        return None
+    groups = _groups(covered.totals.filter(wanted), by, split, SUM_TOTALS)
+    if covered.gaps:
+        groups += _groups(matching(project, given).filter(gaps), by, split, SUM_STEPS)
+    merged: dict[tuple[str, str], Group] = {}
+    for group in groups:
+        key = group.value, group.part
+        merged[key] = merged[key].merged(group) if key in merged else group
+    largest = sorted(merged.values(), key=lambda group: (-group.read, group.value, group.part))
+    return Found(largest, rounded=True)
+
+
+def _in_totals(given: Mapping[str, str]) -> Q | None:
+    """The filters, of totals; None if they do not know one of them."""
+    wanted, levels = Q(), (0, *step_totals.OVER_S)
+    for chip in active_filters(given):
+        value = given[chip.name].strip()
+        if chip.name in COLUMNS:
+            wanted &= Q(**{COLUMNS[chip.name]: value})
+        elif chip.name in ("duration_min", "failed_or_over"):
+            if float(value) not in levels:
+                return None
+            over = Q(over__gte=levels.index(float(value)))
+            wanted &= over if chip.name == "duration_min" else over | Q(status="error")
+        elif chip.name not in ("since", "from", "to"):
+            return None
+    return wanted
+
+
+_SUMMED = """
+    SELECT value, part, sum(n)::bigint, (sum(n) FILTER (WHERE status = 'error'))::bigint,
+        (sum(n) FILTER (WHERE is_timed))::bigint, {pairs}, sum(tokens), sum(cost), sum(costed)
+    FROM {source} GROUP BY 1, 2
+"""
+SUM_TOTALS = _SUMMED.format(
+    pairs="string_agg(durations, ''::bytea)",
+    source="""(
+        SELECT {by} AS value, {split} AS part, status, steps AS n, over >= 0 AS is_timed, durations,
+            tokens, cost_usd AS cost, costed
+        FROM found
+    ) AS alike""",
+)
+SUM_STEPS = _SUMMED.format(
+    pairs=step_totals.PAIRS,
+    source=f"""(
+        SELECT {{by}} AS value, {{split}} AS part, status, {step_totals.BUCKET} AS bucket,
+            count(*) AS n, duration_ms IS NOT NULL AS is_timed, sum(total_tokens) AS tokens,
+            sum(cost_usd) AS cost, count(cost_usd) AS costed
+        FROM found GROUP BY 1, 2, 3, 4, 6
+    ) AS alike""",
+)
+OF_TOTALS = ("over", "steps", "durations", "tokens", "cost_usd", "costed")
+OF_STEPS = ("duration_ms", "total_tokens", "cost_usd")
+
+
+def _groups(rows: QuerySet[Any], by: str, split: str, said: str, share: float = 1.0) -> list[Group]:
+    """What SQL says of the rows, as the columns of a Group."""
+    columns = OF_STEPS if rows.model is Step else OF_TOTALS
+    rows = rows.values_list(*dict.fromkeys((*filter(None, (by, split)), "status", *columns)))
     try:
         sql, params = rows.query.sql_with_params()
     except EmptyResultSet:
         return []
-    if share < 1:
-        sample = f"TABLESAMPLE SYSTEM ({100 * share:.6f}) REPEATABLE (1)"
-        sql = sql.replace(FROM, f"{FROM} {sample}", 1)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH found AS ({sql}) SELECT {by or NONE}, {split or NONE}, count(*),"
-            " count(*) FILTER (WHERE status = 'error'), count(duration_ms),"
-            " percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY duration_ms),"
-            " sum(total_tokens), sum(cost_usd), count(cost_usd)"
-            " FROM found GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
-            params,
+            f"WITH found AS ({sql}) {said.format(by=by or NONE, split=split or NONE)}", params
         )
         return [_group(row, share) for row in cursor.fetchall()]
 
 
 def _group(row: tuple[Any, ...], share: float) -> Group:
-    value, part, read, failed, timed, percentiles, tokens, cost, costed = row
+    value, part, read, failed, timed, durations, tokens, cost, costed = row
+    is_of_totals = isinstance(durations, bytes | memoryview)
     return Group(
         value,
         part,
         read,
-        failed,
-        timed,
-        tuple(percentiles or (None, None, None)),
+        failed or 0,
+        timed or 0,
+        bytes(durations) if is_of_totals else tuple(durations or (None, None, None)),
         int(tokens or 0),  # PostgreSQL sums bigints as numeric
         cost,
-        costed,
+        int(costed or 0),
         share,
     )
 
 
-def _largest(groups: list[Group]) -> list[Group]:
-    values: defaultdict[str, int] = defaultdict(int)
-    parts: defaultdict[str, int] = defaultdict(int)
+def _shown(
+    project: Project, groups: list[Group], by: str, side: str, most: int
+) -> tuple[set[str], list[str]]:
+    """The values that are shown, and in words what is not."""
+    sizes: defaultdict[str, int] = defaultdict(int)
     for group in groups:
-        values[group.value] += group.steps
-        parts[group.part] += group.steps
-    kept = [
-        set(sorted(sizes, key=lambda name: (-sizes[name], name))[:most])
-        for sizes, most in ((values, GROUPS), (parts, PARTS))
-    ]
-    return [group for group in groups if group.value in kept[0] and group.part in kept[1]]
+        sizes[getattr(group, side)] += group.steps
+    largest = sorted(sizes, key=lambda value: (-sizes[value], value))
+    if len(largest) <= most:
+        return set(largest), []
+    if by == "agent_version":
+        newest = _newest_first(project, largest[:COMPARED])[:most]
+        return set(newest), [f"The newest {most} of {len(largest):,} versions are shown."]
+    label = BY[by].lower()
+    plural = {"status": "statuses"}.get(label, f"{label}s")
+    return set(largest[:most]), [f"The {most} largest of {len(largest):,} {plural} are shown."]
+
+
+def _newest_first(project: Project, versions: list[str]) -> list[str]:
+    """By the start of their first run."""
+    table = Trajectory._meta.db_table
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT version, (SELECT id FROM {table} WHERE project_id = %s AND agent_version ="
+            " version ORDER BY id LIMIT 1) AS first FROM unnest(%s::text[]) AS version"
+            " ORDER BY first DESC NULLS LAST",
+            [project.pk, versions],
+        )
+        return [version for version, _ in cursor.fetchall()]
 
 
 def title_of(answer: Answer) -> str:

@@ -98,24 +98,30 @@ EXCLUDES = re.compile(r"(?:^|\s)-")
 
 
 def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
-    """The steps that match. Times are those of the runs' starts. Raises QueryError."""
-    within = ids_within(*bounds(given, FILTERS))
-    if version := _text(given, "agent_version"):
-        within = _within_version(project, version, within)
-    rows = Step.objects.filter(
-        project=project, **{f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
-    )
-    if run := _text(given, "run"):
-        key = TrajectoryKey.objects.filter(project=project, external_id=run)
-        rows = rows.filter(trajectory_id__in=list(key.values_list("trajectory_id", flat=True)))
-    terms = {name: value for name in COLUMNS if (value := _text(given, name))}
-    narrowed = _narrowed(rows, terms, given)
+    """The steps that match, for lists: where few do, by the runs that they are of. Times are those
+    of the runs' starts. Raises QueryError.
+    """
+    within = within_of(project, given)
+    rows, terms = _of_runs(project, given, within), _terms(given)
+    found = _matching(project, given, within)
     for runs in (
         _of_terms(rows, terms, given),
         *(_of_words(rows, given, name) for name in STEP_WORDS),
     ):
         if runs is not None:
-            narrowed = narrowed.filter(trajectory_id__in=set(runs))
+            found = found.filter(trajectory_id__in=set(runs))
+    return found
+
+
+def matching(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
+    """The steps that match, for those who know how to read them. Raises QueryError."""
+    return _matching(project, given, within_of(project, given))
+
+
+def _matching(
+    project: Project, given: Mapping[str, str], within: Mapping[str, UUID]
+) -> QuerySet[Step]:
+    narrowed = _narrowed(_of_runs(project, given, within), _terms(given), given)
     if (scores := scores_with(given)) is not None:
         of_step = scores.filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
         narrowed = narrowed.filter(Exists(of_step))
@@ -133,6 +139,34 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
 def runs_of(project: Project, given: Mapping[str, str]) -> QuerySet:
     """The ids of the runs of the steps that match, the newest first. Raises QueryError."""
     return apply_filters(project, given).order_by("-pk").values("trajectory_id")
+
+
+def steps_of_runs(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
+    """All steps of the runs, or of the time, that is asked for."""
+    return _of_runs(project, given, within_of(project, given))
+
+
+def within_of(project: Project, given: Mapping[str, str]) -> Mapping[str, UUID]:
+    """Bounds of the ids of the runs whose steps can match, by lookup. Raises QueryError."""
+    within = ids_within(*bounds(given, FILTERS))
+    version = _text(given, "agent_version")
+    return _within_version(project, version, within) if version else within
+
+
+def _of_runs(
+    project: Project, given: Mapping[str, str], within: Mapping[str, UUID]
+) -> QuerySet[Step]:
+    rows = Step.objects.filter(
+        project=project, **{f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
+    )
+    if run := _text(given, "run"):
+        key = TrajectoryKey.objects.filter(project=project, external_id=run)
+        rows = rows.filter(trajectory_id__in=list(key.values_list("trajectory_id", flat=True)))
+    return rows
+
+
+def _terms(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name in COLUMNS if (value := _text(given, name))}
 
 
 def _narrowed(
@@ -171,10 +205,17 @@ def by_terms(rows: QuerySet[Step], given: Mapping[str, str]) -> QuerySet[Step]:
         if least >= SLOW_MS[0]:
             classes = range(bisect_right(SLOW_MS, least), len(SLOW_MS) + 1)
             rows = rows.filter(terms__overlap=[*others, *(f"seconds:{n}" for n in classes)])
+    rows = by_words(rows, given)
+    wanted = [f"{name}:{value}" for name, value in _terms(given).items()]
+    wanted = [term for term in wanted if term != "status:ok"]  # which most have: it has no term
+    return rows.filter(terms__contains=wanted) if wanted else rows
+
+
+def by_words(rows: QuerySet[Step], given: Mapping[str, str]) -> QuerySet[Step]:
+    """The rows with these words, so that the indexes of them can be used."""
     for name in STEP_WORDS:
         rows = rows.exclude(**{name: ""}) if _text(given, name) else rows
-    wanted = [f"{name}:{value}" for name in COLUMNS if (value := _text(given, name))]
-    return rows.filter(terms__contains=wanted) if wanted else rows
+    return rows
 
 
 def _of_terms(
@@ -215,6 +256,11 @@ def estimated(rows: QuerySet[Step]) -> int:
     return plan[0]["Plan"]["Plan Rows"]
 
 
+def at_most(rows: QuerySet[Step], most: int) -> int:
+    """How many there are; of more than `most`, one more."""
+    return rows.order_by().values("number")[: max(0, most + 1)].count()
+
+
 def _of_words(rows: QuerySet[Step], given: Mapping[str, str], name: str) -> list[UUID] | None:
     """The runs of few steps whose arguments or error have these words. Of what excludes words, all
     of the index would be read.
@@ -251,6 +297,12 @@ def active_filters(given: Mapping[str, str]) -> list[Chip]:
         else chip
         for chip in chips
     ]
+
+
+def has_words(given: Mapping[str, str]) -> bool:
+    """Whether an index of words knows which steps match."""
+    words = [text for name in STEP_WORDS if (text := _text(given, name))]
+    return bool(words) and not any(EXCLUDES.search(text) for text in words)
 
 
 def _text(given: Mapping[str, str], name: str) -> str:

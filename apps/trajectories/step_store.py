@@ -1,4 +1,6 @@
-"""Writes the steps of runs: part of the digest's transaction, one process a project."""
+"""Writes the steps of runs: part of the digest's transaction, one process a project. Nothing else
+changes steps: what is added up of them goes by what is noted here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from apps.trajectories import steps
+from apps.trajectories import step_totals, steps
 from apps.trajectories.models import Step
 
 OF_A_RUN = (
@@ -27,18 +29,22 @@ COLUMNS = tuple(column.attname for column in Step._meta.concrete_fields)
 
 
 def delete(project: int, runs: Collection[UUID]) -> None:
-    Step.objects.filter(project=project, trajectory_id__in=runs).delete()
+    if Step.objects.filter(project=project, trajectory_id__in=runs).delete()[0]:
+        step_totals.note_change(project, runs)
 
 
 def write(project: int, read: Iterable[tuple[UUID, Mapping[str, Any], list[steps.Step]]]) -> None:
     """Of runs that have none: (id, the columns OF_A_RUN, steps)."""
+    runs = []
     with (
         connection.cursor() as cursor,
         cursor.copy(f"COPY trajectories_step ({', '.join(COLUMNS)}) FROM STDIN") as copy,
     ):
         for pk, run, found in read:
+            runs.append(pk)
             for number, step in enumerate(found):
                 copy.write_row(_columns(project, pk, number, run, step))
+    step_totals.note_change(project, runs)
 
 
 def _columns(

@@ -103,10 +103,10 @@ FIGURES = {
     "properties": {
         "by": {"type": "string"},
         "split": {"type": "string"},
-        "steps": {"type": "integer", "description": "That were read"},
+        "steps": {"type": "integer", "description": "That match"},
         "complete": {
             "type": "boolean",
-            "description": "false: the newest that match, or a random sample, were read",
+            "description": "false: counts, tokens and cost are estimates from a sample",
         },
         "note": {"type": "string"},
         "groups": {"type": "array", "items": _schema(StepGroup)},
@@ -160,10 +160,10 @@ def steps(request: Request) -> Response:
     responses=described({200: FIGURES}, 400, 503),
     description=(
         "What the steps that match add up to, by what they have in common: percentiles of the"
-        " duration, errors, tokens, cost. Of the newest"
-        f" {step_figures.NEWEST:,}, or of a random sample of about {step_figures.SAMPLE:,} where"
-        " there are far more (`note` says so, and counts are estimates); at most"
-        f" {step_figures.GROUPS} values of `by` and {step_figures.PARTS} of `split`."
+        " duration, errors, tokens, cost. Counts are exact, or estimated from a sample where many"
+        " match filters by which they are not counted in advance (`complete` and `note` say so); at"
+        f" most {step_figures.GROUPS} values of `by` and {step_figures.PARTS} of `split`, the"
+        " newest versions, else the largest."
     ),
     parameters=[
         OpenApiParameter("by", enum=step_figures.SPEC["by"], description="By default the name"),
@@ -186,7 +186,7 @@ def metrics(request: Request) -> Response:
             "by": answer.by,
             "split": answer.split,
             "steps": answer.steps,
-            "complete": not answer.more,
+            "complete": answer.sample is None,
             "note": answer.note,
             "groups": [
                 {

@@ -14,6 +14,7 @@ from apps.trajectories import (
     partitions,
     repricing,
     retention,
+    step_totals,
     traces,
 )
 from apps.trajectories import digest as digesting
@@ -22,7 +23,7 @@ from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
 POLL_S = 0.05
-NAMES_S = 20.0
+NAMES_S = TOTALS_S = 20.0
 # times as long as its last step took a late digest waits while spans do
 REST = 4
 
@@ -75,6 +76,12 @@ def forget_spans() -> int:
 @shared_task(name="trajectories.check_alerts", expires=55)
 def check_alerts() -> int:
     return alerts.check_all()
+
+
+@shared_task(name="trajectories.add_up_steps", expires=25)
+def add_up_steps() -> int:
+    lags.give_way()
+    return step_totals.add_up(time.monotonic() + TOTALS_S)
 
 
 @shared_task(name="trajectories.enforce_retention")

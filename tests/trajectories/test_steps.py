@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from apps.core.models import Project
-from apps.trajectories import digest, filters, ids, step_figures, step_filters, steps
+from apps.trajectories import digest, filters, ids, step_filters, steps
 from apps.trajectories.actions import store
 from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
@@ -473,26 +473,6 @@ def test_tokens_of_models_are_summed_and_drawn(
     assert sum(one["tokens"] for one in groups) == sum(row.total_tokens or 0 for row in rows) > 0
     page = reverse("trajectories:steps_chart", args=[runs.slug])
     assert engineer.get(f"{page}?kind=model&measure=tokens").status_code == 200
-
-
-@pytest.mark.django_db
-def test_figures_of_a_sample_are_scaled(
-    runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_figures, "NEWEST", 2)
-    newest = agent.get("/api/v1/steps/metrics/?kind=tool").json()
-    assert newest["steps"] == 2 and "newest 2" in newest["note"] and not newest["complete"]
-    monkeypatch.setattr(step_figures, "estimated", lambda rows: 4)
-    monkeypatch.setattr(step_figures, "SAMPLE", 2)
-    monkeypatch.setattr(step_figures, "LARGEST_SAMPLE", 1)
-    monkeypatch.setattr(step_figures, "FROM", 'FROM "trajectories_step" /* all */')
-    sample = agent.get("/api/v1/steps/metrics/?kind=tool").json()  # all of what is half
-    assert sample["steps"] == 12 and "about 24 matching" in sample["note"]
-    assert {one["value"]: one["steps"] for one in sample["groups"]} == {"pay": 12, "search": 12}
-    monkeypatch.undo()
-    monkeypatch.setattr(step_figures, "estimated", lambda rows: 10**9)
-    none_drawn = agent.get("/api/v1/steps/metrics/?kind=tool").json()
-    assert none_drawn["steps"] == 12 and none_drawn["complete"]
 
 
 @pytest.mark.django_db

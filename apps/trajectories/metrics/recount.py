@@ -1,5 +1,5 @@
-"""Counts the cells of a project again from its rows: for rows that came before there were cells,
-and after a repair by hand.
+"""Counts the cells of a project, and soon the totals of its steps, again from its rows: for rows
+that came before there were cells, and after a repair by hand.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from django.db import connection, transaction
 from apps.core import locks
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
+from apps.trajectories import step_totals
 from apps.trajectories.metrics import cell_store
 from apps.trajectories.metrics.cells import COUNTED, SKETCHED, Cell
 from apps.trajectories.models import Arrival, MetricCell, Trajectory
@@ -52,6 +53,7 @@ def recount(project: Project) -> int:
             counts.cells[key].merge(_negative(cell))
         MetricCell.objects.filter(project=project).delete()
         cell_store.add(project.pk, counts)
+        step_totals.note_all(project.pk)
     return n
 
 

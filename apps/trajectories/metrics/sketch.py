@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 ACCURACY = 0.02
 _GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
-_LOG_GAMMA = math.log(_GAMMA)
+LOG_GAMMA = math.log(_GAMMA)
 ZERO = -1000  # the bucket of 0, below that of the least number
-LARGEST = 1e15
+LEAST, LARGEST = 1e-15, 1e15
 
 Sketch = dict[int, int]  # bucket -> how many numbers
 
@@ -23,9 +23,9 @@ def bucket_of(value: float) -> int:
     """Of a number that is not negative; what is smaller than anything that is measured counts
     as 0.
     """
-    if value <= 1e-15:
+    if value <= LEAST:
         return ZERO
-    return math.ceil(math.log(min(value, LARGEST)) / _LOG_GAMMA)
+    return math.ceil(math.log(min(value, LARGEST)) / LOG_GAMMA)
 
 
 def value_of(bucket: int) -> float:

@@ -21,21 +21,28 @@ def first_partitions(apps: Any, schema_editor: Any) -> None:
 
 
 def step_terms() -> models.Func:
-    columns = {name: name for name in ("kind", "name", "status", "model", "agent_version")}
+    columns = {name: name for name in ("kind", "name", "model", "agent_version")}
     terms = [
-        models.Func(models.F(column), template=f"('{kind}:' || %(expressions)s)")
-        for kind, column in {**columns, "agent": "agent_name"}.items()
+        models.Func(
+            models.F(column),
+            template=(
+                f"(CASE WHEN %(expressions)s <> '{'ok' if kind == 'status' else ''}' THEN"
+                f" '{kind}:' || %(expressions)s END)"
+            ),
+        )
+        for kind, column in {**columns, "agent": "agent_name", "status": "status"}.items()
     ]
     seconds = models.Func(
         models.F("duration_ms"),
         template=(
-            "('seconds:' || width_bucket(%(expressions)s, '{1000,10000,60000}'::float8[])::text)"
+            "(CASE WHEN %(expressions)s >= 1000 THEN 'seconds:' ||"
+            " width_bucket(%(expressions)s, '{1000,10000,60000}'::float8[])::text END)"
         ),
     )
     return models.Func(
         *terms,
         seconds,
-        template="ARRAY[%(expressions)s]",
+        template="array_remove(ARRAY[%(expressions)s], NULL)",
         output_field=django.contrib.postgres.fields.ArrayField(models.TextField()),
     )
 
@@ -233,7 +240,6 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
-                    models.Index(fields=["project", "name", "trajectory_id"], name="step_by_name"),
                     models.Index(
                         fields=["project", "trajectory_id"],
                         name="step_failed",
@@ -261,6 +267,94 @@ class Migration(migrations.Migration):
                         )
                         for column in ("duration_ms", "total_tokens", "cost_usd")
                     ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="StepTotal",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("unit", models.CharField(help_text="hour or day", max_length=4)),
+                ("at", models.DateTimeField()),
+                ("kind", models.CharField(max_length=10)),
+                ("name", models.CharField(max_length=200)),
+                ("status", models.CharField(max_length=11)),
+                ("model", models.CharField(blank=True, max_length=200)),
+                ("agent_name", models.CharField(blank=True, max_length=120)),
+                ("agent_version", models.CharField(blank=True, max_length=120)),
+                (
+                    "over",
+                    models.SmallIntegerField(
+                        help_text=(
+                            "How many of `step_totals.OVER_S` the duration reached; -1: it is not"
+                            " known"
+                        )
+                    ),
+                ),
+                ("steps", models.BigIntegerField()),
+                ("tokens", models.BigIntegerField()),
+                ("cost_usd", models.FloatField(null=True)),
+                ("costed", models.BigIntegerField(help_text="Steps of known cost")),
+                (
+                    "durations",
+                    models.BinaryField(
+                        help_text="Pairs of a bucket of `metrics.sketch` and its count"
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="step_totals",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["project", "unit", "at"], name="step_total_by_time")
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="StepChange",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("unit", models.CharField(help_text="hour or day", max_length=4)),
+                ("at", models.DateTimeField()),
+                ("changed_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "is_varied",
+                    models.BooleanField(
+                        default=False, help_text="Too few steps are alike: they are not added up"
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "indexes": [
+                    models.Index(fields=["project", "unit", "at"], name="step_change_by_time")
                 ],
             },
         ),
@@ -322,6 +416,7 @@ class Migration(migrations.Migration):
                 "ordering": ("-created_at", "-id"),
                 "indexes": [
                     models.Index(fields=["project", "name", "value"], name="score_by_value"),
+                    models.Index(fields=["project", "name", "created_at"], name="score_by_name"),
                     models.Index(fields=["trajectory_id", "name"], name="score_by_run"),
                     models.Index(fields=["project", "created_at"], name="score_by_time"),
                     models.Index(

@@ -1,0 +1,143 @@
+"""Steps of short times, drawn so that each step is as likely to be among them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from apps.core.models import Project
+from apps.trajectories import step_totals
+from apps.trajectories.ids import time_of
+from apps.trajectories.models import Step
+from apps.trajectories.step_filters import at_most, estimated, within_of
+from apps.trajectories.step_totals import Span
+
+TIMES = 64  # that are drawn
+COUNTED = 100_000  # steps of a time that are not added up; of more, PostgreSQL's estimate
+READ, ENOUGH = 20_000, 1_000  # steps of these times, and of those that match
+PROBED, COMMON = 6_000, 60  # if so many of them have the words, more are read in the same way
+WITH_WORDS = 400_000  # else an index finds those that have them in longer times
+
+
+BITMAPS = {"enable_indexscan": "off", "enable_seqscan": "off", "work_mem": "'32MB'"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """So many steps were looked at, of all in the time: those that match and others."""
+
+    read: int
+    of: int
+
+
+class Drawing:
+    """Draws the same for the same question. `read` makes groups of the steps that match, told the
+    share that they are of all.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        given: Mapping[str, str],
+        read: Callable[[Q, float], list[Any]],
+    ) -> None:
+        self.project, self.read = project, read
+        self.known = _density(project, given)
+        self.of = round(sum(self.known.values()))
+
+    def steps(self, wanted: int = READ) -> tuple[list[Any], Sample]:
+        """Of about so many steps."""
+        times = times_of(self.known, min(1.0, wanted / max(1, self.of)))
+        drawn = step_totals.within(times)
+        looked_at = Step.objects.filter(drawn, project=self.project).count()
+        of = max(self.of, looked_at)
+        return (self.read(drawn, looked_at / of) if looked_at else []), Sample(looked_at, of)
+
+    def with_words(self, probed: int) -> tuple[list[Any], Sample]:
+        """Of so many steps that about ENOUGH should match; `probed` did of PROBED."""
+        wanted = PROBED * ENOUGH // max(1, probed)
+        if probed >= COMMON:
+            return self.steps(min(wanted, READ))
+        wanted = min(wanted, WITH_WORDS)
+        share = min(1.0, wanted / max(1, self.of))
+        drawn = step_totals.within(times_of(self.known, share), as_unknown=True)
+        with by_bitmaps():
+            groups = self.read(drawn, share)
+        return groups, Sample(round(share * self.of), self.of)
+
+
+def times_of(known: Mapping[Span, float], share: float) -> list[Span]:
+    """Times that have this share of the steps, evenly over all of them; `known` is how many steps
+    there are by time.
+    """
+    spans = sorted(span for span, n in known.items() if n > 0)
+    if share >= 1:
+        return spans
+    of = sum(known[span] for span in spans)
+    stride = of / TIMES
+    offsets = random.Random(1)
+    begins = (place * stride + offsets.random() * stride * (1 - share) for place in range(TIMES))
+    times, passed, at = [], 0.0, 0
+    for begin in begins:
+        left = stride * share
+        while left > 1e-9 and at < len(spans):
+            span, n = spans[at], known[spans[at]]
+            if begin >= passed + n:
+                passed, at = passed + n, at + 1
+                continue
+            first = max(0.0, begin - passed)
+            taken = min(left, n - first)
+            length = span.end - span.begin
+            times.append(
+                Span(
+                    span.begin + length * (first / n),
+                    span.begin + length * ((first + taken) / n),
+                )
+            )
+            begin, left = begin + taken, left - taken
+    return times
+
+
+def _density(project: Project, given: Mapping[str, str]) -> dict[Span, float]:
+    """How many steps there are, by time; about, where they are not added up."""
+    within = within_of(project, given)
+    begin = time_of(within["gte"]) if "gte" in within else None
+    last = within.get("lt") or within.get("lte")
+    end = time_of(last) + timedelta(milliseconds=1) if last else None
+    covered = step_totals.cover(project.pk, begin, end)
+    if covered is None:
+        gaps = [Span(begin or _first(project), end or timezone.now())]
+        known: dict[Span, float] = {}
+    else:
+        gaps = covered.gaps
+        known = dict(step_totals.by_time(covered))
+    for gap in gaps:
+        rows = Step.objects.filter(step_totals.within([gap]), project=project)
+        counted = at_most(rows, COUNTED)
+        known[gap] = counted if counted <= COUNTED else max(counted, estimated(rows))
+    return known
+
+
+def _first(project: Project) -> datetime:
+    runs = Step.objects.filter(project=project).order_by("pk")
+    first = runs.values_list("trajectory_id", flat=True).first()
+    return time_of(first) if first else datetime.now(UTC)
+
+
+@contextmanager
+def by_bitmaps() -> Iterator[None]:
+    """Indexes are combined before any step is read: PostgreSQL takes all words for as frequent, and
+    might read a long time for a rare one. With room for the places of many rows.
+    """
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_indexscan = off; SET LOCAL enable_seqscan = off")
+        yield
+        cursor.execute("SET LOCAL enable_indexscan TO DEFAULT; SET LOCAL enable_seqscan TO DEFAULT")

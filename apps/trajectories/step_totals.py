@@ -1,0 +1,309 @@
+"""Steps that are alike, added up by hour and by day (UTC) of their run's start.
+
+Who changes steps notes their hours in the same transaction (`note_change`), and `add_up` counts
+an hour anew when it is over and quiet, a day from its hours. An hour or day that is not noted is
+right at any moment, whatever was deleted, came late or was assembled again; of a noted one, readers
+read the steps themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+from django.db import connection, transaction
+from django.db.models import Func, Max, Min, Q, QuerySet, Sum, UUIDField, Value
+from django.utils import timezone
+
+from apps.core import locks
+from apps.core.locks import ProjectLock
+from apps.trajectories.ids import floor_of, time_of
+from apps.trajectories.metrics import sketch
+from apps.trajectories.models import Step, StepChange, StepTotal, Trajectory
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+LENGTH = {"hour": HOUR, "day": DAY}
+OVER_S = (1, 2, 5, 10, 30, 60)  # questions with these limits can be answered
+ALIKE = ("kind", "name", "status", "model", "agent_name", "agent_version")
+SETTLED, QUIET, LATE = timedelta(minutes=1), timedelta(minutes=2), timedelta(minutes=15)
+MOST_TOTALS = 5_000  # of an hour or day: it would take as long to read as its steps
+MOST_CHANGED = 200  # hours that are read from their steps
+_LIMITS = ",".join(str(1000 * seconds) for seconds in OVER_S)
+OVER = f"coalesce(width_bucket(duration_ms, '{{{_LIMITS}}}'::float8[]), -1)"
+BUCKET = (
+    f"(CASE WHEN duration_ms <= {sketch.LEAST} THEN {sketch.ZERO} ELSE"
+    f" ceil(ln(least(duration_ms, {sketch.LARGEST})) / {sketch.LOG_GAMMA!r}) END)::int2"
+)
+PAIRS = (
+    "coalesce(string_agg(int2send(bucket) || int4send(n::int4), ''::bytea)"
+    " FILTER (WHERE bucket IS NOT NULL), ''::bytea)"
+)
+_PAIR = np.dtype([("bucket", ">i2"), ("n", ">i4")])
+_COUNT_STEPS = f"""
+    INSERT INTO {StepTotal._meta.db_table} (project_id, unit, at, {", ".join(ALIKE)}, over, steps,
+        tokens, cost_usd, costed, durations)
+    SELECT %s, 'hour', %s, {", ".join(ALIKE)}, over, sum(n), sum(tokens), sum(cost), sum(costed),
+        {PAIRS}
+    FROM (
+        SELECT {", ".join(ALIKE)}, {OVER} AS over, {BUCKET} AS bucket, count(*) AS n,
+            coalesce(sum(total_tokens), 0) AS tokens, sum(cost_usd) AS cost,
+            count(cost_usd) AS costed
+        FROM {Step._meta.db_table}
+        WHERE project_id = %s AND trajectory_id >= %s AND trajectory_id < %s
+        GROUP BY {", ".join(ALIKE)}, over, bucket
+    ) AS classed
+    GROUP BY {", ".join(ALIKE)}, over
+"""
+_STARTED = "(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000)"
+_NOTE_ALL = f"""
+    INSERT INTO {StepChange._meta.db_table} (project_id, unit, at, changed_at, is_varied)
+    SELECT %s, 'hour', at, now(), false
+    FROM (
+        SELECT to_timestamp({_STARTED} / 3600 * 3600) AS at
+        FROM {Trajectory._meta.db_table} WHERE project_id = %s
+        UNION SELECT at FROM {StepTotal._meta.db_table} WHERE project_id = %s AND unit = 'hour'
+        UNION SELECT at FROM {StepChange._meta.db_table} WHERE project_id = %s AND unit = 'hour'
+    ) AS hours
+"""
+_FORGET_BETWEEN = f"""
+    DELETE FROM {StepChange._meta.db_table} AS change
+    USING (
+        SELECT unit, at, min(id) AS first, max(id) AS last
+        FROM {StepChange._meta.db_table} WHERE project_id = %s GROUP BY unit, at
+    ) AS kept
+    WHERE change.project_id = %s AND (change.unit, change.at) = (kept.unit, kept.at)
+        AND change.id > kept.first AND change.id < kept.last
+"""
+
+
+def hour_of(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def day_of(at: datetime) -> datetime:
+    return hour_of(at).replace(hour=0)
+
+
+def after(at: datetime, unit: str) -> datetime:
+    """The first hour or day that begins then or later."""
+    start = hour_of(at) if unit == "hour" else day_of(at)
+    return start if start == at else start + LENGTH[unit]
+
+
+# Writing
+
+
+def note_change(project: int, runs: Iterable[UUID]) -> None:
+    """The steps of these runs change in this transaction."""
+    hours = sorted({hour_of(time_of(pk)) for pk in runs})
+    StepChange.objects.bulk_create(
+        StepChange(project_id=project, unit="hour", at=at) for at in hours
+    )
+
+
+def note_all(project: int) -> None:
+    """All hours of a project are counted anew: after steps were changed by hand."""
+    with connection.cursor() as cursor:
+        cursor.execute(_NOTE_ALL, [project, project, project, project])
+
+
+def add_up(until: float, now: datetime | None = None) -> int:
+    """Counts hours, then days, until a moment of `time.monotonic`. Returns how many."""
+    done = 0
+    for unit in LENGTH:
+        for project, at in _due(unit, now or timezone.now()):
+            if time.monotonic() >= until:
+                return done
+            done += _add_up(project, unit, at)
+    for project in StepChange.objects.order_by().values_list("project", flat=True).distinct():
+        _forget_between(project)
+    return done
+
+
+def _due(unit: str, now: datetime) -> list[tuple[int, datetime]]:
+    """What is over, and has not changed for a while or waits for long."""
+    changes = StepChange.objects.filter(
+        unit=unit, at__lt=now - LENGTH[unit] - SETTLED, is_varied=False
+    )
+    waiting = changes.order_by("project", "at").values("project", "at")
+    due = waiting.annotate(first=Min("changed_at"), last=Max("changed_at")).filter(
+        Q(last__lt=now - QUIET) | Q(first__lt=now - LATE)
+    )
+    return [(row["project"], row["at"]) for row in due]
+
+
+@transaction.atomic
+def _add_up(project: int, unit: str, at: datetime) -> bool:
+    if not locks.try_acquire_in(project, ProjectLock.STEP_TOTALS):
+        return False
+    of_project = StepChange.objects.filter(project=project)
+    if unit == "day" and of_project.filter(unit="hour", at__gte=at, at__lt=at + DAY).exists():
+        return False
+    # Read before the steps: what is noted later stays noted.
+    noted = list(of_project.filter(unit=unit, at=at).values_list("pk", flat=True))
+    totals = StepTotal.objects.filter(project=project, unit=unit, at=at)
+    totals.delete()
+    written = (_count_steps if unit == "hour" else _add_hours)(project, at)
+    of_project.filter(pk__in=noted).delete()
+    if written > MOST_TOTALS:
+        totals.delete()
+        StepChange.objects.create(project_id=project, unit=unit, at=at, is_varied=True)
+    elif unit == "hour":
+        StepChange.objects.create(project_id=project, unit="day", at=day_of(at))
+    return True
+
+
+def _count_steps(project: int, at: datetime) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT_STEPS, [project, at, project, floor_of(at), floor_of(at + HOUR)])
+        return cursor.rowcount
+
+
+def _add_hours(project: int, at: datetime) -> int:
+    hours = StepTotal.objects.filter(project=project, unit="hour", at__gte=at, at__lt=at + DAY)
+    summed: defaultdict[tuple[Any, ...], list[StepTotal]] = defaultdict(list)
+    for total in hours.order_by("at").iterator():
+        summed[*(getattr(total, name) for name in ALIKE), total.over].append(total)
+    of_day = []
+    for totals in summed.values():
+        first, costs = totals[0], [one.cost_usd for one in totals if one.cost_usd is not None]
+        first.pk, first.unit, first.at = None, "day", at
+        first.durations = _packed(b"".join(bytes(one.durations) for one in totals))
+        first.cost_usd = sum(costs) if costs else None
+        for name in ("steps", "tokens", "costed"):
+            setattr(first, name, sum(getattr(one, name) for one in totals))
+        of_day.append(first)
+    StepTotal.objects.bulk_create(of_day, batch_size=500)
+    return len(of_day)
+
+
+@transaction.atomic
+def _forget_between(project: int) -> None:
+    """Of many notes of an hour, the first and the last are enough. Under the lock: a count that has
+    not seen what one of them says must not take away the last.
+    """
+    if locks.try_acquire_in(project, ProjectLock.STEP_TOTALS):
+        with connection.cursor() as cursor:
+            cursor.execute(_FORGET_BETWEEN, [project, project])
+
+
+# Reading
+
+
+def counts_of(pairs: bytes) -> sketch.Sketch:
+    """Of pairs one behind the other, in which a bucket may be several times."""
+    given = np.frombuffer(pairs, _PAIR)
+    counts = np.bincount(given["bucket"].astype(int) - sketch.ZERO, weights=given["n"])
+    return {int(place) + sketch.ZERO: int(counts[place]) for place in np.flatnonzero(counts)}
+
+
+def _packed(pairs: bytes) -> bytes:
+    return np.array(list(counts_of(pairs).items()), _PAIR).tobytes()
+
+
+class Span(NamedTuple):
+    """The steps of runs that started then or later, before `end`."""
+
+    begin: datetime
+    end: datetime
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Of a time: the totals that are right, and what they leave out."""
+
+    totals: QuerySet[StepTotal]
+    gaps: list[Span]
+
+
+def cover(project: int, begin: datetime | None, end: datetime | None) -> Cover | None:
+    """None where the steps of too many hours changed just now. Changes are read here, totals and
+    steps later: each hour is as it was at one moment since.
+    """
+    changes = StepChange.objects.filter(project=project)
+    totals = StepTotal.objects.filter(project=project)
+    begin = begin or _first(changes, totals)
+    if begin is None:
+        return Cover(totals.none(), [])
+    if end is None:
+        last = changes.filter(unit="hour").aggregate(last=Max("at"))["last"]
+        end = max(hour_of(timezone.now()), last or begin) + HOUR
+    changed = set(
+        changes.filter(at__gte=day_of(begin), at__lt=end).values_list("unit", "at").distinct()
+    )
+    hours = {at for unit, at in changed if unit == "hour"}
+    if len(hours) > MOST_CHANGED:
+        return None
+    days = {day_of(at) for _, at in changed}
+    first, last = after(begin, "hour"), hour_of(end)
+    if first >= last:
+        return Cover(totals.none(), [Span(begin, end)] if begin < end else [])
+    whole_days = after(first, "day"), day_of(last)
+    parts = [at for at in _hours(first, last, whole_days, days) if at not in hours]
+    right = totals.filter(
+        Q(unit="day", at__gte=whole_days[0], at__lt=whole_days[1]) & ~Q(at__in=days)
+        | Q(unit="hour", at__in=parts)
+    )
+    gaps = [Span(begin, first), *(Span(at, at + HOUR) for at in sorted(hours)), Span(last, end)]
+    inside = (Span(max(gap.begin, begin), min(gap.end, end)) for gap in gaps)
+    return Cover(right, _joined(gap for gap in inside if gap.begin < gap.end))
+
+
+def _first(changes: QuerySet[StepChange], totals: QuerySet[StepTotal]) -> datetime | None:
+    firsts = [
+        rows.filter(unit="hour").order_by("at").values_list("at", flat=True).first()
+        for rows in (changes, totals)
+    ]
+    return min((at for at in firsts if at is not None), default=None)
+
+
+def _hours(
+    first: datetime, last: datetime, whole_days: tuple[datetime, datetime], days: Collection
+) -> Iterator[datetime]:
+    """Those of which no day has the total."""
+    at = first
+    while at < last:
+        day = day_of(at)
+        if whole_days[0] <= day < whole_days[1] and day not in days:
+            at = day + DAY
+        else:
+            yield at
+            at += HOUR
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and span.begin <= joined[-1].end:
+            joined[-1] = Span(joined[-1].begin, max(span.end, joined[-1].end))
+        else:
+            joined.append(span)
+    return joined
+
+
+def within(spans: Iterable[Span], as_unknown: bool = False) -> Q:
+    """Steps of these times. `as_unknown`: PostgreSQL plans for times that it does not know; of
+    short ones it expects no steps, and would not look for them by another index, too.
+    """
+    said = Q(trajectory_id__in=[])
+    for span in spans:
+        first, last = (Value(floor_of(at)) for at in span)
+        if as_unknown:
+            first, last = (
+                Func(at, template="(SELECT %(expressions)s)", output_field=UUIDField())
+                for at in (first, last)
+            )
+        said |= Q(trajectory_id__gte=first, trajectory_id__lt=last)
+    return said
+
+
+def by_time(covered: Cover) -> dict[Span, int]:
+    """How many steps there are, by hour or day; without the gaps."""
+    rows = covered.totals.order_by("at").values_list("unit", "at").annotate(n=Sum("steps"))
+    return {Span(at, at + LENGTH[unit]): n for unit, at, n in rows}
