@@ -97,14 +97,14 @@ def project(db: None) -> Project:
 
 @pytest.fixture
 def kept(project: Project, tasks: list[Invented]) -> EvalSet:
-    """A draft with one task of each family held out; the group of the mails is a customer, of SQL a
-    session.
+    """A draft with the first task of each family held out; the group of the mails is a customer, of
+    SQL a session.
     """
     eval_set = actions.create_eval_set(project=project, slug="kept", by=admin_of(project))
     groups = {"mail": "customer:Mara", "sql": "S-77", "maths": "user:Ádám", "form": "Mara"}
     rows = [
         task.row(split="holdout", group=groups.get(task.family, f"g-{task.key}"))
-        for task in {task.family: task for task in tasks}.values()
+        for task in {task.family: task for task in reversed(tasks)}.values()
     ]
     stored = store(eval_set, rows)
     assert stored.made == len(rows)
