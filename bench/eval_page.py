@@ -120,7 +120,7 @@ def evaluated(
                 "server_name": "s",
                 "base_url": "http://s",
                 "model": "m",
-                "price": [0.15, 0.6],
+                "price": {"input": 0.15, "output": 0.6},
             },
         },
     )

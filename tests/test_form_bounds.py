@@ -22,8 +22,6 @@ from apps.evals.forms import EvalSetForm
 PAGE_ONLY = {
     "CanaryForm.margin",
     "ShareForm.percent",
-    "RubricForm.usd_per_million_input",
-    "RubricForm.usd_per_million_output",
     "RubricForm.usd_per_day",
     "RubricForm.concurrency",
     "MarkForm.blamed_message",

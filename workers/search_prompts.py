@@ -28,7 +28,7 @@ from workers.lib.program import Stop, StopFlag, run_main
 from workers.lib.prompt_search.dialogue import converse
 from workers.lib.prompt_search.scoring import Scorer
 from workers.lib.specs.search_prompts import SearchPrompts
-from workers.lib.spending import Meter, Price, Spent, Usage, estimate, usage_of
+from workers.lib.spending import Meter, Spent, Usage, estimate, usage_of
 from workers.ml.policies import episodes_at_once, open_policy
 
 ROOT = str(Path(__file__).resolve().parent.parent)
@@ -57,7 +57,7 @@ class Reflector:
             self.spec.server, "server", name="reflecting server", droppable=("seed", "temperature")
         )
         self.client = AsyncChatClient(server)
-        self.meter = Meter(Price(*self.spec.server.price), account=self.account)
+        self.meter = Meter(self.spec.server.price, account=self.account)
 
     async def reflect(self, prompt: str) -> dict[str, str]:
         """{text}, or {error} if another question may succeed. Raises Spent, Ended."""

@@ -15,6 +15,15 @@ TURNS = re.compile(
     "[\u200e\u200f\u202a-\u202e\u2066-\u2069\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]"
 )
 
+CONTROLS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def escaped(text: str) -> str:
+    """JSON with its controls of direction as escapes: the same JSON, of which a value turns nothing
+    round.
+    """
+    return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
 
 def isolated(text: str) -> str:
     """The text, which reads as before, and after which the sentence reads on as it would."""

@@ -175,10 +175,17 @@ def ranked(
         colour = (colours or {}).get(label, PALETTE[index % len(PALETTE)])
         common = {"x": list(values), "y": list(names), "name": label}
         figure.add_trace(
-            go.Scatter(mode="markers", marker={"size": 9, "color": colour}, **common)
+            go.Scatter(
+                mode="markers",
+                marker={"size": 8, "color": colour},
+                orientation="h",
+                offsetgroup=str(index),  # one above the other where values are the same
+                **common,
+            )
             if len(series) > 1
             else go.Bar(orientation="h", marker={"color": colour}, **common)
         )
+    figure.update_layout(scattermode="group", scattergap=0.3)
     drawn = _finish(figure, title, x, "", ROW_HEIGHT, legend=len(series) > 1)
     return beside(
         drawn, list(dict.fromkeys(name for names, _ in series.values() for name in names))

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
 from django.db.models import Sum
 
 from apps.evals.models import EvalRun
-
-PER = 1_000_000  # prices are in USD per this many tokens
-
-
-def price_of(run: EvalRun) -> tuple[float, float] | None:
-    """USD per million tokens of input and output; None if unknown."""
-    given = (run.spec.get("engine") or {}).get("price")
-    return (float(given[0]), float(given[1])) if given else None
+from workers.lib.prices import PER_MILLION, Price, price_from_json
+from workers.lib.token_usage import Usage
 
 
-def cost(
-    price: tuple[float, float] | None, tokens_in: int | None, tokens_out: int | None
-) -> float | None:
+def price_of(run: EvalRun) -> Price | None:
+    """None if unknown. That of short inputs: a sample does not say into which calls its tokens are
+    cut, nor which of them were cached.
+    """
+    price = price_from_json((run.spec.get("engine") or {}).get("price"))
+    return price.base if price else None
+
+
+def cost(price: Price | None, tokens_in: int | None, tokens_out: int | None) -> float | None:
     """In USD; None without a price or a count."""
     if price is None or tokens_in is None or tokens_out is None:
         return None
-    return (price[0] * tokens_in + price[1] * tokens_out) / PER
+    return price.of(Usage(tokens_in, tokens_out))
+
+
+def rates_of(price: Price | None) -> tuple[float, float]:
+    """USD per token of input and output, for sums of many; not a number without a price."""
+    if price is None:
+        return math.nan, math.nan
+    return price.input / PER_MILLION, price.output / PER_MILLION
 
 
 def used_in_words(run: EvalRun) -> str:

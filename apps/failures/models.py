@@ -545,8 +545,6 @@ class Rubric(models.Model):
     key_variable = models.CharField(
         max_length=80, blank=True, help_text="Environment variable that holds its key"
     )
-    usd_per_million_input = models.FloatField(default=0)
-    usd_per_million_output = models.FloatField(default=0)
     usd_per_day = models.FloatField(
         default=1, help_text="Limit of the judge's cost per day (UTC), in USD"
     )

@@ -31,9 +31,10 @@ from apps.registry.models import (
     Server,
     ServerKind,
 )
-from apps.registry.prices import known_prices, price_of
+from apps.registry.prices import price_at, prices_of
 from apps.registry.profiles import template_of
 from apps.registry.servers import A, address_spec, may_be_private
+from workers.lib.prices import Price, price_as_json, price_from_json
 from workers.lib.serving import ADAPTER_PREFIX
 from workers.lib.specs import engines as specs
 
@@ -268,7 +269,7 @@ def with_limits(
             "Token and cost limits only apply to servers; these answers are generated in this"
             " installation."
         )
-    if most_usd and not engine["price"]:
+    if most_usd and engine["price"] is None:
         raise ModelError(
             f"No price is known for {engine['model']} on {engine['server_name']}, so a cost limit"
             " cannot be enforced. Enter the price on the server's page."
@@ -308,7 +309,7 @@ def _on(
         "adapter": adapter.pk if adapter else None,
         "managed": server.is_managed,
         "priced_as": holder.served_as,
-        "price": price_of(server, holder.served_as),
+        "price": price_as_json(price_at(server, holder.served_as)),
     }
 
 
@@ -399,7 +400,7 @@ def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any]) 
         model=engine["model"],
         dialect=engine["dialect"],
         template=template_of(version) if engine["dialect"] == Dialect.TEXT else "",
-        price=engine["price"] or (0.0, 0.0),
+        price=price_from_json(engine["price"]) or Price(),
         most_tokens=engine.get("most_tokens", 0),
         most_usd=engine.get("most_usd", 0.0),
     )
@@ -416,7 +417,7 @@ def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> specs.AgentEnd
         timeout_s=engine["timeout_s"],
         concurrency=engine["at_once"],
         allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
-        prices=known_prices(version.project) if engine.get("most_usd") else {},
+        prices=prices_of(version.project).own if engine.get("most_usd") else {},
         **{name: engine[name] for name in LIMITS if name in engine},
     )
 

@@ -25,17 +25,10 @@ def price_at(server: Server, model: str) -> Price | None:
     return entered.as_price if entered else list_price(model, base_url=server.base_url)
 
 
-def price_of(server: Server, model: str) -> tuple[float, float] | None:
-    """(input, output) for estimates and limits, which count no token as cached; None if unknown."""
-    price = price_at(server, model)
-    return (price.input, price.output) if price else None
-
-
-def known_prices(project: Project) -> dict[str, tuple[float, float]]:
-    """{model: (input, output)} that were entered here, for agents, which name a model but no
-    server.
-    """
-    return {model: (price.input, price.output) for model, price in prices_of(project).own.items()}
+def price_for(project: Project, model: str, base_url: str) -> Price | None:
+    """At an address that need not be that of a server of the project; None if unknown."""
+    server = Server.objects.filter(project=project, base_url=base_url).first()
+    return price_at(server or Server(project=project, base_url=base_url), model)
 
 
 class PriceBook:

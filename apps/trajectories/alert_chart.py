@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from apps.core.charts import BAD, PALETTE, UNKNOWN, lines
-from apps.trajectories.alerts import MEASURES, amount, crosses
+from apps.trajectories.alerts import MEASURES, crosses, limit_of
 from apps.trajectories.metrics.figures import HOVER, TICKS
 from apps.trajectories.models import Alert, AlertPoint
 
@@ -50,8 +50,7 @@ def _times_shown(points: Sequence[AlertPoint]) -> tuple[str, str]:
 def _line(alert: Alert, first: str, last: str) -> dict:
     if alert.line is None:
         return {}
-    name = f"{alert.condition} {amount(alert, alert.line)}"
-    return {name.capitalize(): ([first, last], [alert.line] * 2)}
+    return {limit_of(alert): ([first, last], [alert.line] * 2)}
 
 
 def _usual(points: Sequence[AlertPoint]) -> dict:

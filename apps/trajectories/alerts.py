@@ -223,6 +223,13 @@ def in_words(alert: Alert, value: float | None) -> str:
     return f"{alert.get_measure_display()} {amount(alert, value)}, {limit}"
 
 
+def limit_of(alert: Alert) -> str:
+    """“Above 15.0%”"""
+    if alert.line is None or alert.condition == Alert.Condition.UNUSUAL:
+        return str(alert.get_condition_display())
+    return f"{alert.condition} {amount(alert, alert.line)}".capitalize()
+
+
 def without_data(alert: Alert) -> str:
     """“Failure rate of runs: too little to measure for 60 minutes (0 of at least 5)”"""
     return (

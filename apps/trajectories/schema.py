@@ -360,12 +360,12 @@ def _is_plain(count: Any) -> bool:
 
 
 def _of_members(path: str, unread: Iterable[str]) -> Iterator[dict]:
-    kept = "is kept in metadata.usage" if path == "usage" else "is left out"
+    kept = "is kept in metadata.usage, " if path == "usage" else "is "
     for name in unread:
         if name in NAMES:
-            problem = f"is not a number from 0 and {kept}, not counted"
+            problem = f"is not a number from 0 and {kept}not counted"
         elif close := get_close_matches(name, NAMES, 1, cutoff=0.9):
-            problem = f"{kept} and not counted; did you mean “{close[0]}”?"
+            problem = f"{kept}not counted; did you mean “{close[0]}”?"
         else:
             continue
         yield {"path": f"{path}.{printable(name)}", "warning": problem}

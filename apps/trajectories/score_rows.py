@@ -35,7 +35,7 @@ from apps.trajectories.models import Score
 
 LABELS = {
     "name": "Name",
-    "source": "From",
+    "source": "Source",
     "kind": "Kind",
     "run": "Run",
     "step": "Step",

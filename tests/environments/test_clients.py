@@ -56,8 +56,6 @@ def switch_on(project: Project, key: str = "SOME_KEY", url: str = URL) -> None:
         "model": "m",
         "key_variable": key,
         "usd_per_day": 1.0,
-        "usd_per_million_input": 0.0,
-        "usd_per_million_output": 0.0,
     }
     made = rubrics.save_version(project=project, fields=fields, by=admin_of(project))
     assert made

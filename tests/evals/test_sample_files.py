@@ -199,7 +199,7 @@ def test_latency_tokens_and_money_are_drawn(client: Client, tmp_path: Path) -> N
                 "server_name": "s",
                 "base_url": "u",
                 "model": "m",
-                "price": [100.0, 200.0],
+                "price": {"input": 100.0, "output": 200.0},
             }
         }
     )

@@ -28,10 +28,12 @@ from apps.failures.models import (
     Source,
 )
 from apps.failures.tasks import judge_new, judge_project
+from apps.registry.model_prices import NewPrice, set_price
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
 from tests.factories import admin_of, make_member, make_project, make_trajectory, tell
 from tests.failures.judge_server import JudgeServer, Reply, running, says
+from workers.lib.prices import Price
 
 pytestmark = pytest.mark.django_db
 KEY = "sk-very-secret-0815"
@@ -59,16 +61,23 @@ def fields(judge: JudgeServer, **changes: Any) -> dict[str, Any]:
         "model": "m",
         "key_variable": "",
         "usd_per_day": 1.0,
-        "usd_per_million_input": 0.0,
-        "usd_per_million_output": 0.0,
         "strategy": "whole",
         "concurrency": 4,
     }
     return usual | changes
 
 
-def make_rubric(project: Project, judge: JudgeServer, on: bool = True, **changes: Any) -> Rubric:
+def make_rubric(
+    project: Project,
+    judge: JudgeServer,
+    on: bool = True,
+    price: Price | None = None,
+    **changes: Any,
+) -> Rubric:
     by = admin_of(project)
+    if price:
+        entered = NewPrice(model="m", input=price.input, output=price.output)
+        set_price(project=project, by=by, given=entered)
     made = rubrics.save_version(project=project, fields=fields(judge, **changes), by=by)
     assert made
     return rubrics.switch(project=project, version=made.version, by=by) or made if on else made
@@ -236,7 +245,7 @@ def test_the_budget_stops_in_the_middle(judge: JudgeServer) -> None:
         )
 
     judge.answer = pricey
-    make_rubric(project, judge, usd_per_million_input=1.0, usd_per_day=0.2)
+    make_rubric(project, judge, price=Price(1.0), usd_per_day=0.2)
     report = run(project, *rows)
     assert report.asked == 2 and "used up" in report.stopped
     assert Failure.objects.count() == JudgeVerdict.objects.count() == 2
@@ -248,27 +257,27 @@ def test_the_budget_stops_in_the_middle(judge: JudgeServer) -> None:
 def test_no_budget_no_question_but_a_free_model_is_free(judge: JudgeServer) -> None:
     project = make_project()
     make_run(project)
-    make_rubric(project, judge, usd_per_million_input=1.0, usd_per_day=0.0)
+    make_rubric(project, judge, price=Price(1.0), usd_per_day=0.0)
     assert (
         "used up" in run(project).stopped and not judge.seen and not JudgeVerdict.objects.exists()
     )
-    make_rubric(project, judge, usd_per_day=0.0)
+    make_rubric(project, judge, price=Price(), text="Be kind.", usd_per_day=0.0)
     assert run(project).asked == 1
 
 
 def test_saving_a_new_version_does_not_fill_the_purse(judge: JudgeServer) -> None:
     project = make_project()
     make_run(project)
-    make_rubric(project, judge, usd_per_million_output=1000.0, usd_per_day=2.0)
+    make_rubric(project, judge, price=Price(0.0, 1000.0), usd_per_day=2.0)
     assert run(project).spent_usd == pytest.approx(0.1)
-    make_rubric(project, judge, text="b", usd_per_million_output=1000.0, usd_per_day=1.65)
+    make_rubric(project, judge, text="b", usd_per_day=1.65)
     assert "used up" in run(project).stopped
 
 
 def test_an_error_is_stored_and_tried_again_later_three_times(judge: JudgeServer) -> None:
     project = make_project()
     make_run(project)
-    rubric = make_rubric(project, judge, usd_per_million_input=1.0)
+    rubric = make_rubric(project, judge, price=Price(1.0))
     judge.answer = lambda body: Reply("no idea")
     for number in range(1, 5):
         assert run(project).errors == 1
@@ -318,7 +327,7 @@ def test_a_server_that_is_away_is_left_alone(judge: JudgeServer) -> None:
 def test_a_run_that_a_lost_worker_claimed_is_taken_over(judge: JudgeServer) -> None:
     project = make_project()
     row = make_run(project)
-    rubric = make_rubric(project, judge, usd_per_million_input=1.0)
+    rubric = make_rubric(project, judge, price=Price(1.0))
     standing, verdict = judging._claim(project, rubric, judging.Subject.of(row), 0.3)
     assert standing is judging.Standing.OURS and verdict
     assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.3)
@@ -527,7 +536,9 @@ def test_a_rubric_is_tried_before_it_is_saved_and_only_the_cost_stays(judge: Jud
     project = make_project()
     row = make_run(project)
     admin = logged_in(admin_of(project))
-    form = fields(judge, text="Try me.", usd_per_million_output=10.0)
+    price = NewPrice(model="m", input=0.0, output=10.0)
+    set_price(project=project, by=admin_of(project), given=price)
+    form = fields(judge, text="Try me.")
     assert (
         "Asking"
         in post(admin, "rubric_try", project, form | {"more": row.external_id}).content.decode()
@@ -563,7 +574,9 @@ def test_a_try_shows_why_there_is_no_verdict(judge: JudgeServer) -> None:
         and "&lt;b&gt;no&lt;/b&gt;" in page
         and "try 2" in page
     )
-    short = fields(judge, usd_per_million_output=10.0, usd_per_day=0.001) | {"run": row.pk}
+    price = NewPrice(model="m", input=0.0, output=10.0)
+    set_price(project=project, by=admin_of(project), given=price)
+    short = fields(judge, usd_per_day=0.001) | {"run": row.pk}
     page = post(admin, "rubric_try_one", project, short).content.decode()
     assert "does not allow another try" in page and len(judge.seen) == 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -24,6 +25,7 @@ from apps.failures.judge.client import (
 from apps.failures.judge.prompt import Mode, make
 from tests.failures.judge_server import RESPONSE, JudgeServer, Reply, form_of, running, says
 from workers.lib.chat_client import refused_name, wait_s
+from workers.lib.prices import Price
 from workers.lib.spending import NOTHING, Usage
 
 CHAT = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "A run."}]
@@ -203,9 +205,12 @@ def test_tokens_that_a_server_does_not_count_are_estimated(judge: JudgeServer) -
 
 
 def test_prices() -> None:
-    server = Server("http://x/v1", "m", usd_per_million_input=3, usd_per_million_output=15)
+    server = Server("http://x/v1", "m", price=Price(3, 15, 0.3))
     assert server.cost(Usage(1_000_000, 100_000)) == pytest.approx(4.5)
+    assert server.cost(Usage(1_000_000, 0, cache_read_tokens=1_000_000)) == pytest.approx(0.3)
     assert server.max_cost(CHAT) > 2 * server.cost(Usage(estimate(CHAT), 800))
+    dear = replace(server, price=Price(3, 15, 0.3, 3.75))  # to write to a cache
+    assert dear.max_cost(CHAT) > server.max_cost(CHAT)
 
 
 # The key

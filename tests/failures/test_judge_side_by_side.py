@@ -18,6 +18,7 @@ from django.core.management import CommandError, call_command
 from apps.failures.actions.decisions import decide
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import judging, rubrics
+from apps.failures.judge.client import Server
 from apps.failures.judge.comparison import distance
 from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import STRATEGIES, Question
@@ -25,8 +26,9 @@ from apps.failures.models import Failure, JudgeVerdict
 from tests.factories import admin_of, make_project
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 from tests.failures.test_judge import FAILED, later, make_rubric, make_run, run
+from workers.lib.prices import Price
 
-PRICE = {"usd_per_million_input": 1.0}
+PRICE = {"price": Price(1.0)}
 COUNTED = {"prompt_tokens": 1000, "completion_tokens": 0, "total_tokens": 1000}  # $0.001
 
 
@@ -171,7 +173,7 @@ def test_a_strategy_finds_the_step(
     judge: JudgeServer, strategy: str, step: int, questions: int
 ) -> None:
     judge.answer = knows
-    server = rubrics.server_of(rubrics.Rubric(base_url=judge.url, model="m", **PRICE))
+    server = Server(judge.url, "m", allow_private=True)
     judged = question(strategy).ask(server)
     assert judged.verdict and (judged.verdict.mode, judged.verdict.message_index) == (
         "bad_planning",
@@ -192,21 +194,19 @@ def test_where_a_later_answer_is_of_no_use_the_first_step_stands(
         [knows({"messages": [{"content": ""}]})],
         lambda body: Reply("no idea"),
     )
-    judged = question(strategy).ask(
-        rubrics.server_of(rubrics.Rubric(base_url=judge.url, model="m"))
-    )
+    judged = question(strategy).ask(Server(judge.url, "m", allow_private=True))
     assert judged.verdict and judged.verdict.message_index == 11 and len(judge.seen) == 3
 
 
 def test_nobody_is_asked_for_the_step_of_a_run_that_went_well(judge: JudgeServer) -> None:
     judge.answer = lambda body: Reply(says(failed=False))
     for strategy in STRATEGIES:
-        question(strategy).ask(rubrics.server_of(rubrics.Rubric(base_url=judge.url, model="m")))
+        question(strategy).ask(Server(judge.url, "m", allow_private=True))
     assert len(judge.seen) == 3
 
 
 def test_all_questions_of_a_strategy_are_booked() -> None:
-    server = rubrics.server_of(rubrics.Rubric(base_url="http://x/v1", model="m", **PRICE))
+    server = Server("http://x/v1", "m", **PRICE)
     whole, steps, halving = (question(strategy).max_cost(server) for strategy in STRATEGIES)
     assert steps > 7 * whole and 4 * whole < halving < steps
 

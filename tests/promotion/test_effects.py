@@ -359,7 +359,8 @@ def test_what_a_version_cost_is_what_was_recorded(moved: Promotion, data_dir: Pa
     run = make_eval_run(make_eval_set(project), moved.from_version, make_environment(project))
     found = costs_of(moved.from_version)
     assert [cost.what for cost in found] == ["1 evaluation"] and found[0].usd is None
-    type(run).objects.filter(pk=run.pk).update(spec={"engine": {"price": [1.0, 2.0]}})
+    spec = {"engine": {"price": {"input": 1.0, "output": 2.0}}}
+    type(run).objects.filter(pk=run.pk).update(spec=spec)
     assert costs_of(moved.from_version)[0].usd is not None
 
 

@@ -25,7 +25,7 @@ from apps.registry import engines, servers
 from apps.registry.actions import ModelError
 from apps.registry.engines import AUTO, IN_PROCESS, adapter_name, choose
 from apps.registry.models import Health, ModelVersion, Server
-from apps.registry.prices import known_prices, price_of, read_prices, write_prices
+from apps.registry.prices import price_at, prices_of, read_prices, write_prices
 from tests.factories import (
     admin_of,
     make_adapter,
@@ -40,6 +40,7 @@ from tests.factories import (
 )
 from tests.forms import as_read
 from tests.registry.model_server import models, serving
+from workers.lib.prices import Price, price_as_json, price_from_json
 
 pytestmark = pytest.mark.django_db
 ABLE = {"kind": "vllm", "adapters_at": "/mnt/artifacts/"}
@@ -274,7 +275,8 @@ def test_limits_are_kept_with_the_engine_and_given_to_the_child(world: World) ->
         world, ModelVersion.objects.get(pk=world.endpoint.pk), most_tokens=5000, most_usd=0.25
     )
     engine = as_read(evaluation_spec(EvalRun.objects.get(pk=run.pk))).engine
-    assert (engine.price, engine.most_tokens, engine.most_usd) == ((0.5, 1.5), 5000, 0.25)
+    assert engine.price == Price(0.5, 1.5, source="server gpu")
+    assert (engine.most_tokens, engine.most_usd) == (5000, 0.25)
     assert run.max_attempts == 1, "another attempt would spend the limit again"
     assert engines.in_words(run.spec["engine"], world.endpoint).endswith(
         "model served, at most 5,000 tokens, at most $0.25"
@@ -283,15 +285,21 @@ def test_limits_are_kept_with_the_engine_and_given_to_the_child(world: World) ->
 
 def test_prices_are_shipped_for_a_provider_and_a_servers_own_come_first(world: World) -> None:
     world.server.base_url = "https://api.openai.com/v1"
-    assert (
-        price_of(world.server, "gpt-4o-mini") == (0.15, 0.6)
-        and price_of(world.server, "other") is None
-    )
-    world.server.prices = {"gpt-4o-mini": [1, 2], "*": [3, 4]}
-    assert price_of(world.server, "gpt-4o-mini") == (1, 2) and price_of(world.server, "other") == (
-        3,
-        4,
-    )
+    listed = price_at(world.server, "gpt-4o-mini")
+    assert listed and (listed.input, listed.output, listed.cache_read) == (0.15, 0.6, 0.075)
+    assert price_at(world.server, "other") is None
+    world.server.prices = {"gpt-4o-mini": [1, 2], "*": [3, 4, 0.3, None]}
+    own = Price(1, 2, source="server gpu")
+    assert price_at(world.server, "gpt-4o-mini") == own
+    assert price_at(world.server, "other") == Price(3, 4, 0.3, source="server gpu")
+
+
+def test_a_price_with_cached_tokens_and_tiers_reaches_the_job_whole(world: World) -> None:
+    world.server.base_url = "https://generativelanguage.googleapis.com/v1beta/openai"
+    world.server.prices = {}
+    listed = price_at(world.server, "gemini-2.5-pro")
+    assert listed and listed.tiers and listed.cache_read is not None
+    assert price_from_json(json.loads(json.dumps(price_as_json(listed)))) == listed
 
 
 def test_an_agent_with_only_a_model_has_the_highest_entered_price(
@@ -299,9 +307,10 @@ def test_an_agent_with_only_a_model_has_the_highest_entered_price(
 ) -> None:
     world.change(prices={"gpt-4o-mini": [1, 2], "own": [3, 4], "*": [50, 60]})
     make_server(world.project, "http://127.0.0.1:8124/v1", prices={"own": [5, 1]})
-    found = known_prices(world.project)
-    assert found == {"gpt-4o-mini": (1, 2), "own": (5, 4)}
-    assert known_prices(make_project()) == {}, "another project's prices are its own"
+    found = prices_of(world.project).own
+    rates = {model: (price.input, price.output) for model, price in found.items()}
+    assert rates == {"gpt-4o-mini": (1, 2), "own": (5, 4)}
+    assert prices_of(make_project()).own == {}, "another project's prices are its own"
 
 
 @pytest.mark.parametrize(

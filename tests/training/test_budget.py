@@ -325,7 +325,7 @@ def test_a_teacher_takes_time_and_memory(run: EvalRun, measured: Measurement) ->
 def test_a_teacher_on_a_server_costs_tokens_and_money_but_no_memory_here(run: EvalRun) -> None:
     """Known before anything is measured: they are counted, not timed."""
     lengths(run, 10)
-    engine = {"server_name": "gpu-1", "price": [2.0, 8.0]}
+    engine = {"server_name": "gpu-1", "price": {"input": 2.0, "output": 8.0}}
     scored = replace(
         asked(run, "on_policy", generations=4, max_new_tokens=32),
         teacher=run.model_version,

@@ -42,6 +42,7 @@ from tests.factories import (
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 from tests.failures.test_judge import make_rubric
 from tests.shared import copied, once
+from workers.lib.prices import Price
 
 pytestmark = pytest.mark.django_db
 Say = Callable[..., None]
@@ -342,7 +343,7 @@ def judge(run: TrainingRun, settings: Any) -> Iterator[JudgeServer]:
     run.save(update_fields=["spec"])
     with running() as server:
         server.answer = lambda body: Reply(FAILS)
-        make_rubric(run.project, server, usd_per_million_input=1.0, usd_per_million_output=1.0)
+        make_rubric(run.project, server, price=Price(1.0, 1.0))
         yield server
 
 

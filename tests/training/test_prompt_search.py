@@ -47,6 +47,7 @@ from tests.factories import (
     override,
 )
 from tests.forms import as_read
+from workers.lib.prices import Price
 from workers.lib.specs.engines import InProcess
 
 pytestmark = pytest.mark.django_db
@@ -240,11 +241,8 @@ def test_the_child_gets_train_and_validation_and_no_hold_out(world: dict[str, An
         spec.prompt == world["environment"].harness["system_prompt"]
         and spec.server.model == "writer"
     )
-    assert (spec.config.most_usd, spec.server.price, spec.engine.price) == (
-        2.5,
-        (1.0, 2.0),
-        (1.0, 2.0),
-    )
+    price = Price(1.0, 2.0, source=f"server {world['server'].name}")
+    assert (spec.config.most_usd, spec.server.price, spec.engine.price) == (2.5, price, price)
     assert (spec.used.calls, spec.used.usd, spec.python) == (7, 0.5, sys.executable)
 
 
@@ -428,10 +426,10 @@ def test_how_many_calls_a_search_takes(size: Size, calls: int, first: int) -> No
 
 def test_what_a_search_costs_at_most() -> None:
     size = Size(10, proposals=2)
-    found = expected(size, tokens=(100, 10), price=(1.0, 2.0), reflecting=(10.0, 20.0))
+    found = expected(size, tokens=(100, 10), price=Price(1.0, 2.0), reflecting=Price(10.0, 20.0))
     assert found.calls == 42 and found.tokens == 42 * 110 + 2 * 3 * 800 + 2 * 800
     assert found.usd == pytest.approx((42 * 120 + 4800 * 10 + 1600 * 20) / 1e6)
-    assert expected(size, tokens=(100, 10), price=(0, 0)).usd is None
+    assert expected(size, tokens=(100, 10), price=Price()).usd is None
     assert expected(size, tokens=(1, 1), price=None, most_calls=5).calls == 5
 
 

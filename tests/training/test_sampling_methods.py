@@ -43,6 +43,7 @@ from tests.factories import (
 from tests.forms import as_read
 from tests.shared import copied, once
 from workers.lib.clients import key_variables
+from workers.lib.prices import Price
 
 BEST = {"steps": 2, "learning_rate": 1e-4, "batch_size": 2}
 TAUGHT = {"steps": 2, "learning_rate": 1e-4}
@@ -293,7 +294,8 @@ def test_the_job_of_a_served_teacher_names_its_server_its_key_and_its_limits(
     made = submitted(run, Method.ON_POLICY, TAUGHT | limits, teacher=served)
     given = training_spec(made)
     spec = as_read(given).teacher_server
-    assert (spec.base_url, spec.model, spec.price) == ("http://127.0.0.1:8123/v1", "m", (2.0, 8.0))
+    assert (spec.base_url, spec.model) == ("http://127.0.0.1:8123/v1", "m")
+    assert spec.price == Price(2.0, 8.0, source="server gpu-1")
     assert (spec.most_tokens, spec.most_usd) == (900, 1.5) and key_variables(given) == [
         "FLYWHEEL_JUDGE_API_KEY"
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -60,6 +61,14 @@ def test_a_reply_without_a_call_stands_alone_and_a_call_without_reply_is_marked(
     )
     assert [turn.role for turn in found] == ["tool", "assistant", "tool", "user"]
     assert found[1].unanswered and found[2].reply_to == "other"
+
+
+def test_a_value_turns_none_of_the_json_around_it_round() -> None:
+    wanted = {"file": "bill_\u202efdp.exe", "note": "\u05e9\u05dc"}
+    (turn,) = turns_of([{"role": "assistant", "tool_calls": [call(arguments=wanted)]}])
+    shown = turn.calls[0].arguments.head
+    assert "bill_\\u202efdp.exe" in shown and "\u05e9\u05dc" in shown
+    assert json.loads(shown) == wanted
 
 
 def test_a_late_reply_a_flat_call_and_reasoning_are_where_they_belong() -> None:

@@ -19,6 +19,7 @@ from workers.lib.agent_shapes import AgentFault, Reported, read_answer, reported
 from workers.lib.environments import load
 from workers.lib.environments.workplace import TOOLS
 from workers.lib.policies import PolicyError
+from workers.lib.prices import Price
 from workers.lib.rollouts import Finished, Limits, play
 from workers.lib.specs.engines import AgentEndpoint
 from workers.lib.spending import Usage
@@ -609,7 +610,7 @@ def test_what_an_agent_says_that_it_used(answer: Any, reported: Reported) -> Non
 
 
 def test_its_own_cost_comes_before_the_price_of_its_model() -> None:
-    prices = {"gpt-x": (1e5, 2e5)}
+    prices = {"gpt-x": Price(1e5, 2e5)}
     assert Reported(Usage(5, 1), None, "gpt-x").cost(prices) == pytest.approx(0.7)
     assert Reported(Usage(5, 1), 0.1, "gpt-x").cost(prices) == 0.1
     assert (
@@ -686,7 +687,7 @@ def test_calls_that_report_nothing_count_as_the_user_says_and_never_exceed_a_lim
         (SILENT | {"usage": TOKENS | {"cost_usd": 0.3}}, {"most_usd": 1, "usd_per_call": 0.01}),
         (
             SILENT | {"usage": TOKENS, "model": "gpt-x"},
-            {"most_usd": 2, "usd_per_call": 0.01, "prices": {"gpt-x": (1e5, 1e5)}},
+            {"most_usd": 2, "usd_per_call": 0.01, "prices": {"gpt-x": Price(1e5, 1e5)}},
         ),
         (SILENT | {"usage": TOKENS}, {"most_tokens": 20, "tokens_per_call": 1}),
     ],

@@ -27,6 +27,7 @@ from workers.lib.environments import load
 from workers.lib.environments.workplace_assistant import own_tasks
 from workers.lib.messages import as_completion, text_of
 from workers.lib.policies import PolicyError, Reply
+from workers.lib.prices import Price
 from workers.lib.rollouts import Finished, Limits, rollout
 from workers.lib.specs.engines import Server
 
@@ -476,7 +477,7 @@ def test_no_fewer_tokens_are_asked_for_than_the_api_takes(left: int | None, aske
 
 
 def test_limits_on_tokens_and_money_hold() -> None:
-    price = {"price": (0.0, 1_000_000.0), "most_usd": 200.0}
+    price = {"price": Price(0.0, 1_000_000.0), "most_usd": 200.0}
     with serving({PATH: (200, response(text("4")))}) as live:
 
         async def run(**limits: Any) -> list:

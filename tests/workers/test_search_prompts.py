@@ -83,9 +83,14 @@ def spec_of(policy: ModelServer, writer: ModelServer, out: Path, **config: Any) 
             "model": "m",
             "allow_private": True,
             "concurrency": 4,
-            "price": [1, 1],
+            "price": {"input": 1, "output": 1},
         },
-        "server": {"base_url": writer.base, "model": "w", "allow_private": True, "price": [10, 10]},
+        "server": {
+            "base_url": writer.base,
+            "model": "w",
+            "allow_private": True,
+            "price": {"input": 10, "output": 10},
+        },
         "environment": {
             "kind": "builtin",
             "name": "workplace",

@@ -194,7 +194,7 @@ def test_a_limit_holds_over_all_attempts(
     used = [one["teacher/tokens"] for one in steps(events)]
     most = int(used[1] + 10)
     limited = Recorder(tmp_path / "limited.jsonl")
-    asked = {"most_tokens": most, "price": [2.0, 4.0]}
+    asked = {"most_tokens": most, "price": {"input": 2.0, "output": 4.0}}
     with pytest.raises(ServersLost, match=f"limit of {most:,} tokens allows no further question"):
         main(spec(server, asked=asked), limited)
     assert len(steps(limited)) == 2 and steps(limited)[1]["teacher/usd"] > used[1] * 2e-6

@@ -42,11 +42,10 @@ class Reported:
     usd: float | None = None
     model: str = ""
 
-    def cost(self, prices: Mapping[str, tuple[float, float]]) -> float | None:
+    def cost(self, prices: Mapping[str, Price]) -> float | None:
         """In USD, as reported, or else by the price of its model; None if neither is known."""
         if self.usd is None and self.tokens:
-            own = prices.get(self.model)
-            price = Price(*own) if own else list_price(self.model)
+            price = prices.get(self.model) or list_price(self.model)
             return price.of(self.tokens) if price else None
         return self.usd
 

@@ -17,7 +17,7 @@ from workers.lib.model_names import Answering
 from workers.lib.policies import SPENT, PolicyError, Reply, Watch
 from workers.lib.prompting import as_text
 from workers.lib.specs.engines import Server
-from workers.lib.spending import Account, Meter, Price, Spent, Usage, estimate, is_counted, usage_of
+from workers.lib.spending import Account, Meter, Spent, Usage, estimate, is_counted, usage_of
 
 
 class ChatPolicy:
@@ -41,10 +41,11 @@ class ChatPolicy:
     ) -> None:
         server = chat_server(engine, "engine", name=name)
         self.sampling = sampling
-        free = not any(engine.price)
-        self.client = AsyncChatClient(server, concurrency=engine.concurrency, patient=free)
+        self.client = AsyncChatClient(
+            server, concurrency=engine.concurrency, patient=engine.price.is_free
+        )
         account = account or Account(most_tokens=engine.most_tokens, most_usd=engine.most_usd)
-        self.meter = Meter(Price(*engine.price), account=account)
+        self.meter = Meter(engine.price, account=account)
         self.watch, self.answering = watch, answering
         self.as_text, self.template = engine.dialect == "text", engine.template
         # Requested if an episode has fewer tokens left.

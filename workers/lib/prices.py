@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
+from msgspec.structs import replace
 
 from workers.lib.token_usage import Usage
 
@@ -48,7 +49,7 @@ class Tier(Struct, frozen=True):
     rates: dict[str, float]
 
 
-class Price(Struct, frozen=True):
+class Price(Struct, frozen=True, omit_defaults=True):
     """USD per million tokens. Cached tokens without a price of their own cost what input costs.
 
     more:   further rates by the names of UNITS, and those OF_A_CALL per thousand
@@ -64,6 +65,16 @@ class Price(Struct, frozen=True):
     tiers: list[Tier] = field(default_factory=list)
     source: str = ""
 
+    @property
+    def is_free(self) -> bool:
+        rates = (self.rates(0), *(tier.rates for tier in self.tiers))
+        return not any(any(each.values()) for each in rates)
+
+    @property
+    def base(self) -> Price:
+        """That of short inputs."""
+        return replace(self, tiers=[])
+
     def of(self, usage: Usage) -> float:
         """The price in USD of one call."""
         rates = self.rates(usage.input_tokens or 0)
@@ -77,6 +88,11 @@ class Price(Struct, frozen=True):
         tokens = sum(rates[unit] * n for unit, n in left.items()) / PER_MILLION
         calls = {"requests": 1, "web_searches": usage.parts.get("web_searches", 0)}
         return tokens + sum(rates.get(unit, 0.0) * n for unit, n in calls.items()) / PER_THOUSAND
+
+    def most(self, usage: Usage) -> float:
+        """Of a call that has at most these tokens, whether or not they are written to a cache."""
+        cached = replace(usage, cache_write_tokens=usage.input_tokens)
+        return max(self.of(usage), self.of(cached))
 
     def rates(self, input_tokens: int) -> dict[str, float]:
         """The rates of a call with so many input tokens, by unit."""
@@ -93,6 +109,15 @@ class Price(Struct, frozen=True):
         crossed a tier, or each costs something.
         """
         return "requests" in self.more or any(input_tokens > tier.above for tier in self.tiers)
+
+
+def price_as_json(price: Price | None) -> dict[str, Any] | None:
+    """As specs keep it."""
+    return to_builtins(price) if price else None
+
+
+def price_from_json(kept: Any) -> Price | None:
+    return convert(kept, Price) if kept is not None else None
 
 
 class Cost(Struct, frozen=True):
@@ -123,8 +148,7 @@ def cost_of(usage: Usage, price: Price | None, *, calls: int = 1) -> Cost:
         return Cost()
     if calls == 1 or not price.is_by_call(usage.input_tokens):
         return Cost(price.of(usage), PRICED)
-    base = Price(price.input, price.output, price.cache_read, price.cache_write, price.more)
-    return Cost(base.of(usage), AT_LEAST)
+    return Cost(price.base.of(usage), AT_LEAST)
 
 
 def total_cost(costs: Iterable[Cost]) -> Cost:

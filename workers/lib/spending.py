@@ -138,7 +138,7 @@ class Meter:
 
     async def book(self, most: Usage) -> None:
         """Raises Spent."""
-        await self.account.book(most, self.price.of(most))
+        await self.account.book(most, self.price.most(most))
 
     def settle(self, most: Usage, used: Usage) -> None:
-        self.account.settle(most, self.price.of(most), used, self.price.of(used))
+        self.account.settle(most, self.price.most(most), used, self.price.of(used))

@@ -23,7 +23,7 @@ from workers.lib.errors import JobError, SpecError
 from workers.lib.journal import Journal, KeptAccount
 from workers.lib.loop_thread import LoopThread
 from workers.lib.specs.engines import Server
-from workers.lib.spending import NOTHING, Meter, Price, Spent, Usage, usage_of
+from workers.lib.spending import NOTHING, Meter, Spent, Usage, usage_of
 from workers.lib.token_policy import CompletionClient, completion_body, sampled_in
 from workers.lib.token_rows import TokenRow
 from workers.lib.weights_proof import TEXT
@@ -72,7 +72,7 @@ class TeacherServer:
         )
         self.client = CompletionClient(asked, concurrency=server.concurrency)
         self.journal, self.account = account_of(server, folder)
-        self.meter = Meter(Price(*server.price), account=self.account)
+        self.meter = Meter(server.price, account=self.account)
         self.loop = LoopThread("teacher")
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.bidi import isolated
+from apps.core.bidi import escaped, isolated
 from apps.core.charts import shortened
 from apps.core.models import object_name
 from apps.core.sorting import Sorting, header
@@ -236,7 +236,7 @@ def slower_tone(ratio: float | None) -> str:
 
 @register.filter
 def compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return escaped(json.dumps(value, ensure_ascii=False, default=str))
 
 
 @register.filter
@@ -245,7 +245,7 @@ def pretty(value: Any) -> str:
     found = unpacked(value)
     if isinstance(found, str):
         return value
-    return json.dumps(found, indent=2, ensure_ascii=False, default=str)
+    return escaped(json.dumps(found, indent=2, ensure_ascii=False, default=str))
 
 
 @register.filter

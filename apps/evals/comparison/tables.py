@@ -32,7 +32,7 @@ from django.db.models import (
 from django.db.models.functions import Cast, Coalesce
 from psycopg.types.string import TextLoader
 
-from apps.evals.costs import PER, price_of
+from apps.evals.costs import price_of, rates_of
 from apps.evals.models import EvalRun, Sample, Task
 
 SEPARATOR = "\x1f"
@@ -144,11 +144,9 @@ class Tables:
         """[runs, tasks] in USD per answer; NaN without a price or if an answer's tokens are not
         counted.
         """
-        prices = np.array([price_of(run) or (np.nan, np.nan) for run in self.runs])
-        found = (
-            prices[:, :1] * self.mean("input", "input_known")
-            + prices[:, 1:] * self.mean("output", "output_known")
-        ) / PER
+        rates = np.array([rates_of(price_of(run)) for run in self.runs])
+        found = rates[:, :1] * self.mean("input", "input_known")
+        found += rates[:, 1:] * self.mean("output", "output_known")
         counted = (self.sums["input_known"] == self.sums["scored"]) & (
             self.sums["output_known"] == self.sums["scored"]
         )

@@ -16,12 +16,13 @@ from apps.core.forms import query_of
 from apps.core.http import progress
 from apps.core.models import JobState, Project, Role
 from apps.core.query import Query
-from apps.evals import actions
+from apps.evals import actions, costs
 from apps.evals.forms import ModelVariantsForm
-from apps.evals.models import EvalSet
+from apps.evals.models import EvalSet, VariantJob
 from apps.evals.pages.attempt import attempt
 from apps.evals.variants import batches, model_job
 from apps.evals.variants.model_job import WriteOrder
+from workers.lib.prices import price_from_json
 
 PREFIX = "design"
 OF_JOB: Query = {f"{PREFIX}-{name}": kind for name, kind in query_of(ModelVariantsForm).items()}
@@ -111,15 +112,16 @@ def estimate(eval_set: EvalSet, form: ModelVariantsForm) -> dict[str, Any]:
         cost = model_job.cost_of(batches.usable_seeds(eval_set), wanted)
     except actions.EvalSetError as error:
         return {"no_cost": str(error)}
-    used = {"input_tokens": cost.input_tokens, "output_tokens": cost.output_tokens}
-    return {"cost": cost, "usd": usd(model_job.prices_of(eval_set.project, wanted), used)}
+    price = model_job.price_of(eval_set.project, wanted)
+    usd = costs.cost(price, cost.input_tokens, cost.output_tokens)
+    return {"cost": cost, "usd": usd}
 
 
-def usd(prices: list[float], used: dict[str, int]) -> float | None:
-    """What tokens cost at prices for a million of them; None if no prices are known."""
-    if not prices:
+def _spent(job: VariantJob) -> float | None:
+    if not job.used:
         return None
-    return (used["input_tokens"] * prices[0] + used["output_tokens"] * prices[1]) / 1_000_000
+    price = price_from_json(job.spec["price"])
+    return costs.cost(price, job.used["input_tokens"], job.used["output_tokens"])
 
 
 def shown(eval_set: EvalSet) -> dict[str, Any]:
@@ -140,5 +142,5 @@ def shown(eval_set: EvalSet) -> dict[str, Any]:
         "wanted": job.spec["wanted"],
         "left_out": model_job.left_out(job.result) if job.result else "",
         "tokens": used["input_tokens"] + used["output_tokens"] if used else 0,
-        "spent": usd(job.spec["prices"], used) if used else None,
+        "spent": _spent(job),
     }

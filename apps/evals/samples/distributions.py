@@ -10,7 +10,7 @@ import numpy as np
 from django.db.models import QuerySet
 
 from apps.core.charts import BAD, GOOD, UNKNOWN, bars, lines
-from apps.evals.costs import PER, price_of
+from apps.evals.costs import price_of, rates_of
 from apps.evals.models import EvalRun, Sample
 
 BINS = 30
@@ -47,12 +47,8 @@ def measured(run: EvalRun, rows: QuerySet[Sample] | None = None) -> Measured:
     table = np.array(
         [tuple(np.nan if value is None else value for value in row) for row in found], dtype=float
     ).reshape(-1, 5)
-    price = price_of(run)
-    cents = (
-        np.full(len(table), np.nan)
-        if price is None
-        else (table[:, 1] * price[0] + table[:, 2] * price[1]) * 100 / PER
-    )
+    rates = rates_of(price_of(run))
+    cents = (table[:, 1] * rates[0] + table[:, 2] * rates[1]) * 100
     outcome = np.where(table[:, 4] > 0, "masked", np.where(table[:, 3] > 0, "passed", "failed"))
     return Measured(
         {

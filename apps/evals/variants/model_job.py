@@ -29,7 +29,9 @@ from apps.evals.formats.rows import Bad
 from apps.evals.models import EvalSet, Task, VariantJob
 from apps.evals.variants import batches, from_model
 from apps.evals.variants.seeds import ARGUMENTS, Seed
+from apps.registry.prices import price_for
 from apps.registry.servers import ServerError, address_spec, check_address, stored_address
+from workers.lib.prices import Price, price_as_json
 from workers.lib.specs.engines import ModelServer
 from workers.lib.specs.write_variants import Seed as SeedSpec
 from workers.lib.specs.write_variants import WriteVariants
@@ -112,7 +114,7 @@ def submit(*, eval_set: EvalSet, wanted: WriteOrder, by: Any) -> VariantJob:
         eval_set=eval_set,
         name=f"Variants by {wanted.model}"[:200],
         total=cost.questions,
-        spec=spec | {"prices": prices_of(eval_set.project, wanted)},
+        spec=spec | {"price": price_as_json(price_of(eval_set.project, wanted))},
         max_attempts=1,
     )
     return jobs.submit(job, by=by)
@@ -142,15 +144,8 @@ def cost_of(seeds: list[Task], wanted: WriteOrder) -> Cost:
     return expected(spec_of(seeds, wanted))
 
 
-def prices_of(project: Project, wanted: WriteOrder) -> list[float]:
-    """US dollars per million tokens in and out, if known: of the judge's server and model.
-    Otherwise none.
-    """
-    judge = judge_of(project)
-    if judge is None or (judge.base_url, judge.model) != (wanted.base_url, wanted.model):
-        return []
-    prices = [judge.usd_per_million_input, judge.usd_per_million_output]
-    return prices if any(prices) else []
+def price_of(project: Project, wanted: WriteOrder) -> Price | None:
+    return price_for(project, wanted.model, wanted.base_url)
 
 
 def _count(seeds: list[Task], wanted: WriteOrder) -> int:

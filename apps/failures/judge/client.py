@@ -13,7 +13,8 @@ from apps.failures.judge.prompt import clean
 from workers.lib import spending
 from workers.lib.chat_client import ChatClient, ChatError, ChatServer
 from workers.lib.keys import RefusedKey, checked_key
-from workers.lib.spending import NOTHING, Price, Usage, usage_of
+from workers.lib.prices import Price
+from workers.lib.spending import NOTHING, Usage, usage_of
 
 MAX_OUTPUT = 800  # tokens of an answer
 DROPPABLE = ("seed", "temperature", "response_format")
@@ -21,10 +22,9 @@ DROPPABLE = ("seed", "temperature", "response_format")
 
 @dataclass(frozen=True)
 class Server(ChatServer):
-    """A judge's server and its prices."""
+    """A judge's server and the price of its model."""
 
-    usd_per_million_input: float = 0.0
-    usd_per_million_output: float = 0.0
+    price: Price = field(default_factory=Price)
     key_hosts: dict[str, str] = field(
         default_factory=dict
     )  # never None: this process has its own variables
@@ -33,7 +33,7 @@ class Server(ChatServer):
 
     def cost(self, usage: Usage) -> float:
         """In USD."""
-        return Price(self.usd_per_million_input, self.usd_per_million_output).of(usage)
+        return self.price.of(usage)
 
     def max_cost(self, chat: list[dict[str, str]]) -> float:
         """An upper estimate of the cost of an answer to this, and a second one after an error, in
@@ -41,7 +41,7 @@ class Server(ChatServer):
         """
         first = estimate(chat)
         again = first + 2 * MAX_OUTPUT
-        return self.cost(Usage(first + again, 2 * MAX_OUTPUT))
+        return self.price.most(Usage(first + again, 2 * MAX_OUTPUT))
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,12 @@ from apps.core.outgoing_keys import key_hosts
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode
 from apps.failures.models import FailureState, JudgeVerdict, Rubric, Source
+from apps.registry.prices import price_for
+from workers.lib.prices import Price
 
 SERVER = ("base_url", "model", "key_variable")
-PRICES = ("usd_per_million_input", "usd_per_million_output", "usd_per_day")
 ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # defaults
-FIELDS = ("text", *SERVER, *PRICES, *ASKING)
+FIELDS = ("text", *SERVER, "usd_per_day", *ASKING)
 TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
 DEFAULT_TEXT = """\
 The agent failed if its user did not get what was asked for, if it did something that nobody asked \
@@ -98,13 +99,14 @@ def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
 
 
 def server_of(rubric: Rubric, **changes: Any) -> Server:
-    """The server of a rubric, by the rules of this installation."""
+    """The server of a rubric, by the rules of this installation. A model without a price is one
+    that costs nothing.
+    """
     return Server(
         base_url=rubric.base_url,
         model=rubric.model,
         key_variable=rubric.key_variable,
-        usd_per_million_input=rubric.usd_per_million_input,
-        usd_per_million_output=rubric.usd_per_million_output,
+        price=price_for(rubric.project, rubric.model, rubric.base_url) or Price(),
         allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
         key_hosts=key_hosts(),
         **changes,

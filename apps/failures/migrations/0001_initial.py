@@ -740,8 +740,6 @@ class Migration(migrations.Migration):
                         max_length=80,
                     ),
                 ),
-                ("usd_per_million_input", models.FloatField(default=0)),
-                ("usd_per_million_output", models.FloatField(default=0)),
                 (
                     "usd_per_day",
                     models.FloatField(

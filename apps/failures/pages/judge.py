@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django import forms
+from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -30,6 +31,7 @@ from apps.failures.judge.client import Server, ServerError, key_of
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.failures.tasks import judge_project
+from apps.registry.prices import price_for
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import Trajectory
 from apps.trajectories.shown import runs_shown
@@ -49,12 +51,6 @@ class RubricForm(PlainForm):
     key_variable = forms.CharField(
         max_length=80, required=False, label="Environment variable with the API key"
     )
-    usd_per_million_input = forms.FloatField(
-        min_value=0, max_value=1e5, label="$ per million input tokens"
-    )
-    usd_per_million_output = forms.FloatField(
-        min_value=0, max_value=1e5, label="$ per million output tokens"
-    )
     usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="Max $ per day (UTC)")
     strategy = forms.ChoiceField(
         choices=Rubric.Strategy.choices, required=False, label="Method for finding the blamed step"
@@ -73,7 +69,7 @@ class RubricForm(PlainForm):
         return self.cleaned_data["concurrency"] or Rubric().concurrency
 
     def clean_base_url(self) -> str:
-        allowed = rubrics.server_of(Rubric()).allow_private
+        allowed = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
         try:
             return str(check_base_url(self.cleaned_data["base_url"], allow_private=allowed))
         except RefusedAddress as error:
@@ -133,6 +129,7 @@ def _page(
         "writes": request.membership.may(Role.ENGINEER),
         "on": on,
         "newest": rows[0] if rows else None,
+        "price": price_for(project, rows[0].model, rows[0].base_url) if rows else None,
         "shown": shown,
         "versions": [
             Version(row, agreed.get(row.pk), row.version - 1 if row.version > 1 else None)

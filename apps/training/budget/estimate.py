@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from apps.environments.clients import load_for
 from apps.registry.models import ModelVersion, Server
-from apps.registry.prices import price_of
+from apps.registry.prices import price_at
 from apps.training.budget import measuring
 from apps.training.budget.asked import Asked, conversations
 from apps.training.budget.learning import expected_signal
@@ -30,6 +30,7 @@ from apps.training.models import PROGRAMS, Measurement, Method
 from workers.lib.chat_tokens import Conversation, Tokenized, counted_apart
 from workers.lib.errors import JobError, SpecError
 from workers.lib.memory import gigabytes
+from workers.lib.prices import price_from_json
 from workers.lib.specs.training import SIDE_BY_SIDE
 from workers.lib.training_cost import (
     Lengths,
@@ -509,25 +510,26 @@ def add_money(
         model = next(
             one["model"] for one in asked.rollouts["servers"] if one["server_name"] == name
         )
-        price = price_of(server, model) if server else None
+        price = price_at(server, model) if server else None
         if price is None or found.rollout_tokens is None:
             said.append(f"no known price for {name}")
             continue
         count = len(asked.rollouts["servers"])
-        asking = spans(works, "prompts").times(asked.steps * price[0] / 1e6 / count)
-        writing = found.rollout_tokens.times(price[1] / 1e6 / count)
+        asking = spans(works, "prompts").times(asked.steps * price.input / 1e6 / count)
+        writing = found.rollout_tokens.times(price.output / 1e6 / count)
         total = asking + writing if total is None else total + asking + writing
-        said.append(f"${price[0]:g} and ${price[1]:g} per million tokens on {name}")
+        said.append(f"${price.input:g} and ${price.output:g} per million tokens on {name}")
     if teacher and asked.teacher_engine:
-        price, name = asked.teacher_engine["price"], asked.teacher_engine["server_name"]
+        name = asked.teacher_engine["server_name"]
+        price = price_from_json(asked.teacher_engine["price"])
         if price is None:
             said.append(f"no known price for {name}")
         else:
-            asks = teacher[0].times(price[0] / 1e6) + teacher[1].times(price[1] / 1e6)
+            asks = teacher[0].times(price.input / 1e6) + teacher[1].times(price.output / 1e6)
             if most := asked.config.get("teacher_usd"):
                 asks = Span(*(min(most, one) for one in (asks.low, asks.likely, asks.high)))
             total = asks if total is None else total + asks
-            said.append(f"${price[0]:g} and ${price[1]:g} per million tokens on {name}")
+            said.append(f"${price.input:g} and ${price.output:g} per million tokens on {name}")
     found.usd, found.price = total, ", ".join(said)
 
 

@@ -18,11 +18,12 @@ from apps.evals.submission import check_expected, check_prompt
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.models import ModelKind, ModelVersion, Server
-from apps.registry.prices import price_of
+from apps.registry.prices import price_at
 from apps.reviews.actions import require_unlocked
 from apps.training.actions import TrainingError, freeze_dataset
 from apps.training.models import PromptSearch
 from apps.training.prompt_search.cost import Size
+from workers.lib.prices import price_as_json
 from workers.lib.specs.search_prompts import SearchConfig
 from workers.lib.typed import FormError, convert, plain
 
@@ -161,7 +162,7 @@ def _reflecting(server: Server, model: str) -> dict[str, Any]:
         "managed": server.is_managed,
         "model": model,
         "dialect": server.dialect,
-        "price": price_of(server, model),
+        "price": price_as_json(price_at(server, model)),
     }
 
 

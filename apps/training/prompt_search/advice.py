@@ -5,9 +5,10 @@ from __future__ import annotations
 from apps.core.models import JobState
 from apps.evals.models import EvalRun, Split
 from apps.registry.models import ModelKind, Server
-from apps.registry.prices import price_of
+from apps.registry.prices import price_at
 from apps.training.models import PromptSearch
 from apps.training.prompt_search.cost import Size, expected
+from workers.lib.prices import Price, price_from_json
 
 
 def was_tried(run: EvalRun) -> bool:
@@ -31,7 +32,7 @@ def cost_words(run: EvalRun) -> str:
             " validation split."
         )
     metrics, engine = run.result["metrics"], run.spec.get("engine") or {}
-    price = engine.get("price") if engine.get("kind") == "openai" else (0.0, 0.0)
+    price = price_from_json(engine.get("price")) if engine.get("kind") == "openai" else Price()
     tokens = (metrics.get("input_tokens") or 0.0, metrics.get("output_tokens") or 0.0)
     size = Size(validation)
     cost = expected(size, tokens=tokens, price=price, reflecting=_reflecting_price(run))
@@ -42,15 +43,15 @@ def cost_words(run: EvalRun) -> str:
     )
 
 
-def _reflecting_price(run: EvalRun) -> tuple[float, float] | None:
+def _reflecting_price(run: EvalRun) -> Price | None:
     """Of the model that wrote the last proposals, or else of a served model of the project; None if
     no price is known.
     """
     last = PromptSearch.objects.filter(project=run.project).first()
-    if last and last.spec["reflecting"]["price"]:
-        return tuple(last.spec["reflecting"]["price"])
+    if last and last.spec["reflecting"]["price"] is not None:
+        return price_from_json(last.spec["reflecting"]["price"])
     for server in Server.objects.filter(project=run.project):
         names = [version.served_as for version in server.model_versions.all()[:20]]
-        if found := next((price for name in names if (price := price_of(server, name))), None):
+        if found := next((price for name in names if (price := price_at(server, name))), None):
             return found
     return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workers.lib.prices import PER_MILLION, Price
+
 RECORD_TOKENS = 800  # upper estimate of the tokens of one failure as shown to the reflecting model
 PROPOSAL_TOKENS = 800  # upper estimate of the tokens of a proposal
 PROPOSALS, MINIBATCH = 20, 3  # defaults of a search
@@ -48,12 +50,12 @@ def expected(
     size: Size,
     *,
     tokens: tuple[float, float],
-    price: tuple[float, float] | None,
-    reflecting: tuple[float, float] | None = None,
+    price: Price | None,
+    reflecting: Price | None = None,
     most_calls: int | None = None,
 ) -> Cost:
     """Upper bound: tasks × samples × candidates × price. `tokens` per prompt and per answer of the
-    agent; prices in USD per million tokens, (0, 0) in process.
+    agent, which is free in process.
     """
     calls = min(size.calls, most_calls or size.calls)
     asked, answered = (
@@ -62,6 +64,6 @@ def expected(
     )
     usd = None
     if price is not None and reflecting is not None:
-        agent = calls * (tokens[0] * price[0] + tokens[1] * price[1])
-        usd = (agent + asked * reflecting[0] + answered * reflecting[1]) / 1e6
+        agent = calls * (tokens[0] * price.input + tokens[1] * price.output)
+        usd = (agent + asked * reflecting.input + answered * reflecting.output) / PER_MILLION
     return Cost(calls, round(calls * sum(tokens)) + asked + answered, usd)

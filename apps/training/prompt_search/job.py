@@ -21,6 +21,7 @@ from apps.registry.models import Dialect, ModelKind, ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.training.models import PromptCandidate, PromptSearch
 from apps.training.refusals import refuse_leaks
+from workers.lib.prices import Price, price_from_json
 from workers.lib.prompts import from_harness
 from workers.lib.specs.search_prompts import (
     ReflectingServer,
@@ -68,7 +69,6 @@ def search_spec(search: PromptSearch) -> SearchPrompts:
 
 def _server(reflecting: dict[str, Any]) -> ReflectingServer:
     """Raises ModelError if it may no longer be called."""
-    price = reflecting["price"] or (0.0, 0.0)
     dialect = reflecting.get("dialect", Dialect.NATIVE)
     return asked_at(
         ReflectingServer,
@@ -76,7 +76,7 @@ def _server(reflecting: dict[str, Any]) -> ReflectingServer:
         model=reflecting["model"],
         dialect=dialect,
         timeout_s=TIMEOUT_S,
-        price=price,
+        price=price_from_json(reflecting["price"]) or Price(),
     )
 
 

@@ -14,7 +14,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.routes import RUNS, shows
 from apps.trajectories import alert_chart
-from apps.trajectories.alerts import MEASURES, amount, crosses, in_words
+from apps.trajectories.alerts import MEASURES, amount, crosses, in_words, limit_of
 from apps.trajectories.models import Alert, AlertPoint
 from apps.trajectories.shown import figures_shown
 
@@ -42,6 +42,7 @@ def alert(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         {
             "alert": row,
             "said": in_words(row, row.value),
+            "limit": limit_of(row),
             "figure": points and alert_chart.figure(row, points, partial(rows_at, row)),
             "points": [_shown(row, point) for point in reversed(points[-SHOWN_POINTS:])],
             "changes": [(change, rows_between(row, change.begin, change.at)) for change in changes],

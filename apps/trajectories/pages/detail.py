@@ -28,6 +28,7 @@ from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import OF_LISTS, apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
+from apps.trajectories.pages.first import NOT_CAPTURED
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.transcript import fit
 from apps.trajectories.pages.waterfall import waterfall
@@ -78,6 +79,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "metadata": {
                 key: value for key, value in reader.head["metadata"].items() if key != "steps"
             },
+            "not_captured": NOT_CAPTURED,
             "waterfall": waterfall(reader.head["metadata"]),
             "newer": newer,
             "older": older,

@@ -11,6 +11,7 @@ from html import escape
 from itertools import islice
 from typing import Any
 
+from apps.core.bidi import escaped
 from apps.trajectories import media
 from apps.trajectories.arguments import Checker
 from workers.lib.messages import (
@@ -224,7 +225,7 @@ def pretty(value: Any) -> str:
         if isinstance(found, str):
             return value
         value = found
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return escaped(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def fold(text: str) -> Text:

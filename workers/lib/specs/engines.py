@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from msgspec import field
+
+from workers.lib.prices import Price
 from workers.lib.typed import AtLeastOne, Count, Form, NotNegative, Positive, Text
 
 
@@ -42,7 +45,7 @@ class ModelServer(ServerAddress, kw_only=True):
 
 class Server(ModelServer, kw_only=True, tag_field="kind", tag="openai"):
     concurrency: AtLeastOne = 64
-    price: tuple[NotNegative, NotNegative] = (0.0, 0.0)  # USD per million input and output tokens
+    price: Price = field(default_factory=Price)
     most_tokens: Count = 0  # for the whole job; 0: no limit
     most_usd: NotNegative = 0.0
 
@@ -68,9 +71,7 @@ class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
     most_usd: NotNegative = 0.0
     tokens_per_call: Count = 0
     usd_per_call: NotNegative = 0.0
-    prices: dict[
-        str, tuple[NotNegative, NotNegative]
-    ] = {}  # USD per million input and output tokens
+    prices: dict[str, Price] = {}
 
 
 Engine = InProcess | Server | AgentEndpoint

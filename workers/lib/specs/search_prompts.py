@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
+from workers.lib.prices import Price
 from workers.lib.specs.engines import Engine, Model, ModelServer
 from workers.lib.specs.environment import Environment
 from workers.lib.specs.job import Job, Tasks
@@ -13,9 +14,9 @@ from workers.lib.typed import AtLeastOne, Count, Form, NotNegative, Text
 
 
 class ReflectingServer(ModelServer, kw_only=True):
-    """The server whose model writes prompts; `price` as in Server."""
+    """The server whose model writes prompts."""
 
-    price: tuple[NotNegative, NotNegative] = (0.0, 0.0)
+    price: Price = field(default_factory=Price)
 
 
 class SearchConfig(Form, kw_only=True):
