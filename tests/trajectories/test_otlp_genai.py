@@ -53,8 +53,9 @@ def test_parts_of_the_tokens(named: str, column: str, count: int) -> None:
 )
 def test_parts_are_read_under_any_frameworks_names(key: str) -> None:
     counts = {f"{USED}input_tokens": 100, f"{USED}output_tokens": 50, key: 40}
-    used = read(span(1, 0, attributes={"gen_ai.operation.name": "chat"} | counts), []).usage
-    assert (used.input_tokens, used.cache_read_tokens) == (100, 40)
+    (run,) = assemble([span(1, 0, attributes={"gen_ai.operation.name": "chat"} | counts)], [])
+    used = run.row["usage"]
+    assert (used["input_tokens"], used["cache_read_tokens"]) == (100, 40)
 
 
 @pytest.mark.parametrize(

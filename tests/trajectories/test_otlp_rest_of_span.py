@@ -118,7 +118,7 @@ def test_a_session_beside_or_above_a_known_call(name: str, place: str) -> None:
 
 def test_what_a_convention_says_of_the_session_wins_wherever_it_is() -> None:
     said = {"oven.conversation.id": "night-1", "oven.user.id": "Ida"}
-    run = run_of(agent(2, 0, 9, extra=said), call({"session.id": "s1"}, parent=2))
+    run = run_of(agent(2, -1, 9, extra=said), call({"session.id": "s1"}, parent=2))
     assert (run.row["session_id"], run.row["user_id"]) == ("s1", "Ida")
 
 

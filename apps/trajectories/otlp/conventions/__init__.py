@@ -59,7 +59,7 @@ from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.otlp.spans import Event, LogRecord, Span
 from apps.trajectories.values import is_cut, label, number, structured, text
 from workers.lib.prices import list_price
-from workers.lib.token_usage import Usage, is_part, parse, plain_name, total
+from workers.lib.token_usage import Usage, parse, plain_name, total
 
 __all__ = [
     "KIND_NAMES",
@@ -262,14 +262,11 @@ class UsageName(Struct, frozen=True):
 
 @lru_cache(MANY_NAMES)
 def _usage_name(key: str) -> UsageName | None:
-    """Of an attribute that counts tokens: by how exact its convention is, and its bare name. Parts,
-    such as cached tokens, are read under the names of any framework.
-    """
+    """Of an attribute that counts tokens: by how exact its convention is, and its bare name."""
     prefix = next((prefix for prefix in USAGE if key.startswith(prefix)), None)
-    if prefix is not None:
-        return UsageName(USAGE.index(prefix), plain_name(key.removeprefix(prefix)))
-    name = plain_name(key.rpartition(".usage.")[2]) if ".usage." in key else ""
-    return UsageName(len(USAGE), name) if is_part(name) else None
+    if prefix is None:
+        return None
+    return UsageName(USAGE.index(prefix), plain_name(key.removeprefix(prefix)))
 
 
 def _cost_beside(attributes: Attributes) -> float | None:
