@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from django.urls import Resolver404, ResolverMatch, resolve
 from apps.core.access import address_fields
 from apps.core.storable import refuse_unstorable_fields
 from flywheel.outages import RETRY_AFTER_S, is_transient
+from flywheel.receiving import receivers
 from workers.lib.typed import FormError
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ def straight_for_agents(
             refuse_unstorable_fields(address_fields(request))
         except FormError as error:
             return JsonResponse({"path": error.path, "error": error.problem}, status=400)
+        began = time.monotonic()
         try:
             response = match.func(request, *match.args, **match.kwargs)
             return response.render() if hasattr(response, "render") else response
@@ -71,6 +74,9 @@ def straight_for_agents(
             return JsonResponse(
                 {"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
             )
+        finally:
+            if request.method == "POST":
+                receivers.worked(began)
 
     return middleware
 
