@@ -59,26 +59,31 @@ def straight_for_agents(
             refuse_unstorable_fields(address_fields(request))
         except FormError as error:
             return JsonResponse({"path": error.path, "error": error.problem}, status=400)
+        if request.method != "POST":
+            return _answer(request, match)
         began = time.monotonic()
-        try:
-            response = match.func(request, *match.args, **match.kwargs)
-            return response.render() if hasattr(response, "render") else response
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            log.warning("%s %s answered with 503", request.method, request.path, exc_info=error)
-            detail = (
-                "The database cannot be reached or is busy. Nothing was acknowledged; send this"
-                " again."
-            )
-            return JsonResponse(
-                {"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
-            )
-        finally:
-            if request.method == "POST":
-                receivers.worked(began)
+        response = _answer(request, match)
+        if receivers.worked(began):
+            response.headers["Connection"] = "close"
+        return response
 
     return middleware
+
+
+def _answer(request: HttpRequest, match: ResolverMatch) -> HttpResponse:
+    try:
+        response = match.func(request, *match.args, **match.kwargs)
+        return response.render() if hasattr(response, "render") else response
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        log.warning("%s %s answered with 503", request.method, request.path, exc_info=error)
+        detail = (
+            "The database cannot be reached or is busy. Nothing was acknowledged; send this again."
+        )
+        return JsonResponse(
+            {"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
+        )
 
 
 @lru_cache(maxsize=256)

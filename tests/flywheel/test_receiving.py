@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
@@ -18,31 +21,54 @@ from apps.trajectories import tasks
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Arrival
 from flywheel import priority, receiving
-from flywheel.receiving import BUSY_FOR_S, Receivers
+from flywheel.receiving import Receivers
 from tests.factories import make_project, row
 
+JOIN = """
+import sys
+from pathlib import Path
+from flywheel.receiving import Receivers
+Receivers(Path(sys.argv[1])).join()
+print("joined", flush=True)
+sys.stdin.read()
+"""
 
-def test_receivers_are_busy_while_requests_leave_few_breaks(
+
+def test_what_a_process_says_is_seen_by_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
-    monkeypatch.setattr(receiving, "time", clock)
+    monkeypatch.setattr(receiving, "time", SimpleNamespace(monotonic=lambda: now))
     path = tmp_path / "receiving"
-    touched = SimpleNamespace(touch=lambda: path.write_text(str(now)))
-    touched.stat = lambda: SimpleNamespace(st_mtime=float(path.read_text()))
-    here, elsewhere = Receivers(touched), Receivers(touched)
-    assert not here.are_busy()
-    for _ in range(10):  # a tenth of the time
-        now += 0.1
-        here.worked(now - 0.01)
-    assert not here.are_busy()
-    for _ in range(10):
-        now += 0.1
-        here.worked(now - 0.09)
-    assert here.are_busy() and elsewhere.are_busy()
-    now += BUSY_FOR_S
-    assert not here.are_busy()
+    here, worker = Receivers(path), Receivers(path)
+    here.join()
+
+    def answers(under_way: float) -> list[bool]:
+        """Whether connections were told to close in a second of ten rounds."""
+        nonlocal now
+        told = []
+        for _ in range(10):
+            now += 0.1
+            told.append(here.worked(now - 0.1 * under_way))
+        return told
+
+    assert not worker.are_busy() and not any(answers(0.1)) and not worker.are_busy()
+    assert not any(answers(4.0)) and worker.are_busy()  # nobody could take over
+    other = subprocess.Popen(
+        [sys.executable, "-c", JOIN, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=settings.BASE_DIR,
+    )
+    assert other.stdout is not None and other.stdout.readline() == b"joined\n"
+    assert 1 <= sum(answers(4.0)) <= 4
+    answers(1.4)
+    assert not any(answers(1.4))
+    other.kill()
+    other.wait()
+    assert not any(answers(4.0))
+    now += receiving.FRESH_S
+    assert not worker.are_busy()
     assert not Receivers(tmp_path / "none" / "receiving").are_busy()
 
 
@@ -73,9 +99,8 @@ def test_work_rests_until_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.django_db
 def test_what_agents_send_counts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    worked: list[float] = []
-    monkeypatch.setattr(middleware, "receivers", SimpleNamespace(worked=worked.append))
-    client.post("/v1/traces")
-    client.get("/api/v1/trajectories/")
-    client.get("/login/")
-    assert len(worked) == 1
+    moves = iter([False, True])
+    monkeypatch.setattr(middleware, "receivers", SimpleNamespace(worked=lambda _: next(moves)))
+    answers = [client.post("/v1/traces"), client.get("/api/v1/trajectories/")]
+    answers += [client.get("/login/"), client.post("/v1/logs")]
+    assert [answer.get("Connection") for answer in answers] == [None, None, None, "close"]
