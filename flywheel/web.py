@@ -13,6 +13,8 @@ from workers.lib.guard import end_with_parent
 def application() -> Any:
     """Called once in each worker."""
     end_with_parent(signal.SIGKILL)
+    from flywheel.receiving import receivers
     from flywheel.wsgi import application
 
+    receivers.join()
     return application

@@ -1,5 +1,6 @@
 """How long what has arrived waits for what is done with it in the background. Apps name what waits
-(`lag`), /healthz shows it, and who does the work gives way to receivers only while it is short.
+(`lag`), /healthz shows it, and who does the work gives way to receivers only while it is short: by
+its niceness, or until they are less busy.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from flywheel import priority
+from flywheel.receiving import receivers
 
 LATE_S = 60.0  # from then on background work takes as much of the machine as receiving
 Since = Callable[[], datetime | None]
@@ -43,6 +45,13 @@ def give_way(*names: str) -> None:
     """
     if priority.gives_way():
         priority.take(is_late(*names), connection)
+
+
+def rests(*names: str) -> bool:
+    """Whether work that nobody waits for is put off: receivers are busy, and nothing of these names
+    is late.
+    """
+    return priority.gives_way() and receivers.are_busy() and not is_late(*names)
 
 
 def _seconds(since: Since) -> float:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -11,6 +12,7 @@ from django.urls import Resolver404, ResolverMatch, resolve
 from apps.core.access import address_fields
 from apps.core.storable import refuse_unstorable_fields
 from flywheel.outages import RETRY_AFTER_S, is_transient
+from flywheel.receiving import receivers
 from workers.lib.typed import FormError
 
 log = logging.getLogger(__name__)
@@ -57,22 +59,31 @@ def straight_for_agents(
             refuse_unstorable_fields(address_fields(request))
         except FormError as error:
             return JsonResponse({"path": error.path, "error": error.problem}, status=400)
-        try:
-            response = match.func(request, *match.args, **match.kwargs)
-            return response.render() if hasattr(response, "render") else response
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            log.warning("%s %s answered with 503", request.method, request.path, exc_info=error)
-            detail = (
-                "The database cannot be reached or is busy. Nothing was acknowledged; send this"
-                " again."
-            )
-            return JsonResponse(
-                {"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
-            )
+        if request.method != "POST":
+            return _answer(request, match)
+        began = time.monotonic()
+        response = _answer(request, match)
+        if receivers.worked(began):
+            response.headers["Connection"] = "close"
+        return response
 
     return middleware
+
+
+def _answer(request: HttpRequest, match: ResolverMatch) -> HttpResponse:
+    try:
+        response = match.func(request, *match.args, **match.kwargs)
+        return response.render() if hasattr(response, "render") else response
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        log.warning("%s %s answered with 503", request.method, request.path, exc_info=error)
+        detail = (
+            "The database cannot be reached or is busy. Nothing was acknowledged; send this again."
+        )
+        return JsonResponse(
+            {"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
+        )
 
 
 @lru_cache(maxsize=256)

@@ -92,9 +92,9 @@ def due() -> list[Project]:
 
 
 def classify_new(project: Project, *, for_s: float) -> int:
-    """Processes notes for at most this long; returns how many. Without a job or an audit log entry,
-    since it runs every few seconds. Concurrent processes take other rows. A pass over everything is
-    a job; so is one after an error, which the job shows.
+    """Processes notes for at most this long, or until receivers are busy; returns how many. Without
+    a job or an audit log entry, since it runs every few seconds. Concurrent processes take other
+    rows. A pass over everything is a job; so is one after an error, which the job shows.
     """
     if not CURRENT.filter(project=project).exists():
         start(project=project, by=None)
@@ -112,7 +112,7 @@ def classify_new(project: Project, *, for_s: float) -> int:
 def _classify_noted(project: Project, until: float) -> int:
     cursor, looked = {"looked": 0, "found": 0}, []
     noted = project.unclassified.select_for_update(skip_locked=True).values_list("pk", flat=True)
-    while time.monotonic() < until:
+    while time.monotonic() < until and not lags.rests("classified"):
         lags.give_way("classified")
         with transaction.atomic():
             ids = list(noted[:CHUNK])

@@ -32,16 +32,21 @@ def ask(project: Project, names: Collection[str]) -> Callable[[], set[str]]:
     Without the lock, feedback that looks for its run while the run looks for its feedback would be
     merged by neither.
     """
-    send(
-        "SELECT pg_advisory_xact_lock_shared($1::int, $2::int)",
-        [str(int(ProjectLock.FEEDBACK)), str(project.pk)],
-    )
+    hold_back(project)
     rows = send(
         "SELECT DISTINCT external_id FROM trajectories_feedback WHERE project_id = $1 AND"
         " external_id = ANY($2::text[])",
         [str(project.pk), array(names)],
     )
     return lambda: {name for (name,) in rows.rows()}
+
+
+def hold_back(project: Project) -> None:
+    """What is said from now on waits until this transaction ends."""
+    send(
+        "SELECT pg_advisory_xact_lock_shared($1::int, $2::int)",
+        [str(int(ProjectLock.FEEDBACK)), str(project.pk)],
+    )
 
 
 def wait_for_arrivals(project: Project) -> None:

@@ -22,7 +22,7 @@ from apps.trajectories.actions import alerts
 from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
-POLL_S = 0.05
+POLL_S, REST_S = 0.05, 0.25
 NAMES_S = TOTALS_S = 20.0
 # times as long as its last step took a late digest waits while spans do
 REST = 4
@@ -31,7 +31,8 @@ REST = 4
 @shared_task(name=digesting.TASK, expires=digesting.EXPIRES_S)
 def digest() -> None:
     """Assembles and digests what came, and lingers for what comes right after. Spans are made runs
-    first; while they wait, runs are searched and counted only where that is late.
+    first; while they wait, or receivers are busy, runs are searched and counted only where that is
+    late.
     """
     quiet_since = now = time.monotonic()
     rested_at = 0.0
@@ -39,14 +40,15 @@ def digest() -> None:
         lags.give_way("assembled", "digested")
         worked = traces.sort_some() + assembly.step()
         began = time.monotonic()
-        if not worked or (began >= rested_at and lags.is_late("digested")):
+        rests = lags.rests("digested")
+        if not rests and (not worked or (began >= rested_at and lags.is_late("digested"))):
             worked += digesting.step()
             rested_at = time.monotonic() + REST * (time.monotonic() - began)
         now = time.monotonic()
         if worked or traces.is_waiting():
             quiet_since = now
         if not worked:
-            time.sleep(POLL_S)
+            time.sleep(REST_S if rests else POLL_S)
 
 
 @shared_task(name=held.TASK, expires=held.EXPIRES_S)

@@ -54,13 +54,18 @@ def deleted(project: Project, kind: Kind, names: Collection[str]) -> dict[str, d
 
 def ask(project: Project, kind: Kind, names: Collection[str]) -> Callable[[], dict[str, datetime]]:
     """As `deleted`, whose answer can be taken once the trip to the database is over."""
-    digests = {_digest(key, kind, name).hex(): name for name in names for key in _keys()}
+    digests = digests_of(kind, names)
     rows = send(
-        "SELECT encode(digest, 'hex'), deleted_at FROM trajectories_tombstone WHERE project_id = $1"
-        " AND digest = ANY($2::bytea[])",
-        [str(project.pk), array(f"\\x{digest}" for digest in digests)],
+        r"SELECT '\x' || encode(digest, 'hex'), deleted_at FROM trajectories_tombstone WHERE"
+        " project_id = $1 AND digest = ANY($2::bytea[])",
+        [str(project.pk), array(digests)],
     )
     return lambda: {digests[digest]: datetime.fromisoformat(at) for digest, at in rows.rows()}
+
+
+def digests_of(kind: Kind, names: Collection[str]) -> dict[str, str]:
+    """The names by the digests under which they may lie, as PostgreSQL writes them."""
+    return {rf"\x{_digest(key, kind, name).hex()}": name for name in names for key in _keys()}
 
 
 def lift(project: Project, names: Collection[str]) -> int:

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from django.db import transaction
 from django.db.models.functions import Now
+from msgspec.structs import replace
 
 from apps.core.lags import lag
 from apps.core.models import Project
@@ -20,7 +21,7 @@ from apps.core.postgres import array
 from apps.trajectories import contents, digest, held
 from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
 from apps.trajectories.models import HeldBatch, SpanBatch, SpanBody, Trace
-from apps.trajectories.otlp import LogRecord, Span, decode_logs, decode_traces, placed
+from apps.trajectories.otlp import Event, LogRecord, Span, decode_logs, decode_traces, placed
 from apps.trajectories.redaction import Redactor
 
 QUIET = timedelta(
@@ -50,8 +51,6 @@ class Packed(msgspec.Struct):
     logs: list[LogRecord] = []
 
 
-SAID_BY_SPANS = ("name", "status_message", "attributes", "events", "resource")
-SAID_BY_LOGS = ("body", "attributes", "resource")
 Item = TypeVar("Item", Span, LogRecord)
 _encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Packed).decode
@@ -99,18 +98,29 @@ def keep(*, project: Project, spans: Iterable[Span] = (), logs: Iterable[LogReco
 
 
 def redacted(redactor: Redactor, packed: Packed) -> Packed:
-    spans = [_redacted(redactor, span, SAID_BY_SPANS) for span in packed.spans]
-    return Packed(spans, [_redacted(redactor, log, SAID_BY_LOGS) for log in packed.logs])
+    """Traces in which a look over all they say finds nothing stay as they are."""
+    suspects = {name for name, part in _by_trace(packed).items() if _may_hit(redactor, part)}
+    if not suspects:
+        return packed
+    return Packed(
+        [_redacted(redactor, i) if i.trace_id in suspects else i for i in packed.spans],
+        [_redacted(redactor, i) if i.trace_id in suspects else i for i in packed.logs],
+    )
 
 
-@transaction.atomic(savepoint=False)
-def put(project: Project, packed: Packed) -> None:
-    """Stores redacted spans and log records, to be assembled."""
+def _by_trace(packed: Packed) -> dict[str, Packed]:
     parts: defaultdict[str, Packed] = defaultdict(lambda: Packed([], []))
     for span in packed.spans:
         parts[span.trace_id].spans.append(span)
     for log in packed.logs:
         parts[log.trace_id].logs.append(log)
+    return parts
+
+
+@transaction.atomic(savepoint=False)
+def put(project: Project, packed: Packed) -> None:
+    """Stores redacted spans and log records, to be assembled."""
+    parts = _by_trace(packed)
     if not parts:
         return
     names = sorted(parts)  # two that keep spans of the same traces cannot deadlock
@@ -147,10 +157,33 @@ def is_whole(spans: list[Span]) -> bool:
     )
 
 
-def _redacted(redactor: Redactor, item: Item, names: tuple[str, ...]) -> Item:
-    said = msgspec.to_builtins({name: getattr(item, name) for name in names})
-    changed, counts = redactor.redact(said)
-    return msgspec.convert(msgspec.to_builtins(item) | changed, type(item)) if counts else item
+def _said(item: Span | LogRecord) -> dict[str, Any]:
+    """What rules look at, but for its resource."""
+    if isinstance(item, LogRecord):
+        return {"body": item.body, "attributes": item.attributes}
+    return {
+        "name": item.name,
+        "status_message": item.status_message,
+        "attributes": item.attributes,
+        "events": [{"name": e.name, "attributes": e.attributes} for e in item.events],
+    }
+
+
+def _may_hit(redactor: Redactor, part: Packed) -> bool:
+    items = [*part.spans, *part.logs]
+    resources = {id(item.resource): item.resource for item in items}  # spans share theirs
+    return redactor.may_hit({"said": [*map(_said, items)], "resources": [*resources.values()]})
+
+
+def _redacted(redactor: Redactor, item: Item) -> Item:
+    said, counts = redactor.redact(_said(item) | {"resource": item.resource})
+    if not counts:
+        return item
+    if isinstance(item, Span):
+        times = (event.time_ns for event in item.events)
+        events = zip(said["events"], times, strict=True)
+        said["events"] = [Event(e["name"], time_ns, e["attributes"]) for e, time_ns in events]
+    return replace(item, **said)
 
 
 @lag("assembled")

@@ -79,10 +79,10 @@ def test_a_request_that_fails_fails_alone_and_is_counted_once(
 ) -> None:
     project, insert = make_project(), store._insert
 
-    def refuse(project: Project, items: list[Any], now: Any) -> None:
+    def refuse(project: Project, items: list[Any], *rest: Any) -> None:
         if any(item.name == "bad" for _, item in items):
             raise ValueError("bad")
-        insert(project, items, now)
+        insert(project, items, *rest)
 
     monkeypatch.setattr(store, "_insert", refuse)
     with pytest.raises(ValueError, match="bad"):

@@ -68,8 +68,23 @@ HOT = tuple(
     column.attname for column in Trajectory._meta.concrete_fields if column.attname != "stored_in"
 )
 INSERT = (
-    f"INSERT INTO trajectories_trajectory ({', '.join(HOT)}) VALUES"
-    f" ({', '.join(f'${number}' for number in range(1, len(HOT) + 1))})"
+    f"INSERT INTO trajectories_trajectory ({', '.join(HOT)}) SELECT"
+    f" {', '.join(f'${number}' for number in range(1, len(HOT) + 1))}"
+)
+INSERT_CONTENT = "INSERT INTO trajectories_content (trajectory_id, first, data) SELECT $1, $2, $3"
+# Whether all rows of a transaction are new, and nobody has deleted their runs or spoken of them.
+ALL_NEW = (
+    "SELECT set_config('flywheel.all_new', ((SELECT count(*) FROM trajectories_trajectorykey WHERE"
+    " project_id = $1 AND external_id = ANY($2::text[]) AND trajectory_id = ANY($3::uuid[])) ="
+    " cardinality($3::uuid[]) AND NOT EXISTS (SELECT FROM trajectories_tombstone WHERE project_id ="
+    " $1 AND digest = ANY($4::bytea[])) AND NOT EXISTS (SELECT FROM trajectories_feedback WHERE"
+    " project_id = $1 AND external_id = ANY($2::text[])))::text, true)"
+)
+IF_NEW = " WHERE current_setting('flywheel.all_new') = 'true'"
+UNCLAIM = (
+    "DELETE FROM trajectories_trajectorykey WHERE project_id = $1 AND external_id ="
+    " ANY($2::text[]) AND trajectory_id = ANY($3::uuid[]) AND"
+    " current_setting('flywheel.all_new') <> 'true'"
 )
 DERIVED = ("content_digest", "message_count", "tool_names", "terms", "preview")
 SENT = tuple(name for name in HOT if name not in ("id", "project_id", "external_id", "received_at"))
@@ -264,10 +279,11 @@ def _ensure_partitions(items: Iterable[Prepared], now: datetime) -> None:
 
 
 def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool) -> None:
-    """In two trips to the database where all rows are new and few: what is known of them, and what
-    is written with the commit.
-    """
+    """In one trip to the database where all rows are new and few."""
     now = timezone.now()
+    is_plain = len(batch) <= FEW and cause == Cause.RESENT and not restore
+    if is_plain and _store_new(project, batch, now):
+        return
     with transaction.atomic(savepoint=False):
         if restore:
             tombstones.lift(project, {item.name for item in batch})
@@ -279,10 +295,7 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
                 later.append(item)
             else:
                 first[item.name] = item
-        keys = {
-            name: ids.uuid7(ids.sort_time(item.columns["started_at"], now))
-            for name, item in first.items()
-        }
+        keys = _new_keys(first, now)
         with one_trip():
             claimed = _claim(project, keys, first)
             # Asked once they are claimed: a deletion that we waited for counts, too.
@@ -310,6 +323,41 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
         with one_trip(commit=True):
             _insert(project, added, now)
             announce(project, touched, counts)
+
+
+def _store_new(project: Project, batch: list[Prepared], now: datetime) -> bool:
+    """Stores rows of which nothing is known yet, in one trip. False where something is, and nothing
+    was stored.
+    """
+    items = {item.name: item for item in batch}
+    if len(items) < len(batch) or any(item.lifted or item.eval_sample for item in batch):
+        return False
+    keys, counts = _new_keys(items, now), Counts()
+    for item in batch:
+        counts.add(item.columns)
+    mine = [str(project.pk), array(items), array(map(str, keys.values()))]
+    with transaction.atomic(savepoint=False):
+        _ensure_partitions(batch, now)
+        with one_trip(commit=True):
+            _claim(project, keys, items)
+            merging.hold_back(project)
+            deleted = tombstones.digests_of(tombstones.Kind.RUN, items)
+            all_new = send(ALL_NEW, [*mine, array(deleted)])
+            _insert(project, [(keys[name], item) for name, item in items.items()], now, IF_NEW)
+            announce(project, list(keys.values()), counts, IF_NEW)
+            send(UNCLAIM, mine)
+    if all_new.rows() != [("true",)]:
+        return False
+    for item in batch:
+        item.outcome = "accepted"
+    return True
+
+
+def _new_keys(items: dict[str, Prepared], now: datetime) -> dict[str, UUID]:
+    return {
+        name: ids.uuid7(ids.sort_time(item.columns["started_at"], now))
+        for name, item in items.items()
+    }
 
 
 def _store_many(
@@ -409,16 +457,15 @@ def _copy(project: Project, items: list[tuple[UUID, Prepared]], now: datetime) -
         copy_content(cursor, ((pk, item.content) for pk, item in items))
 
 
-def _insert(project: Project, items: list[tuple[UUID, Prepared]], now: datetime) -> None:
+def _insert(
+    project: Project, items: list[tuple[UUID, Prepared]], now: datetime, condition: str = ""
+) -> None:
     """As `_copy`, of few, which can be sent together with others."""
     for pk, item in items:
         values = _row(project, pk, item, now)
-        send(INSERT, [None if value is None else str(value) for value in values])
+        send(INSERT + condition, [None if value is None else str(value) for value in values])
         for first, data in contents.chunks(item.content):
-            send(
-                "INSERT INTO trajectories_content (trajectory_id, first, data) VALUES ($1, $2, $3)",
-                [str(pk), str(first), data],
-            )
+            send(INSERT_CONTENT + condition, [str(pk), str(first), data])
 
 
 def copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
@@ -431,12 +478,12 @@ def copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
                 copy.write_row((pk, first, data))
 
 
-def announce(project: Project, touched: list[UUID], counts: Counts) -> None:
+def announce(project: Project, touched: list[UUID], counts: Counts, condition: str = "") -> None:
     """Leaves a note for `digest`, and wakes it once this is committed."""
     if touched:
         send(
-            "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) VALUES ($1,"
-            " $2, $3, now())",
+            "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) SELECT $1, $2,"
+            " $3, now()" + condition,
             [
                 str(project.pk),
                 array(map(str, touched)),

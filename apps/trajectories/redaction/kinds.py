@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,16 +15,33 @@ from stdnum.iso7064 import mod_97_10
 from stdnum.us import ssn
 
 from apps.trajectories.redaction.keys import KEYS, KEYS_EXTRA, key
-from apps.trajectories.redaction.passwords import APART, QUICK, TRIGGERS, password
+from apps.trajectories.redaction.passwords import (
+    QUICK,
+    ROUGH,
+    ROUGH_TAGGED,
+    SAID_SOON,
+    TAGGED,
+    TRIGGERS,
+    password,
+)
 from apps.trajectories.redaction.rules import BUILTIN_MEMORY, compile_pattern
 
 Check = Callable[[bytes, int, int], "tuple[int, int] | None"]
 
 
+class Apart(NamedTuple):
+    """A part of a pre-check. One that cannot do without some bytes has its own `rough`."""
+
+    pattern: str
+    needed: bytes = b""
+    rough: str = ""
+
+
 class Builtin(NamedTuple):
     """`pattern` has `{b}` where a word begins; a group, where one took part, is the hit. `extra` is
     pre-check only. `quick` and `apart` are the whole pre-check: a pattern that may be joined with
-    those of other kinds, and those that may not, each with the bytes that it cannot do without.
+    those of other kinds, and those that may not. `rough` is a pattern of few states without which
+    neither finds anything that `check` accepts; it is looked for first.
 
     `resume` says how far into a candidate that was none the search goes on: another may start
     inside it.
@@ -38,7 +55,15 @@ class Builtin(NamedTuple):
     hint: bytes = b""
     resume: Callable[[bytes], int] = lambda found: 1
     quick: str = ""
-    apart: tuple[tuple[str, bytes], ...] = ()
+    rough: str = ""
+    apart: tuple[Apart, ...] = ()
+
+
+def loosened(pattern: str) -> str:
+    """Finds whatever the pattern does, and more, in fewer states: it counts to eight at most."""
+    return re.sub(
+        r"(?<!\\x)\{(\d+)(?:,\d*)?\}", lambda match: f"{{{min(int(match[1]), 8)},}}", pattern
+    )
 
 
 def _word(char: bytes) -> bool:
@@ -220,7 +245,8 @@ BUILTINS: dict[str, Builtin] = {
         KEYS,
         key,
         quick=KEYS_EXTRA,
-        apart=((KEYS, b""),),
+        rough=f"{KEYS_EXTRA}|{loosened(KEYS)}",
+        apart=(Apart(KEYS),),
     ),
     "email": Builtin(
         "Email addresses",
@@ -243,6 +269,7 @@ BUILTINS: dict[str, Builtin] = {
         _CARD,
         _card,
         quick=_CARD,
+        rough=_CARD,
     ),
     "us_ssn": Builtin(
         "US social security numbers",
@@ -272,14 +299,17 @@ BUILTINS: dict[str, Builtin] = {
         TRIGGERS,
         password,
         quick=QUICK,
-        apart=APART,
+        rough=loosened(ROUGH),
+        apart=(Apart(TAGGED, b">", ROUGH_TAGGED), Apart(SAID_SOON)),
     ),
 }
 
 # In JSON a line break before a number is `\n`, whose n would hide that a word begins.
 _JSON_START = r"(?:\b|\\[bfnrt]|\\u[0-9a-f]{4})"
-# JSON within JSON may spell any character as an escape.
+# JSON within JSON may spell any character as an escape. Those of other scripts are common in it.
 _NESTED_ESCAPE = r"\\\\(?:/|(?i:u00(?:[2-7]|a0)|u202f))"
+_HIDDEN = b"\\\\u"
+_OTHER_SCRIPT = re.compile(rb"\\{2,}u(?!00[0-7])([0-9a-fA-F]{4})")
 
 
 @lru_cache
@@ -288,42 +318,65 @@ def _candidates(kind: str) -> Any:
 
 
 class Precheck:
-    """Whether one of several patterns is in a text. One pattern of all of them has the states of
-    each times those of the others: RE2 runs out of room, and then takes a hundred times as long.
+    """Whether something is in a text that one of the kinds would find. One pattern of all of them
+    has the states of each times those of the others: RE2 runs out of room, and then takes a hundred
+    times as long. `start` is where a word begins, `escape` what may hide anything.
     """
 
-    def __init__(self, patterns: Iterable[tuple[str, bytes]]) -> None:
-        self._parts = [
-            (needed, compile_pattern(pattern, BUILTIN_MEMORY, captures=False))
-            for pattern, needed in dict.fromkeys(patterns)
+    def __init__(self, kinds: frozenset[str], start: str, escape: str = "") -> None:
+        builtins = {kind: BUILTINS[kind] for kind in sorted(kinds)}
+        apart = [part for kind, builtin in builtins.items() for part in _apart(kind, builtin)]
+        quick = [builtin.quick for builtin in builtins.values() if builtin.quick]
+        rough = [builtin.rough for builtin in builtins.values()]
+
+        def compiled(*patterns: str) -> Any:
+            whole = "|".join(filter(None, patterns)).replace("{b}", start)
+            return compile_pattern(whole, BUILTIN_MEMORY, captures=False) if whole else None
+
+        self._hides = _HIDDEN if escape else b""
+        hidden = re.escape(self._hides.decode())
+        self._rough = compiled(escape, hidden, *rough) if all(rough) else None
+        together = [compiled(escape, *quick), *(compiled(p.pattern) for p in apart if not p.needed)]
+        self._parts = [pattern for pattern in together if pattern]
+        self._needing = [
+            (part.needed, compiled(part.rough), compiled(part.pattern))
+            for part in apart
+            if part.needed
         ]
 
     def may_hit(self, text: bytes) -> bool:
-        return any(needed in text and part.search(text) for needed, part in self._parts)
+        is_near = self._rough is None or self._rough.search(text)
+        if is_near and self._hides and self._hides in text:
+            text = _OTHER_SCRIPT.sub(_spelled, text)
+        if is_near and any(part.search(text) for part in self._parts):
+            return True
+        return any(
+            needed in text and rough.search(text) and pattern.search(text)
+            for needed, rough, pattern in self._needing
+        )
+
+
+def _spelled(escape: re.Match[bytes]) -> bytes:
+    return chr(int(escape[1], 16)).encode("utf-8", "surrogatepass")
 
 
 @lru_cache
 def anything(kinds: frozenset[str]) -> Precheck:
-    """Finds something in a text in which one of the kinds would."""
-    return Precheck(_patterns(kinds, r"\b"))
+    """Of a text."""
+    return Precheck(kinds, r"\b")
 
 
 @lru_cache
 def precheck_of(kinds: frozenset[str]) -> Precheck:
-    """Finds something in the JSON of a row in which one of the kinds would."""
-    return Precheck([(_NESTED_ESCAPE, b"\\\\"), *_patterns(kinds, _JSON_START)])
+    """Of the JSON of a row."""
+    return Precheck(kinds, _JSON_START, _NESTED_ESCAPE)
 
 
-def _patterns(kinds: frozenset[str], start: str) -> Iterator[tuple[str, bytes]]:
-    builtins = [BUILTINS[kind] for kind in sorted(kinds)]
-    if quick := "|".join(builtin.quick for builtin in builtins if builtin.quick):
-        yield quick.replace("{b}", start), b""
-    for kind, builtin in zip(sorted(kinds), builtins, strict=True):
-        whole = _PHONE if kind == "phone" else builtin.extra if kind == "email" else builtin.pattern
-        apart = builtin.apart
-        if not builtin.quick:
-            apart = ((whole, b""), (builtin.extra or builtin.pattern, b""))
-        yield from ((pattern.replace("{b}", start), needed) for pattern, needed in apart)
+def _apart(kind: str, builtin: Builtin) -> tuple[Apart, ...]:
+    if builtin.quick:
+        return builtin.apart
+    whole = _PHONE if kind == "phone" else builtin.extra if kind == "email" else builtin.pattern
+    return Apart(whole), Apart(builtin.extra or builtin.pattern)
 
 
 def find(kind: str, text: bytes) -> Iterator[tuple[int, int]]:

@@ -59,28 +59,29 @@ _OTHER_TOOLS = (
 )
 _PARAMETER = r"(?:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token|access_token|token|api_?key|key|auth|code|secret|password|pwd)"  # noqa: E501
 _TYPED = r"\)?\.(?:fill|type|press_?sequentially|send_?keys)\("
+_PGPASS = r":(?:\d{2,5}|\*):[\w*-]{1,80}:[\w.*@-]{1,80}:\S"  # host:port:database:user:password
 _PHRASE = r"(?:mnemonic|(?:seed|recovery|secret)[ _-]?phrase)"
 
 _TAGGED = rf"(?:{_NAME}){_REST}[^<>\n]{{0,80}}(?:</\w+)?>"
-_TRIGGERS = (
+_AFTER_NAME = (
     rf"(?:{_NAME}){_REST}{_MARKS}{_GAP}{_SIGN}",
     rf"(?:{_NAME})(?:\s[^\n.:=]{{1,60}}?)?\s{{1,3}}{_IS}\s",
     # define('NAME', 'value'), PASSWORD('value')
     rf"(?:{_NAME}){_REST}[\"'][,] ?[\"']|password\([\"']",
-    # <Password>value, <name>…password</name> <value>value
-    _TAGGED,
     # name: PASSWORD, value: …
     (
         rf"(?:{_NAME}){_REST}[\"']?\s{{0,12}},?\s{{0,8}}"
         r"[\"']?(?:value|default)[\"']?[ \t]?[:=]"
     ),
     rf"(?:{_NAME}){_REST}{_MARKS}{_TYPED}",  # getByLabel('Password').fill('value')
-    rf"(?:{_SUREST}){_REST}\)?\s|-(?:{_NAME})(?:\s|=)|\b{_TOOLS}\b|\b{_OTHER_TOOLS}\s|\s/p:|{_PHRASE}",
-    r"\bsecrets?(?:manager)?\s",
-    rf"\buse\s\S{{6,80}}\sas\s(?:the|your|my|a|its)?\s?(?:{_NAME})",
+    rf"(?:{_SUREST}){_REST}\)?\s|-(?:{_NAME})(?:\s|=)",
+)
+_OTHERS = (
+    rf"\b{_TOOLS}\b|\b{_OTHER_TOOLS}\s|\s/p:|{_PHRASE}|\bsecrets?(?:manager)?\s",
     r"identified\s|with\s+(?:encrypted\s+)?password\s|set\s+password\s|\slogin\s|\bbasic\s",
-    r"(?m:^[\w.*-]{1,80}:(?:\d{2,5}|\*):)",
-    rf"://[^\s/:@\"'<>]{{0,80}}:|[?&]{_PARAMETER}=",
+    rf"(?m:^[\w.*-]{{1,80}}{_PGPASS})",
+    rf"\buse\s\S{{6,80}}\sas\s(?:the|your|my|a|its)?\s?(?:{_NAME})",
+    rf"://[^\s/:@\"'<>]{{0,80}}:[^\s/\"'<>]*@|[?&]{_PARAMETER}=",
 )
 
 
@@ -88,29 +89,42 @@ def _any(patterns: Iterable[str]) -> str:
     return f"(?i:{'|'.join(patterns)})"
 
 
-TRIGGERS = _any(_TRIGGERS)
+# <Password>value, <name>…password</name> <value>value
+TRIGGERS = _any((*_AFTER_NAME, _TAGGED, *_OTHERS))
 # In JSON, what is a line break, a quote or a < in the text is an escape; keys of a JSON Web Key
 # stand alone.
 _BREAK = r"(?:\s|\\[nrt])"
 _SAID_SOON = rf"(?:{_NAME})[^\n.:=]{{0,60}}?{_BREAK}{{1,3}}{_IS}{_BREAK}"
-_EXTRA = (
-    rf"[\w*]:(?:\d{{2,5}}|\*):|\"[dk]\\{{0,3}}\"\s?:|(?:basic|login|identified|password|curl|wget|echo)\\[nrt]|(?:&|\\u0026){_PARAMETER}=",
+_JSON_AFTER_NAME = (
     rf"-(?:{_NAME})\\[nrt]",
     (
         rf"(?:{_NAME}){_REST}(?:[^A-Za-z0-9]|\\[nrt]){{1,24}}(?:value|text|default)|(?:{_NAME}){_REST}[\\\"'(,]{{1,6}}"
         r" ?[\\\"']"
     ),
-    rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUHb]\\{{0,3}}\"\s?,",
-    r"secrets?(?:manager)?\\{0,3}\"\s?,",
     (
         rf"(?:{_NAME}){_REST}{_MARKS}[ \t]{{0,3}}:["
-        rf" *|>+-]{{0,5}}\\[nr]|(?:{_SUREST}){_REST}\)?\\[nrt]|\\u00"
+        rf" *|>+-]{{0,5}}\\[nr]|(?:{_SUREST}){_REST}\)?\\[nrt]"
     ),
+)
+_JSON_OTHERS = (
+    rf"[\w.*-]{_PGPASS}|\"[dk]\\{{0,3}}\"\s?:|(?:basic|login|identified|password|curl|wget|echo)\\[nrt]|(?:&|\\u0026){_PARAMETER}=",
+    rf"\b{_OTHER_TOOLS}\\{{0,3}}\"|\"-[pPuwaUHb]\\{{0,3}}\"\s?,",
+    r"secrets?(?:manager)?\\{0,3}\"\s?,|\\u00",
 )
 # The pre-check's. From a name to what is far behind it there are many ways, which would multiply
 # the states of the others.
-QUICK = _any((*(trigger for trigger in _TRIGGERS if trigger != _TAGGED), *_EXTRA))
-APART = ((_any([_TAGGED]), b">"), (_any([_SAID_SOON]), b""))
+QUICK = _any((*_AFTER_NAME, *_OTHERS, *_JSON_AFTER_NAME, *_JSON_OTHERS))
+TAGGED, SAID_SOON = _any([_TAGGED]), _any([_SAID_SOON])
+# What all of QUICK begin with or consist of, in few states. A name is a word, so that no letter
+# follows but for those of a word that changes nothing; up to a tag, anything may follow.
+ROUGH = _any(
+    (
+        rf"(?:{_NAME})(?:[_-]?(?:{'|'.join(sorted(TRAILING))}))*(?:[^a-z]|\z)",
+        *_OTHERS,
+        *_JSON_OTHERS,
+    )
+)
+ROUGH_TAGGED = _any([rf"(?:{_NAME})[^<>\n]*(?:</\w+)?>"])
 
 
 def _parser(*parts: str | bytes) -> re.Pattern[bytes]:
