@@ -163,8 +163,10 @@ def _after(rows: QuerySet[Trajectory], last: str | None) -> QuerySet[Trajectory]
 
 
 def _classify(project: Project, ids: list[UUID], cursor: dict[str, Any]) -> None:
-    Unclassified.objects.filter(pk__in=ids).delete()
-    rows = with_content(list(Trajectory.objects.filter(project=project, pk__in=ids).order_by("pk")))
+    Unclassified.objects.filter(pk__among=ids).delete()
+    rows = with_content(
+        list(Trajectory.objects.filter(project=project, pk__among=ids).order_by("pk"))
+    )
     cursor["looked"] += len(rows)
     prompts.record(project, inputs_of(project, rows))
     cursor["found"] += diagnose_and_draw(project, rows)

@@ -106,7 +106,7 @@ def record(project: Project, given: Mapping[UUID, dict]) -> None:
 
     Inside the transaction that classifies them.
     """
-    PolicyExample.objects.filter(trajectory_id__in=list(given)).delete()
+    PolicyExample.objects.filter(trajectory_id__among=given).delete()
     systems = {pk: system_of(run["messages"]) for pk, run in given.items()}
     prompts = {
         conditions.digest_of(system): system

@@ -37,7 +37,7 @@ def classify_new() -> int:
 @shared_task(name="failures.classify_new_of")
 def classify_new_of(project_id: int) -> int:
     project = Project.objects.running().filter(pk=project_id).first()
-    return classify_job.classify_new(project, for_s=8.0) if project else 0
+    return classify_job.classify_new(project, for_s=9.0) if project else 0
 
 
 @shared_task(name="failures.judge_new", expires=150)

@@ -233,7 +233,7 @@ def _related(project: Project, known: dict[str, Trace], runs: list[Run]) -> dict
 def _read(project: Project, traces: Iterable[str]) -> tuple[list[Span], list[LogRecord]]:
     spans: list[Span] = []
     logs: list[LogRecord] = []
-    found = SpanBatch.objects.filter(project=project, trace_id__in=list(traces)).order_by("pk")
+    found = SpanBatch.objects.filter(project=project, trace_id__among=traces).order_by("pk")
     for data in found.values_list("data", flat=True).iterator(chunk_size=200):
         part = decode(contents.decompress(data))
         spans += part.spans
@@ -242,7 +242,7 @@ def _read(project: Project, traces: Iterable[str]) -> tuple[list[Span], list[Log
 
 
 def _stored(project: Project, names: set[str]) -> list[Trajectory]:
-    keys = TrajectoryKey.objects.filter(project=project, external_id__in=names).values_list(
+    keys = TrajectoryKey.objects.filter(project=project, external_id__among=names).values_list(
         "trajectory_id", flat=True
     )
     return with_content(list(Trajectory.objects.filter(pk__in=list(keys)))) if names else []

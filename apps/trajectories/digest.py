@@ -182,11 +182,11 @@ def _index(project: int, touched: list[UUID]) -> None:
     size = 0
     wanted = sorted(touched)
     for some in (wanted[at : at + READ_AT_ONCE] for at in range(0, len(wanted), READ_AT_ONCE)):
-        rows = Trajectory.objects.filter(pk__in=some).values(
+        rows = Trajectory.objects.filter(pk__among=some).values(
             "pk", "external_id", *step_store.OF_A_RUN
         )
         runs = {row["pk"]: row for row in rows}
-        found = Content.objects.filter(trajectory_id__in=some).order_by("trajectory_id", "first")
+        found = Content.objects.filter(trajectory_id__among=some).order_by("trajectory_id", "first")
         parts = found.values_list("trajectory_id", "data").iterator(chunk_size=READ_AT_ONCE)
         step_store.delete(project, some)
         gone = set(some)

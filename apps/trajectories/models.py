@@ -198,7 +198,7 @@ class Trajectory(models.Model):
 def with_content(rows: list[Trajectory]) -> list[Trajectory]:
     """The rows, their content and feedback read in a query each for all of them."""
     parts: dict[uuid.UUID, list] = {row.pk: [] for row in rows}
-    found = Content.objects.filter(trajectory_id__in=parts).order_by("trajectory_id", "first")
+    found = Content.objects.filter(trajectory_id__among=parts).order_by("trajectory_id", "first")
     for pk, data in found.values_list("trajectory_id", "data"):
         parts[pk].append(data)
     names: defaultdict[int, list[str]] = defaultdict(list)
@@ -249,7 +249,7 @@ class FeedbackQuerySet(models.QuerySet["Feedback"]):
     ) -> defaultdict[str, list[Feedback]]:
         """What was said of these runs, by the client's id, in the order it was said."""
         found: defaultdict[str, list[Feedback]] = defaultdict(list)
-        for said in self.filter(project_id=project_id, external_id__in=list(external_ids)).order_by(
+        for said in self.filter(project_id=project_id, external_id__among=external_ids).order_by(
             "given_at", "id"
         ):
             found[said.external_id].append(said)

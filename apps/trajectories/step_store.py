@@ -29,7 +29,7 @@ COLUMNS = tuple(column.attname for column in Step._meta.concrete_fields)
 
 
 def delete(project: int, runs: Collection[UUID]) -> None:
-    if Step.objects.filter(project=project, trajectory_id__in=runs).delete()[0]:
+    if Step.objects.filter(project=project, trajectory_id__among=runs).delete()[0]:
         step_totals.note_change(project, runs)
 
 

@@ -34,9 +34,8 @@ def digest() -> None:
     first; while they wait, or receivers are busy, runs are searched and counted only where that is
     late.
     """
-    quiet_since = now = time.monotonic()
-    rested_at = 0.0
-    while now - quiet_since < LINGER_S:
+    quiet_since, rested_at = time.monotonic(), 0.0
+    while time.monotonic() - quiet_since < LINGER_S:
         lags.give_way("assembled", "digested")
         worked = traces.sort_some() + assembly.step()
         began = time.monotonic()
@@ -44,11 +43,22 @@ def digest() -> None:
         if not rests and (not worked or (began >= rested_at and lags.is_late("digested"))):
             worked += digesting.step()
             rested_at = time.monotonic() + REST * (time.monotonic() - began)
-        now = time.monotonic()
-        if worked or traces.is_waiting():
-            quiet_since = now
-        if not worked:
-            time.sleep(REST_S if rests else POLL_S)
+        pause = REST_S if rests else POLL_S
+        quiet_since = time.monotonic() if worked else _wait_for_work(quiet_since, pause)
+
+
+def _wait_for_work(quiet_since: float, pause: float) -> float:
+    """Until there may be something to do, or nothing has come for so long; looks every `pause`
+    seconds. Returns since when no spans wait.
+    """
+    while time.monotonic() - quiet_since < LINGER_S:
+        time.sleep(pause)
+        is_due, is_waiting = traces.look()
+        if is_waiting:
+            quiet_since = time.monotonic()
+        if is_due:
+            break
+    return quiet_since
 
 
 @shared_task(name=held.TASK, expires=held.EXPIRES_S)

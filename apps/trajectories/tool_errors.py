@@ -141,6 +141,8 @@ def _says(value: Any, depth: int, *, wrapped: bool = False) -> bool | None:
 
 
 def _object_says(members: Mapping[str, Any], depth: int, wrapped: bool) -> bool | None:
+    if not any(map(_is_about_a_call, members)):
+        return None  # a record: nothing below reads any other name
     if isinstance(flag := _flag(members.get("iserror")), bool):
         return flag
     pure = all(

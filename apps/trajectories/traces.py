@@ -45,6 +45,13 @@ DUE = (
     " least(EXCLUDED.due_at, known.first_at + $5::interval) END"
 )
 
+LOOK = (
+    "SELECT has_bodies OR has_arrivals OR EXISTS (SELECT FROM trajectories_trace WHERE due_at <="
+    " now()), has_bodies OR EXISTS (SELECT FROM trajectories_trace WHERE due_at IS NOT NULL) FROM"
+    " (SELECT EXISTS (SELECT FROM trajectories_spanbody) AS has_bodies, EXISTS (SELECT FROM"
+    " trajectories_arrival WHERE problem = '') AS has_arrivals)"
+)
+
 
 class Packed(msgspec.Struct):
     spans: list[Span] = []
@@ -194,6 +201,14 @@ def waiting_since() -> datetime | None:
     return min(filter(None, (body, due.values_list("due_at", flat=True).first())), default=None)
 
 
+def look() -> tuple[bool, bool]:
+    """Whether there is something to sort, assemble or digest now, and whether spans have come that
+    are not assembled yet. Cheap: workers ask many times a second.
+    """
+    ((is_due, has_spans),) = send(LOOK, ()).rows()
+    return is_due == "t", has_spans == "t"
+
+
 def is_waiting() -> bool:
     """Whether spans have come that are not assembled yet."""
-    return Trace.objects.filter(due_at__isnull=False).exists() or SpanBody.objects.exists()
+    return look()[1]

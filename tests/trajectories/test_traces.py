@@ -545,7 +545,7 @@ def test_while_spans_wait_the_digest_waits_and_where_it_is_late_gets_a_fifth_of_
     )
     monkeypatch.setattr(tasks.lags, "is_late", lambda name: is_late)
     monkeypatch.setattr(tasks.traces, "sort_some", lambda: 0)
-    monkeypatch.setattr(tasks.traces, "is_waiting", lambda: False)
+    monkeypatch.setattr(tasks.traces, "look", lambda: (False, False))
     monkeypatch.setattr(tasks.assembly, "step", work("assembled", 20))
     monkeypatch.setattr(tasks.digesting, "step", work("digested", 20))
     tasks.digest()

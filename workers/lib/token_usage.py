@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct, field
@@ -90,7 +91,8 @@ class Usage(Struct, frozen=True):
     @property
     def counts(self) -> dict[str, int | float]:
         """What is known, by the name of a run's column."""
-        return {name: value for name in COUNTS if (value := getattr(self, name)) is not None}
+        known = zip(COUNTS, _counts_of(self), strict=True)
+        return {name: value for name, value in known if value is not None}
 
     @property
     def as_sent(self) -> dict[str, Any]:
@@ -112,6 +114,7 @@ TOKENS = (
     "reasoning_tokens",
 )
 COUNTS = (*TOKENS, "cost_usd")
+_counts_of = attrgetter(*COUNTS)
 
 
 class Whole(Struct, frozen=True):
@@ -215,7 +218,7 @@ def parse(usage: Any, *, includes_cache: bool = False) -> Usage:
     """
     if not usage or not isinstance(usage, dict):
         return Usage()
-    if len(usage) <= USUAL_MEMBERS and all(type(value) is int for value in usage.values()):
+    if len(usage) <= USUAL_MEMBERS and set(map(type, usage.values())) == {int}:
         return _parsed_numbers(tuple(usage.items()), includes_cache)
     return _parsed(usage, includes_cache)
 

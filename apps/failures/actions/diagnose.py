@@ -55,7 +55,9 @@ def diagnose(project: Project, chunk: list[Trajectory]) -> int:
     diagnoses = {pk: classify_run(run) for pk, (_, run) in given.items()}
     guessed = estimates.write(project, given)
     diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
-    known = Failure.objects.select_for_update().filter(trajectory_id__in=diagnoses).order_by("pk")
+    known = (
+        Failure.objects.select_for_update().filter(trajectory_id__among=diagnoses).order_by("pk")
+    )
     is_open, said = {}, {}
     for pk, source, state, evidence in known.values_list(
         "trajectory_id", "source", "state", "evidence"

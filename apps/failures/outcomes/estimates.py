@@ -140,7 +140,7 @@ def _diagnosis(run: Run, item: Estimate) -> Diagnosis:
 
 def _said_by_people(project: Project, given: Collection[UUID]) -> dict[UUID, Diagnosis]:
     rows = OutcomeCheck.objects.filter(
-        project=project, trajectory_id__in=list(given), answer=OutcomeCheck.Answer.FAILED
+        project=project, trajectory_id__among=given, answer=OutcomeCheck.Answer.FAILED
     )
     return {
         check.trajectory_id: Diagnosis(
@@ -192,7 +192,7 @@ def draw(project: Project, runs: Collection[UUID]) -> None:
     """
     shares = Classifier.objects.filter(project=project).values_list("check_share", flat=True)
     share = next(iter(shares), SHARE)
-    by_rules = Failure.objects.filter(project=project, trajectory_id__in=list(runs)).exclude(
+    by_rules = Failure.objects.filter(project=project, trajectory_id__among=runs).exclude(
         rule_mode=""
     )
     flagged = set(by_rules.values_list("trajectory_id", flat=True))

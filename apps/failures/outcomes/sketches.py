@@ -65,7 +65,7 @@ def task_of(row: Trajectory) -> str:
 
 def _store(project: Project, made: Mapping[UUID, Sketch]) -> list[UUID]:
     """Store the sketches; return the ids of runs whose sketch is new or has changed."""
-    known = dict(_sketches(RunSketch.objects.filter(trajectory__in=list(made))))
+    known = dict(_sketches(RunSketch.objects.filter(trajectory_id__among=made)))
     changed = sorted(pk for pk, item in made.items() if known.get(pk) != item)
     sketches = [made[pk] for pk in changed]
     if changed:

@@ -146,7 +146,7 @@ def replace_with_runs(
     """What came with these runs ({id: name}), in place of what came with them before; what waited
     for them is theirs. Part of the digest's transaction.
     """
-    Score.objects.filter(trajectory_id__in=runs, source__in=Score.WITH_RUNS).delete()
+    Score.objects.filter(trajectory_id__among=runs, source__in=Score.WITH_RUNS).delete()
     _save(
         Score(
             project_id=project,

@@ -33,6 +33,7 @@ from apps.trajectories.otlp.conventions import (
 from apps.trajectories.otlp.conventions.base import (
     NO_USAGE,
     UNIQUE,
+    USUAL_NAMES,
     Attributes,
     Convention,
     Problem,
@@ -118,7 +119,6 @@ COST_PARTS = (
 OUTCOMES = {"isError", "state"}  # beside a tool's content, as MCP has it: whether it failed
 FUNCTION_RESPONSE = {"id", "name", "response"}  # Gemini's
 MANY_NAMES = 10_000  # of attributes, that are remembered
-USUAL_NAMES = 64  # of one span, that are remembered together
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI, GENAI)
 GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
@@ -348,11 +348,12 @@ def _read_tool(spoken: Spoken) -> None:
     reading.tool_arguments = arguments if isinstance(arguments, str | dict) else text(arguments)
     if reading.tool_result is None:
         reading.tool_result = first(attributes, ANSWER)
-    reading.is_cut = is_cut(arguments) or is_cut(reading.tool_result)
-    if reading.tool_result is None:
+    message = structured(reading.tool_result)
+    is_text = message is reading.tool_result
+    reading.is_cut = is_cut(arguments) or (is_text and is_cut(message))
+    if message is None:
         genai.add_events(spoken)
         return
-    message = structured(reading.tool_result)
     if isinstance(message, dict) and message.keys() == FUNCTION_RESPONSE:
         reading.tool_result = message["response"]
     elif (answer := tool_message(message)) is not None:

@@ -9,7 +9,7 @@ convention they come from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct, field
@@ -36,6 +36,7 @@ USAGE = (
 TOOL = ("tool_name", "tool_call_id", "tool_arguments", "tool_result")
 NUMBERS = ("cost_usd",)
 RAW = ("tool_arguments", "tool_result", "tags")
+MANY_PLANS, USUAL_NAMES = 1_000, 64  # attributes of one span, whose names are remembered together
 
 
 class Problem(Struct):
@@ -227,25 +228,27 @@ class Convention(Struct, frozen=True, eq=False):
 
     def fill(self, reading: Reading, attributes: Attributes) -> None:
         """Sets the reading's empty fields that belong to its kind."""
-        for name, names, convert in _plan(self, reading.kind):
+        keys = tuple(attributes)
+        plan = _plan if len(keys) <= USUAL_NAMES else _plan.__wrapped__
+        for name, names, convert in plan(self, reading.kind, keys):
             found = first(attributes, names)
             if found is not None and getattr(reading, name) in (None, ""):
                 setattr(reading, name, convert(found) if convert else found)
 
 
-@cache
+@lru_cache(MANY_PLANS)
 def _plan(
-    convention: Convention, kind: str
+    convention: Convention, kind: str, keys: tuple[str, ...]
 ) -> list[tuple[str, tuple[str, ...], Callable[[Any], Any] | None]]:
-    """The fields that a span of a kind has, with their attributes and what makes values of
-    these.
+    """The fields that a span of a kind has, with those of its attributes that fill them and what
+    makes values of these.
     """
     left_out = (() if kind == "tool" else TOOL) + (() if kind in ("model", "agent") else USAGE)
     converts = dict.fromkeys(NUMBERS, number) | dict.fromkeys(RAW)
     return [
-        (name, names, converts.get(name, label))
+        (name, known, converts.get(name, label))
         for name, names in convention.fields.items()
-        if name not in left_out
+        if name not in left_out and (known := tuple(key for key in names if key in keys))
     ]
 
 
