@@ -16,7 +16,7 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
@@ -30,12 +30,12 @@ from apps.trajectories.step_filters import (
     COLUMNS,
     FILTERS,
     LABELS,
-    active_filters,
     at_most,
     by_terms,
     by_words,
     estimated,
     has_words,
+    in_totals,
     matching,
     steps_of_runs,
 )
@@ -268,7 +268,7 @@ def _of_totals(project: Project, given: Mapping[str, str], by: str, split: str) 
     """None where they do not know what is filtered by, or the steps of too many hours would have to
     be read.
     """
-    wanted = _in_totals(given)
+    wanted = in_totals(given)
     if wanted is None:
         return None
     covered = step_totals.cover(project.pk, *bounds(given, FILTERS))
@@ -289,23 +289,6 @@ def _of_totals(project: Project, given: Mapping[str, str], by: str, split: str) 
         merged[key] = merged[key].merged(group) if key in merged else group
     largest = sorted(merged.values(), key=lambda group: (-group.read, group.value, group.part))
     return Found(largest, rounded=True)
-
-
-def _in_totals(given: Mapping[str, str]) -> Q | None:
-    """The filters, of totals; None if they do not know one of them."""
-    wanted, levels = Q(), (0, *step_totals.OVER_S)
-    for chip in active_filters(given):
-        value = given[chip.name].strip()
-        if chip.name in COLUMNS:
-            wanted &= Q(**{COLUMNS[chip.name]: value})
-        elif chip.name in ("duration_min", "failed_or_over"):
-            if float(value) not in levels:
-                return None
-            over = Q(over__gte=levels.index(float(value)))
-            wanted &= over if chip.name == "duration_min" else over | Q(status="error")
-        elif chip.name not in ("since", "from", "to"):
-            return None
-    return wanted
 
 
 _SUMMED = """
