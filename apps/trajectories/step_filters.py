@@ -34,6 +34,7 @@ from apps.trajectories.models import (
     SLOW_MS,
     STEP_TERMS,
     STEP_WORDS,
+    Score,
     Step,
     Trajectory,
     TrajectoryKey,
@@ -127,9 +128,7 @@ def _matching(
     if (scores := scores_with(given)) is not None:
         of_step = scores.filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
         narrowed = narrowed.filter(Exists(of_step))
-        bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
-        known = scores.filter(project=project, trajectory_id__isnull=False, **bounded)
-        if (few := few_of(known.exclude(step=""), MOST)) is not None:
+        if (few := _scored(project, scores, within)) is not None:
             narrowed = narrowed.filter(trajectory_id__in=set(few))
     for name, said in STEP_WORDS.items():
         if words := _text(given, name):
@@ -146,6 +145,22 @@ def runs_of(project: Project, given: Mapping[str, str]) -> QuerySet:
 def steps_of_runs(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
     """All steps of the runs, or of the time, that is asked for."""
     return _of_runs(project, given, within_of(project, given))
+
+
+def scored_runs(project: Project, given: Mapping[str, str]) -> list[UUID] | None:
+    """The runs of few steps with the scores that are asked for; None where they are many, or no
+    score is.
+    """
+    scores = scores_with(given)
+    return None if scores is None else _scored(project, scores, within_of(project, given))
+
+
+def _scored(
+    project: Project, scores: QuerySet[Score], within: Mapping[str, UUID]
+) -> list[UUID] | None:
+    bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
+    known = scores.filter(project=project, trajectory_id__isnull=False, **bounded)
+    return few_of(known.exclude(step="").order_by(), MOST)
 
 
 def within_of(project: Project, given: Mapping[str, str]) -> Mapping[str, UUID]:
