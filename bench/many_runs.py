@@ -108,9 +108,9 @@ SCORES = """
             ELSE '' END,
         said.name, 'code:bench', made.id, said.kind,
         CASE said.name WHEN 'relevance' THEN random() WHEN 'rating' THEN 1 + floor(5 * random())
-            WHEN 'helpful' THEN (random() < 0.7)::int WHEN 'words' THEN 50 + 900 * random() END,
-        CASE WHEN said.kind = 'category' THEN (ARRAY['billing', 'travel', 'other'])[1 + made.n % 3]
-            ELSE '' END,
+            WHEN 'helpful' THEN (made.n % 10 < 7)::int WHEN 'words' THEN 50 + 900 * random() END,
+        CASE said.kind WHEN 'category' THEN (ARRAY['billing', 'travel', 'other'])[1 + made.n % 3]
+            WHEN 'yes_no' THEN CASE WHEN made.n % 10 < 7 THEN 'yes' ELSE 'no' END ELSE '' END,
         'code', 'bench', '', old.ended_at + made.shift
     FROM made JOIN old_trajectories_trajectory AS old ON old.id = made.template
     JOIN old_trajectories_step AS step ON step.trajectory_id = old.id AND step.number = 2

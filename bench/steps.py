@@ -225,7 +225,7 @@ def follow(reader: Reader, slug: str) -> dict[str, Any]:
 
 
 def sizes() -> dict[str, int]:
-    """Bytes on disk of each partitioned table and of the keys."""
+    """Bytes on disk of each partitioned table, of the keys and of the totals of steps."""
     from django.db import connection
 
     from apps.trajectories.partitions import TABLES
@@ -234,9 +234,9 @@ def sizes() -> dict[str, int]:
         found = {}
         for table in (*TABLES, "trajectories_trajectorykey", "trajectories_steptotal"):
             cursor.execute(
-                "SELECT coalesce(sum(pg_total_relation_size(relid)), 0) FROM"
-                " pg_partition_tree(%s::regclass)",
-                [table],
+                "SELECT coalesce(sum(pg_total_relation_size(relid)), pg_total_relation_size(%s))"
+                " FROM pg_partition_tree(%s::regclass)",
+                [table, table],
             )
             found[table] = int(cursor.fetchone()[0])
     return found

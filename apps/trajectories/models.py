@@ -493,7 +493,8 @@ class Step(models.Model):
     """One step of a run (`steps.Step`), as it is listed. Written by `digest`, with the words.
 
     Its rows are in the order of the runs' starts. What it is filtered by has one index over an
-    expression, so that nothing is stored twice.
+    expression, so that nothing is stored twice. The table has no key: an index of its own would be
+    four times as large as that by run, and only the digest writes here, one process a project.
     """
 
     pk = models.CompositePrimaryKey("project_id", "trajectory_id", "number")
@@ -521,6 +522,7 @@ class Step(models.Model):
 
     class Meta:
         indexes = [
+            models.Index(fields=["project", "trajectory_id"], name="step_by_run"),
             models.Index(
                 fields=["project", "trajectory_id"],
                 name="step_failed",

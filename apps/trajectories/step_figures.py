@@ -16,13 +16,13 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.trajectories import step_totals
-from apps.trajectories.filters import bounds
+from apps.trajectories.filters import bounds, scores_with
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.figures import HOVER, TICKS, short, written
 from apps.trajectories.models import Step, Trajectory
@@ -30,13 +30,15 @@ from apps.trajectories.step_filters import (
     COLUMNS,
     FILTERS,
     LABELS,
-    active_filters,
+    MOST,
     at_most,
     by_terms,
     by_words,
     estimated,
     has_words,
+    in_totals,
     matching,
+    scored_runs,
     steps_of_runs,
 )
 from apps.trajectories.step_samples import COMMON, ENOUGH, PROBED, Drawing, Sample, by_bitmaps
@@ -225,28 +227,34 @@ def _find(project: Project, given: Mapping[str, str], by: str, split: str) -> Fo
         project, given, lambda drawn, share: _read(rows.filter(drawn), by, split, share)
     )
     if not has_words(given):
-        few = _few(rows, given, by, split)
+        few = _few(project, rows, given, by, split)
         return Found(*drawing.steps()) if few is None else Found(few)
     groups, sample = drawing.steps(PROBED)
     probed = sum(group.read for group in groups)
     if probed >= ENOUGH:
         return Found(groups, sample)
-    if probed < COMMON and (few := _few(rows, given, by, split)) is not None:
+    if probed < COMMON and (few := _few(project, rows, given, by, split)) is not None:
         return Found(few)
     return Found(*drawing.with_words(probed))
 
 
-def _few(rows: QuerySet[Step], given: Mapping[str, str], by: str, split: str) -> list[Group] | None:
+def _few(
+    project: Project, rows: QuerySet[Step], given: Mapping[str, str], by: str, split: str
+) -> list[Group] | None:
     """None where more match, or no index leads to them."""
-    few = by_terms(rows, given)[: FEW + 1]
+    is_scored = scores_with(given) is not None
+    if is_scored and scored_runs(project, given) is None:
+        return None
+    most = MOST if is_scored else FEW
+    few = by_terms(rows, given)[: most + 1]
     if has_words(given):
         with by_bitmaps():
             groups = _read(few, by, split)
-    elif estimated(rows) < FEW * 5:  # which may be far off
+    elif is_scored or estimated(rows) < FEW * 5:  # which may be far off
         groups = _read(few, by, split)
     else:
         return None
-    return groups if sum(group.read for group in groups) <= FEW else None
+    return groups if sum(group.read for group in groups) <= most else None
 
 
 def _read(rows: QuerySet[Step], by: str, split: str, share: float = 1.0) -> list[Group]:
@@ -268,7 +276,7 @@ def _of_totals(project: Project, given: Mapping[str, str], by: str, split: str) 
     """None where they do not know what is filtered by, or the steps of too many hours would have to
     be read.
     """
-    wanted = _in_totals(given)
+    wanted = in_totals(given)
     if wanted is None:
         return None
     covered = step_totals.cover(project.pk, *bounds(given, FILTERS))
@@ -289,23 +297,6 @@ def _of_totals(project: Project, given: Mapping[str, str], by: str, split: str) 
         merged[key] = merged[key].merged(group) if key in merged else group
     largest = sorted(merged.values(), key=lambda group: (-group.read, group.value, group.part))
     return Found(largest, rounded=True)
-
-
-def _in_totals(given: Mapping[str, str]) -> Q | None:
-    """The filters, of totals; None if they do not know one of them."""
-    wanted, levels = Q(), (0, *step_totals.OVER_S)
-    for chip in active_filters(given):
-        value = given[chip.name].strip()
-        if chip.name in COLUMNS:
-            wanted &= Q(**{COLUMNS[chip.name]: value})
-        elif chip.name in ("duration_min", "failed_or_over"):
-            if float(value) not in levels:
-                return None
-            over = Q(over__gte=levels.index(float(value)))
-            wanted &= over if chip.name == "duration_min" else over | Q(status="error")
-        elif chip.name not in ("since", "from", "to"):
-            return None
-    return wanted
 
 
 _SUMMED = """

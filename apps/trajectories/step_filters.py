@@ -10,11 +10,12 @@ from uuid import UUID
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
 
 from apps.core.models import Project
 from apps.core.query import MOMENT, Query
 from apps.core.sorting import choices
+from apps.trajectories import step_totals
 from apps.trajectories.filters import (
     LARGEST,
     SCORE_RANGE,
@@ -33,10 +34,12 @@ from apps.trajectories.models import (
     SLOW_MS,
     STEP_TERMS,
     STEP_WORDS,
+    Score,
     Step,
     Trajectory,
     TrajectoryKey,
 )
+from apps.trajectories.step_totals import OVER_S
 from apps.trajectories.steps import KINDS, STATUSES
 
 LABELS = {
@@ -105,7 +108,7 @@ def apply_filters(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
     rows, terms = _of_runs(project, given, within), _terms(given)
     found = _matching(project, given, within)
     for runs in (
-        _of_terms(rows, terms, given),
+        _of_terms(project, rows, terms, given),
         *(_of_words(rows, given, name) for name in STEP_WORDS),
     ):
         if runs is not None:
@@ -125,9 +128,7 @@ def _matching(
     if (scores := scores_with(given)) is not None:
         of_step = scores.filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
         narrowed = narrowed.filter(Exists(of_step))
-        bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
-        known = scores.filter(project=project, trajectory_id__isnull=False, **bounded)
-        if (few := few_of(known.exclude(step=""), MOST)) is not None:
+        if (few := _scored(project, scores, within)) is not None:
             narrowed = narrowed.filter(trajectory_id__in=set(few))
     for name, said in STEP_WORDS.items():
         if words := _text(given, name):
@@ -144,6 +145,22 @@ def runs_of(project: Project, given: Mapping[str, str]) -> QuerySet:
 def steps_of_runs(project: Project, given: Mapping[str, str]) -> QuerySet[Step]:
     """All steps of the runs, or of the time, that is asked for."""
     return _of_runs(project, given, within_of(project, given))
+
+
+def scored_runs(project: Project, given: Mapping[str, str]) -> list[UUID] | None:
+    """The runs of few steps with the scores that are asked for; None where they are many, or no
+    score is.
+    """
+    scores = scores_with(given)
+    return None if scores is None else _scored(project, scores, within_of(project, given))
+
+
+def _scored(
+    project: Project, scores: QuerySet[Score], within: Mapping[str, UUID]
+) -> list[UUID] | None:
+    bounded = {f"trajectory_id__{lookup}": pk for lookup, pk in within.items()}
+    known = scores.filter(project=project, trajectory_id__isnull=False, **bounded)
+    return few_of(known.exclude(step="").order_by(), MOST)
 
 
 def within_of(project: Project, given: Mapping[str, str]) -> Mapping[str, UUID]:
@@ -219,22 +236,35 @@ def by_words(rows: QuerySet[Step], given: Mapping[str, str]) -> QuerySet[Step]:
 
 
 def _of_terms(
-    rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
+    project: Project, rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
 ) -> list[UUID] | None:
     """The runs of few steps with these terms; None where they are many, or no term is given."""
     slow = any(_text(given, name) for name in ("duration_min", "failed_or_over"))
-    if not (terms or slow) or _are_many(rows, terms, given):
+    if not (terms or slow) or _are_many(project, rows, terms, given):
         return None
     return few_of(by_terms(rows, given), MOST)
 
 
-def _are_many(rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]) -> bool:
+def _are_many(
+    project: Project, rows: QuerySet[Step], terms: Mapping[str, str], given: Mapping[str, str]
+) -> bool:
     """By PostgreSQL's estimate, which takes terms for independent: what another implies is left
-    out. `rows` are already those of about the version.
+    out. `rows` are already those of about the version. Between few and many, totals know better.
     """
     implied = {"agent_version"} | ({"kind"} if "name" in terms else set())
     told = {name: value for name, value in terms.items() if name not in implied}
-    return estimated(_narrowed(rows, told, given)) * RARE > estimated(rows)
+    times = RARE * estimated(_narrowed(rows, told, given)) / max(1, estimated(rows))
+    if 1 < times < 10 and (counted := _added_up(project, given)):
+        return counted > MOST
+    return times > 1
+
+
+def _added_up(project: Project, given: Mapping[str, str]) -> int:
+    """How many of the steps that are added up match; 0 if that is not known."""
+    wanted, covered = in_totals(given), step_totals.cover(project.pk, *bounds(given, FILTERS))
+    if wanted is None or covered is None:
+        return 0
+    return covered.totals.filter(wanted).aggregate(n=Sum("steps"))["n"] or 0
 
 
 def _failed_or_over(given: Mapping[str, str]) -> float | None:
@@ -297,6 +327,23 @@ def active_filters(given: Mapping[str, str]) -> list[Chip]:
         else chip
         for chip in chips
     ]
+
+
+def in_totals(given: Mapping[str, str]) -> Q | None:
+    """The filters, of totals; None if they do not know one of them."""
+    wanted, levels = Q(), (0, *OVER_S)
+    for chip in active_filters(given):
+        value = given[chip.name].strip()
+        if chip.name in COLUMNS:
+            wanted &= Q(**{COLUMNS[chip.name]: value})
+        elif chip.name in ("duration_min", "failed_or_over"):
+            if float(value) not in levels:
+                return None
+            over = Q(over__gte=levels.index(float(value)))
+            wanted &= over if chip.name == "duration_min" else over | Q(status="error")
+        elif chip.name not in ("since", "from", "to"):
+            return None
+    return wanted
 
 
 def has_words(given: Mapping[str, str]) -> bool:

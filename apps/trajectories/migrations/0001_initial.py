@@ -240,6 +240,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
+                    models.Index(fields=["project", "trajectory_id"], name="step_by_run"),
                     models.Index(
                         fields=["project", "trajectory_id"],
                         name="step_failed",
@@ -269,6 +270,10 @@ class Migration(migrations.Migration):
                     ),
                 ],
             },
+        ),
+        migrations.RunSQL(
+            "ALTER TABLE trajectories_step DROP CONSTRAINT trajectories_step_pkey",
+            migrations.RunSQL.noop,
         ),
         migrations.CreateModel(
             name="StepTotal",
