@@ -95,14 +95,14 @@ def jsonl(rows: QuerySet[Step]) -> Iterator[bytes]:
 
 def csv_lines(rows: QuerySet[Step]) -> Iterator[bytes]:
     """With a header, and the byte order mark that spreadsheets need."""
-    yield "\ufeff".encode() + _line(COLUMNS)
+    yield "\ufeff".encode() + csv_line(COLUMNS)
     for row in _read(rows):
-        yield _line(cell(value) for value in as_json(row).values())
+        yield csv_line(as_json(row).values())
 
 
-def _line(values: Iterable[object]) -> bytes:
+def csv_line(values: Iterable[object]) -> bytes:
     out = io.StringIO()
-    csv.writer(out).writerow(values)
+    csv.writer(out).writerow(map(cell, values))
     return out.getvalue().encode()
 
 

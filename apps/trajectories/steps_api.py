@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.core.models import Project
 from apps.core.openapi import LINES, described
 from apps.core.query import number_of, parameters, whole_number
 from apps.core.routes import RUNS, api, shows
@@ -22,7 +23,7 @@ from apps.trajectories import step_figures, step_filters, step_rows
 from apps.trajectories.api import LIST_MS, MAX_PAGE, PAGE, Unavailable
 from apps.trajectories.models import Trajectory
 from apps.trajectories.shown import figures_shown, runs_shown
-from apps.trajectories.step_figures import MEASURES
+from apps.trajectories.step_figures import MEASURES, Answer, Group
 
 CSV = "text/csv"
 TOO_LONG = "Query too broad: no answer in time. Choose a time range or add a filter."
@@ -157,7 +158,7 @@ def steps(request: Request) -> Response:
 @shows(RUNS)
 @extend_schema(
     operation_id="v1_steps_metrics",
-    responses=described({200: FIGURES}, 400, 503),
+    responses=described({200: FIGURES}, 400, 503) | {(200, CSV): OpenApiTypes.STR},
     description=(
         "What the steps that match add up to, by what they have in common: percentiles of the"
         " duration, errors, tokens, cost. Counts are exact, or estimated from a sample where many"
@@ -168,11 +169,12 @@ def steps(request: Request) -> Response:
     parameters=[
         OpenApiParameter("by", enum=step_figures.SPEC["by"], description="By default the name"),
         OpenApiParameter("split", enum=step_figures.SPEC["split"]),
+        OpenApiParameter("format", enum=["json", "csv"]),
         *FILTERS,
     ],
 )
 @api(GET=READABLE)
-def metrics(request: Request) -> Response:
+def metrics(request: Request) -> HttpResponse:
     project, given = request.auth.project, request.query_params
     try:
         with patience(LIST_MS):
@@ -181,6 +183,8 @@ def metrics(request: Request) -> Response:
             figures_shown(project, runs, given, to=request.auth, where="figures of steps by API")
     except TooLong as error:
         raise Unavailable(TOO_LONG) from error
+    if given.get("format") == "csv":
+        return figures_file(project, answer)
     return Response(
         {
             "by": answer.by,
@@ -188,22 +192,40 @@ def metrics(request: Request) -> Response:
             "steps": answer.steps,
             "complete": answer.sample is None,
             "note": answer.note,
-            "groups": [
-                {
-                    "value": group.value,
-                    "part": group.part,
-                    "steps": group.steps,
-                    "errors": group.errors,
-                    "error_rate": group.error_rate,
-                    "error_interval": group.interval,
-                    **{f"{name}_ms": MEASURES[name].value(group) for name in ("p50", "p95", "p99")},
-                    "tokens": group.tokens,
-                    "cost_usd": group.cost_usd,
-                }
-                for group in answer.groups
-            ],
+            "groups": list(map(_group, answer.groups)),
         }
     )
+
+
+def _group(group: Group) -> dict[str, Any]:
+    """The fields of StepGroup."""
+    return {
+        "value": group.value,
+        "part": group.part,
+        "steps": group.steps,
+        "errors": group.errors,
+        "error_rate": group.error_rate,
+        "error_interval": group.interval,
+        **{f"{name}_ms": MEASURES[name].value(group) for name in ("p50", "p95", "p99")},
+        "tokens": group.tokens,
+        "cost_usd": group.cost_usd,
+    }
+
+
+def figures_file(project: Project, answer: Answer) -> HttpResponse:
+    """The figures as CSV, with what they are grouped by in place of `value` and `part`."""
+    groups = [_group(group) for group in answer.groups]
+    for group in groups:
+        group["error_low"], group["error_high"] = group.pop("error_interval")
+        if not answer.split:
+            del group["part"]
+    names = {"value": answer.by, "part": answer.split}
+    head = [names.get(name, name) for name in (groups[0] if groups else ["value"])]
+    lines = [step_rows.csv_line(row) for row in (head, *(group.values() for group in groups))]
+    name = f"{project.slug}-figures-of-steps.csv"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    content = b"\xef\xbb\xbf" + b"".join(lines)
+    return HttpResponse(content, content_type=step_rows.FILES["csv"][0], headers=headers)
 
 
 @shows(RUNS)

@@ -465,6 +465,20 @@ def test_figures_by_tool_and_version(runs: Project, agent: Client, engineer: Cli
 
 
 @pytest.mark.django_db
+def test_figures_are_a_file(runs: Project, agent: Client, engineer: Client) -> None:
+    query = "?kind=tool&by=name&split=agent_version&format=csv"
+    page = reverse("trajectories:steps_chart", args=[runs.slug])
+    files = [agent.get(f"/api/v1/steps/metrics/{query}"), engineer.get(page + query)]
+    assert files[0].content == files[1].content and files[0]["Content-Type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(files[0].content.decode("utf-8-sig"))))
+    found = {(one["name"], one["agent_version"]): one for one in rows}
+    assert float(found["search", "2"]["p50_ms"]) == 3000 and found["pay", "2"]["errors"] != "0"
+    assert float(found["pay", "1"]["error_low"]) == 0 < float(found["pay", "1"]["error_high"])
+    whole = agent.get("/api/v1/steps/metrics/?kind=guardrail&format=csv").content.decode()
+    assert whole.strip("\ufeff\r\n") == "name"
+
+
+@pytest.mark.django_db
 def test_tokens_of_models_are_summed_and_drawn(
     runs: Project, agent: Client, engineer: Client
 ) -> None:

@@ -732,6 +732,24 @@ def test_a_waterfall_where_there_are_times(project: Project, viewer: Client) -> 
     assert "waterfall" not in viewer.get(url(project, "detail", without.pk)).content.decode()
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"metadata": {"content_captured": False}}, "The spans have no text"),
+        ({"tags": ["missing-history"]}, "Earlier messages are missing"),
+        ({"metadata": {"read_by_shape": ["acme.<b>input"]}}, "acme.&lt;b&gt;input"),
+        ({}, ""),
+    ],
+)
+def test_a_run_says_what_is_missing_and_what_it_was_read_from(
+    project: Project, viewer: Client, more: dict, says: str
+) -> None:
+    (run,) = send(project, row(name="r", **more))
+    page = viewer.get(url(project, "detail", run.pk)).content.decode()
+    found = [text for text in ("have no text", "are missing", "Read from") if text in page]
+    assert says in page and len(found) == bool(says)
+
+
 # Sessions and two side by side
 
 

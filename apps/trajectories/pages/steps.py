@@ -31,7 +31,7 @@ from apps.trajectories.step_filters import (
     runs_of,
 )
 from apps.trajectories.steps import KINDS, STATUSES
-from apps.trajectories.steps_api import file_of
+from apps.trajectories.steps_api import figures_file, file_of
 
 PAGE = 50
 LIST_MS, CHART_MS = 10_000, 4_000
@@ -117,9 +117,9 @@ def _query(**values: str) -> str:
 
 
 @shows(RUNS)
-@project_view(query=QUERY)
+@project_view(query=QUERY | {"format": ("csv",)})
 def chart(request: HttpRequest, project: Project) -> HttpResponse:
-    """The chart of the steps that match, and its figures as a table."""
+    """The chart of the steps that match, and its figures as a table, or as a file."""
     given = request.GET
     context: dict[str, Any] = {"too_long": False}
     try:
@@ -130,6 +130,8 @@ def chart(request: HttpRequest, project: Project) -> HttpResponse:
     except TooLong:
         context["too_long"] = True
     else:
+        if given.get("format"):
+            return figures_file(project, answer)
         link = linking(given, answer.by, answer.split)
         context |= {
             "answer": answer,
