@@ -31,9 +31,17 @@ from apps.failures.tasks import judge_new, judge_project
 from apps.registry.model_prices import NewPrice, set_price
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
-from tests.factories import admin_of, make_member, make_project, make_trajectory, tell
+from tests.factories import (
+    admin_of,
+    make_member,
+    make_project,
+    make_server,
+    make_trajectory,
+    tell,
+)
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 from workers.lib.prices import Price
+from workers.lib.token_usage import Usage
 
 pytestmark = pytest.mark.django_db
 KEY = "sk-very-secret-0815"
@@ -668,3 +676,18 @@ def test_the_days_money_ends_a_round_and_not_its_number(judge: JudgeServer) -> N
         make_run(project)
     make_rubric(project, judge)
     assert judging.judge_new(project, limit=10).asked == 25
+
+
+def test_the_page_says_which_price_the_model_has(judge: JudgeServer) -> None:
+    """A server's own price comes before the project's, as everywhere."""
+    project = make_project()
+    page, admin = reverse("failures:rubric", args=[project.slug]), logged_in(admin_of(project))
+    rubric = make_rubric(project, judge)
+    assert "answers count as free" in " ".join(admin.get(page).content.decode().split())
+    make_rubric(project, judge, price=Price(2.0, 6.0), text="b")
+    assert "$2 in" in admin.get(page).content.decode()
+    make_server(project, judge.url, name="own", prices={"m": [3.0, 9.0, 0.5, None]})
+    shown = admin.get(page).content.decode()
+    assert "$3 in" in shown and "server own" in shown
+    used = Usage(1_000_000, 0, cache_read_tokens=1_000_000)
+    assert rubrics.server_of(rubric).cost(used) == pytest.approx(0.5)
