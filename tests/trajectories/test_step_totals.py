@@ -170,6 +170,22 @@ def test_hours_are_added_up_when_they_are_over_and_quiet(project: Project) -> No
     assert timedelta(minutes=minutes - 1) == step_totals.LATE  # it is never quiet
 
 
+def test_a_day_that_grows_gets_its_hours(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_totals, "SMALL_DAY", 10)
+    rng = Random(1)
+    send(project, made(rng, "one") | {"started_at": START.isoformat()})
+    add_up()
+    assert not StepTotal.objects.filter(unit="hour").exists()
+    assert StepChange.objects.filter(left_as="small").count() == 24
+    for n in range(8):
+        at = START + HOUR * (n + 1)
+        send(project, made(rng, f"more-{n}") | {"started_at": at.isoformat()})
+    add_up()
+    add_up(timezone.now() + 2 * HOUR)
+    assert StepTotal.objects.filter(unit="hour").values("at").distinct().count() == 9
+    assert not StepChange.objects.exists()
+
+
 def test_many_notes_of_an_hour_become_two(project: Project) -> None:
     send(project, row("one"))
     run = Trajectory.objects.get()
