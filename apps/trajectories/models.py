@@ -593,8 +593,10 @@ class StepChange(models.Model):
     unit = models.CharField(max_length=4, help_text="hour or day")
     at = models.DateTimeField()
     changed_at = models.DateTimeField(default=timezone.now)
-    is_varied = models.BooleanField(
-        default=False, help_text="Too few steps are alike: they are not added up"
+    left_as = models.CharField(
+        max_length=6,
+        blank=True,
+        help_text="Why it is not added up: too few steps are alike (varied), or in its day (small)",
     )
 
     class Meta:

@@ -176,6 +176,16 @@ class Answer:
     rounded: bool
     omitted: list[str]
 
+    def counted(self, n: int) -> str:
+        """An estimate with two digits, and a sign that it is one."""
+        if not self.sample:
+            return f"{n:,}"
+        return f"≈ {round(n, min(0, 2 - len(str(n)))):,}"
+
+    @property
+    def total(self) -> str:
+        return f"{self.counted(self.steps)} step{'' if self.steps == 1 else 's'}"
+
     @property
     def note(self) -> str:
         said = []
@@ -438,11 +448,11 @@ def table(answer: Answer, link: Callable[[Group], str]) -> list[dict[str, Any]]:
             "value": group.value or "(none)",
             "part": group.part or "(none)",
             "href": link(group),
-            "steps": group.steps,
-            "errors": group.errors,
+            "steps": answer.counted(group.steps),
+            "errors": answer.counted(group.errors),
             "rate": written(group.error_rate, "share"),
             "percentiles": [written(value, "ms") for value in group.percentiles],
-            "tokens": group.tokens,
+            "tokens": answer.counted(group.tokens),
             "cost": written(group.cost_usd, "usd"),
         }
         for group in answer.groups

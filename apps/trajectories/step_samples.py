@@ -22,9 +22,9 @@ from apps.trajectories.step_totals import Span
 
 TIMES = 64  # that are drawn
 COUNTED = 100_000  # steps of a time that are not added up; of more, PostgreSQL's estimate
-READ, ENOUGH = 20_000, 1_000  # steps of these times, and of those that match
+READ, ENOUGH = 20_000, 700  # steps of these times, and of those that match
 PROBED, COMMON = 6_000, 60  # if so many of them have the words, more are read in the same way
-WITH_WORDS = 400_000  # else an index finds those that have them in longer times
+WITH_WORDS = 250_000  # else an index finds those that have them in longer times
 
 
 BITMAPS = {"enable_indexscan": "off", "enable_seqscan": "off", "work_mem": "'32MB'"}

@@ -1,19 +1,18 @@
 """Steps that are alike, added up by hour and by day (UTC) of their run's start.
 
 Who changes steps notes their hours in the same transaction (`note_change`), and `add_up` counts
-an hour anew when it is over and quiet, a day from its hours. An hour or day that is not noted is
-right at any moment, whatever was deleted, came late or was assembled again; of a noted one, readers
-read the steps themselves.
+an hour, and then its day, anew when it is over and quiet. An hour or day that is not noted is right
+at any moment, whatever was deleted, came late or was assembled again; of a noted one, readers read
+the steps themselves. A day of few steps keeps no hours, which would be as large as the steps.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -33,7 +32,8 @@ OVER_S = (1, 2, 5, 10, 30, 60)  # questions with these limits can be answered
 ALIKE = ("kind", "name", "status", "model", "agent_name", "agent_version")
 SETTLED, QUIET, LATE = timedelta(minutes=1), timedelta(minutes=2), timedelta(minutes=15)
 MOST_TOTALS = 5_000  # of an hour or day: it would take as long to read as its steps
-MOST_CHANGED = 200  # hours that are read from their steps
+SMALL_DAY = 10_000  # steps
+MOST_GAPS = 200  # times that are read from their steps
 _LIMITS = ",".join(str(1000 * seconds) for seconds in OVER_S)
 OVER = f"coalesce(width_bucket(duration_ms, '{{{_LIMITS}}}'::float8[]), -1)"
 BUCKET = (
@@ -48,7 +48,7 @@ _PAIR = np.dtype([("bucket", ">i2"), ("n", ">i4")])
 _COUNT_STEPS = f"""
     INSERT INTO {StepTotal._meta.db_table} (project_id, unit, at, {", ".join(ALIKE)}, over, steps,
         tokens, cost_usd, costed, durations)
-    SELECT %s, 'hour', %s, {", ".join(ALIKE)}, over, sum(n), sum(tokens), sum(cost), sum(costed),
+    SELECT %s, %s, %s, {", ".join(ALIKE)}, over, sum(n), sum(tokens), sum(cost), sum(costed),
         {PAIRS}
     FROM (
         SELECT {", ".join(ALIKE)}, {OVER} AS over, {BUCKET} AS bucket, count(*) AS n,
@@ -62,8 +62,8 @@ _COUNT_STEPS = f"""
 """
 _STARTED = "(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint / 1000)"
 _NOTE_ALL = f"""
-    INSERT INTO {StepChange._meta.db_table} (project_id, unit, at, changed_at, is_varied)
-    SELECT %s, 'hour', at, now(), false
+    INSERT INTO {StepChange._meta.db_table} (project_id, unit, at, changed_at, left_as)
+    SELECT %s, 'hour', at, now(), ''
     FROM (
         SELECT to_timestamp({_STARTED} / 3600 * 3600) AS at
         FROM {Trajectory._meta.db_table} WHERE project_id = %s
@@ -128,9 +128,7 @@ def add_up(until: float, now: datetime | None = None) -> int:
 
 def _due(unit: str, now: datetime) -> list[tuple[int, datetime]]:
     """What is over, and has not changed for a while or waits for long."""
-    changes = StepChange.objects.filter(
-        unit=unit, at__lt=now - LENGTH[unit] - SETTLED, is_varied=False
-    )
+    changes = StepChange.objects.filter(unit=unit, at__lt=now - LENGTH[unit] - SETTLED, left_as="")
     waiting = changes.order_by("project", "at").values("project", "at")
     due = waiting.annotate(first=Min("changed_at"), last=Max("changed_at")).filter(
         Q(last__lt=now - QUIET) | Q(first__lt=now - LATE)
@@ -142,45 +140,50 @@ def _due(unit: str, now: datetime) -> list[tuple[int, datetime]]:
 def _add_up(project: int, unit: str, at: datetime) -> bool:
     if not locks.try_acquire_in(project, ProjectLock.STEP_TOTALS):
         return False
-    of_project = StepChange.objects.filter(project=project)
-    if unit == "day" and of_project.filter(unit="hour", at__gte=at, at__lt=at + DAY).exists():
+    changes = StepChange.objects.filter(project=project)
+    of_day = changes.filter(unit="hour", at__gte=at, at__lt=at + DAY)
+    if unit == "day" and of_day.filter(left_as="").exists():
         return False
     # Read before the steps: what is noted later stays noted.
-    noted = list(of_project.filter(unit=unit, at=at).values_list("pk", flat=True))
+    noted = list(changes.filter(unit=unit, at=at).values_list("pk", flat=True))
     totals = StepTotal.objects.filter(project=project, unit=unit, at=at)
     totals.delete()
-    written = (_count_steps if unit == "hour" else _add_hours)(project, at)
-    of_project.filter(pk__in=noted).delete()
+    written = _count_steps(project, unit, at)
+    changes.filter(pk__in=noted).delete()
     if written > MOST_TOTALS:
         totals.delete()
-        StepChange.objects.create(project_id=project, unit=unit, at=at, is_varied=True)
-    elif unit == "hour":
+        _leave(project, unit, [at], "varied")
+    if unit == "hour":
         StepChange.objects.create(project_id=project, unit="day", at=day_of(at))
+    elif written <= MOST_TOTALS:
+        _keep_hours(project, at, totals.aggregate(n=Sum("steps"))["n"] or 0)
     return True
 
 
-def _count_steps(project: int, at: datetime) -> int:
+def _keep_hours(project: int, day: datetime, steps: int) -> None:
+    """Of a day of few steps none, of one that was so, all again."""
+    changes = StepChange.objects.filter(
+        project=project, unit="hour", at__gte=day, at__lt=day + DAY
+    ).exclude(left_as="")
+    if steps > SMALL_DAY:
+        changes.filter(left_as="small").update(left_as="", changed_at=timezone.now())
+        return
+    changes.delete()
+    StepTotal.objects.filter(project=project, unit="hour", at__gte=day, at__lt=day + DAY).delete()
+    _leave(project, "hour", [day + HOUR * n for n in range(24 if steps else 0)], "small")
+
+
+def _leave(project: int, unit: str, times: Iterable[datetime], left_as: str) -> None:
+    StepChange.objects.bulk_create(
+        StepChange(project_id=project, unit=unit, at=at, left_as=left_as) for at in times
+    )
+
+
+def _count_steps(project: int, unit: str, at: datetime) -> int:
+    begin, end = floor_of(at), floor_of(at + LENGTH[unit])
     with connection.cursor() as cursor:
-        cursor.execute(_COUNT_STEPS, [project, at, project, floor_of(at), floor_of(at + HOUR)])
+        cursor.execute(_COUNT_STEPS, [project, unit, at, project, begin, end])
         return cursor.rowcount
-
-
-def _add_hours(project: int, at: datetime) -> int:
-    hours = StepTotal.objects.filter(project=project, unit="hour", at__gte=at, at__lt=at + DAY)
-    summed: defaultdict[tuple[Any, ...], list[StepTotal]] = defaultdict(list)
-    for total in hours.order_by("at").iterator():
-        summed[*(getattr(total, name) for name in ALIKE), total.over].append(total)
-    of_day = []
-    for totals in summed.values():
-        first, costs = totals[0], [one.cost_usd for one in totals if one.cost_usd is not None]
-        first.pk, first.unit, first.at = None, "day", at
-        first.durations = _packed(b"".join(bytes(one.durations) for one in totals))
-        first.cost_usd = sum(costs) if costs else None
-        for name in ("steps", "tokens", "costed"):
-            setattr(first, name, sum(getattr(one, name) for one in totals))
-        of_day.append(first)
-    StepTotal.objects.bulk_create(of_day, batch_size=500)
-    return len(of_day)
 
 
 @transaction.atomic
@@ -203,10 +206,6 @@ def counts_of(pairs: bytes) -> sketch.Sketch:
     return {int(place) + sketch.ZERO: int(counts[place]) for place in np.flatnonzero(counts)}
 
 
-def _packed(pairs: bytes) -> bytes:
-    return np.array(list(counts_of(pairs).items()), _PAIR).tobytes()
-
-
 class Span(NamedTuple):
     """The steps of runs that started then or later, before `end`."""
 
@@ -223,8 +222,8 @@ class Cover:
 
 
 def cover(project: int, begin: datetime | None, end: datetime | None) -> Cover | None:
-    """None where the steps of too many hours changed just now. Changes are read here, totals and
-    steps later: each hour is as it was at one moment since.
+    """None where the steps of too many times would have to be read. Changes are read here, totals
+    and steps later: each hour is as it was at one moment since.
     """
     changes = StepChange.objects.filter(project=project)
     totals = StepTotal.objects.filter(project=project)
@@ -234,25 +233,22 @@ def cover(project: int, begin: datetime | None, end: datetime | None) -> Cover |
     if end is None:
         last = changes.filter(unit="hour").aggregate(last=Max("at"))["last"]
         end = max(hour_of(timezone.now()), last or begin) + HOUR
-    changed = set(
-        changes.filter(at__gte=day_of(begin), at__lt=end).values_list("unit", "at").distinct()
-    )
-    hours = {at for unit, at in changed if unit == "hour"}
-    if len(hours) > MOST_CHANGED:
-        return None
-    days = {day_of(at) for _, at in changed}
+    noted = changes.filter(at__gte=day_of(begin), at__lt=end)
+    noted = set(noted.values_list("unit", "at", "left_as").distinct())
+    left_out = {at for unit, at, _ in noted if unit == "hour"}
+    days = {day_of(at) for unit, at, left_as in noted if unit == "day" or not left_as}
     first, last = after(begin, "hour"), hour_of(end)
     if first >= last:
         return Cover(totals.none(), [Span(begin, end)] if begin < end else [])
     whole_days = after(first, "day"), day_of(last)
-    parts = [at for at in _hours(first, last, whole_days, days) if at not in hours]
+    hours = set(_hours(first, last, whole_days, days))
     right = totals.filter(
         Q(unit="day", at__gte=whole_days[0], at__lt=whole_days[1]) & ~Q(at__in=days)
-        | Q(unit="hour", at__in=parts)
+        | Q(unit="hour", at__in=hours - left_out)
     )
-    gaps = [Span(begin, first), *(Span(at, at + HOUR) for at in sorted(hours)), Span(last, end)]
-    inside = (Span(max(gap.begin, begin), min(gap.end, end)) for gap in gaps)
-    return Cover(right, _joined(gap for gap in inside if gap.begin < gap.end))
+    gaps = [Span(begin, first), *(Span(at, at + HOUR) for at in hours & left_out), Span(last, end)]
+    joined = _joined(gap for gap in gaps if gap.begin < gap.end)
+    return Cover(right, joined) if len(joined) <= MOST_GAPS else None
 
 
 def _first(changes: QuerySet[StepChange], totals: QuerySet[StepTotal]) -> datetime | None:

@@ -119,14 +119,18 @@ def check(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
                 assert one.percentiles == pytest.approx(exact, rel=0.0201, abs=1e-9), given
 
 
+@pytest.mark.parametrize("small", [0, 60, 10_000])
 def test_totals_are_right_after_any_change(
-    project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch
+    project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
+    monkeypatch.setattr(step_totals, "SMALL_DAY", small)
     rng = Random(3)
     send(project, *(made(rng, f"run-{n}") for n in range(60)))
     check(project, monkeypatch)  # nothing is added up: all is read from the steps
-    assert add_up() and not StepChange.objects.filter(unit="hour").exists()
-    assert not StepChange.objects.exists() and StepTotal.objects.filter(unit="day").exists()
+    assert add_up() and not StepChange.objects.filter(left_as="").exists()
+    days = {step_totals.day_of(total.at) for total in StepTotal.objects.filter(unit="hour")}
+    assert len(days) in {0: {3}, 60: {1, 2}, 10_000: {0}}[small]
+    assert StepTotal.objects.filter(unit="day").values("at").distinct().count() == 3
     with monkeypatch.context() as patch:
         patch.setattr(step_figures, "SUM_STEPS", None)  # no step is read
         assert step_figures.ask(project, {}).steps == Step.objects.count()
@@ -154,7 +158,7 @@ def test_hours_are_added_up_when_they_are_over_and_quiet(project: Project) -> No
     send(project, row("old", started_at=START.isoformat()), row("new", started_at=soon))
     assert add_up(now) == 0  # changed just now
     assert add_up(now + step_totals.QUIET + timedelta(seconds=9)) == 2  # an hour and its day
-    assert {total.at for total in StepTotal.objects.filter(unit="hour")} == {START}
+    assert {total.at for total in StepTotal.objects.all()} == {START}
     StepChange.objects.filter(at=START).delete()
     send(project, row("old again", started_at=START.isoformat()))
     StepChange.objects.filter(at=START).update(changed_at=now)
@@ -164,6 +168,22 @@ def test_hours_are_added_up_when_they_are_over_and_quiet(project: Project) -> No
         if add_up(later):
             break
     assert timedelta(minutes=minutes - 1) == step_totals.LATE  # it is never quiet
+
+
+def test_a_day_that_grows_gets_its_hours(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_totals, "SMALL_DAY", 10)
+    rng = Random(1)
+    send(project, made(rng, "one") | {"started_at": START.isoformat()})
+    add_up()
+    assert not StepTotal.objects.filter(unit="hour").exists()
+    assert StepChange.objects.filter(left_as="small").count() == 24
+    for n in range(8):
+        at = START + HOUR * (n + 1)
+        send(project, made(rng, f"more-{n}") | {"started_at": at.isoformat()})
+    add_up()
+    add_up(timezone.now() + 2 * HOUR)
+    assert StepTotal.objects.filter(unit="hour").values("at").distinct().count() == 9
+    assert not StepChange.objects.exists()
 
 
 def test_many_notes_of_an_hour_become_two(project: Project) -> None:
@@ -182,8 +202,8 @@ def test_what_changes_while_an_hour_is_counted_stays_noted(
     send(project, row("one", started_at=START.isoformat()))
     count = step_totals._count_steps
 
-    def counting(of: int, at: datetime) -> int:
-        written = count(of, at)
+    def counting(of: int, unit: str, at: datetime) -> int:
+        written = count(of, unit, at)
         step_totals.note_change(of, [Trajectory.objects.get().pk])
         return written
 
@@ -196,17 +216,18 @@ def test_steps_that_are_all_different_are_read(
     project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_totals, "MOST_TOTALS", 3)
+    monkeypatch.setattr(step_totals, "SMALL_DAY", 0)
     rng = Random(5)
     send(project, *(made(rng, f"run-{n}") for n in range(30)))
     add_up()
-    varied = StepChange.objects.filter(is_varied=True)
+    varied = StepChange.objects.filter(left_as="varied")
     assert varied and add_up() == 0
     assert not StepTotal.objects.filter(at__in=varied.values("at"), unit="hour").exists()
     check(project, monkeypatch)
     monkeypatch.setattr(step_totals, "MOST_TOTALS", 5000)
     step_totals.note_all(project.pk)
     add_up()
-    assert not StepChange.objects.exists()
+    assert not StepChange.objects.exists() and StepTotal.objects.filter(unit="hour")
     check(project, monkeypatch)
 
 
@@ -252,7 +273,8 @@ def test_a_sample_says_that_it_is_one(
     assert f"of {of:,} steps" in found["note"] and found["note"].startswith("Estimated from ")
     client.force_login(make_member(many))
     page = client.get(f"{reverse('trajectories:steps_chart', args=[many.slug])}?{query}")
-    assert found["note"] in page.content.decode() and "About " in page.content.decode()
+    about = f"≈ {round(found['steps'], -1):,} steps. {found['note']}"
+    assert about in page.content.decode()
     monkeypatch.setattr(step_samples.Drawing.steps, "__defaults__", (of,))  # all
     found = agent.get(f"/api/v1/steps/metrics/?{query}").json()
     assert found["steps"] == exact

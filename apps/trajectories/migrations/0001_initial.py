@@ -341,9 +341,14 @@ class Migration(migrations.Migration):
                 ("at", models.DateTimeField()),
                 ("changed_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
-                    "is_varied",
-                    models.BooleanField(
-                        default=False, help_text="Too few steps are alike: they are not added up"
+                    "left_as",
+                    models.CharField(
+                        blank=True,
+                        help_text=(
+                            "Why it is not added up: too few steps are alike (varied), or in its"
+                            " day (small)"
+                        ),
+                        max_length=6,
                     ),
                 ),
                 (
