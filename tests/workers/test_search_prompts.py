@@ -15,7 +15,8 @@ import pytest
 from msgspec import structs
 
 from apps.demo.recipes import VERIFIER
-from tests.registry.model_server import ModelServer, chat, serving
+from tests.registry.model_server import ModelServer, serving
+from tests.registry.model_server import chat as scripted
 from tests.workers.conftest import Recorder
 from workers import search_prompts
 from workers.lib.chat_policy import ChatPolicy
@@ -33,6 +34,12 @@ GEPA = ROOT / ".venv-gepa" / "bin" / "python"
 pytestmark = pytest.mark.skipif(not GEPA.exists(), reason="no .venv-gepa: run `make gepa`")
 RULE = "Answer with one JSON object {tool, args}, and nothing else."
 REASON = "components: invalid -1"
+
+
+def chat(message: dict) -> tuple[int, Any]:
+    """With a count of the answer's tokens that its text can have."""
+    status, answer = scripted(message)
+    return status, answer | {"usage": {"prompt_tokens": 5, "completion_tokens": 5}}
 
 
 def task(number: int) -> dict:
@@ -173,7 +180,7 @@ def test_a_reflecting_model_that_reads_nothing_finds_nothing(
 
 def cost(policy: ModelServer, writer: ModelServer) -> float:
     """In USD, by what the scripted servers count: 5 tokens in and 1 out for each answer."""
-    return 6e-6 * len(policy.asked) + 60e-6 * len(writer.asked)
+    return 10e-6 * len(policy.asked) + 100e-6 * len(writer.asked)
 
 
 def test_the_limit_on_money_holds(tmp_path: Path, events: Recorder) -> None:
