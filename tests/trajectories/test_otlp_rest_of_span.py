@@ -168,6 +168,14 @@ def test_a_count_of_something_else_changes_nothing() -> None:
     assert "cache_read_tokens" not in run.row["usage"] and run.row["tags"] == []
 
 
+def test_parts_that_are_named_otherwise_than_the_sides() -> None:
+    counts = {"oven.llm.tokens.prompt": 16, "oven.llm.tokens.completion": 11}
+    parts = {"oven.llm.tokens.cached": 6, "oven.llm.tokens.reasoning": 4}
+    used = run_of(span(1, 0, attributes=ASKED | counts | parts)).row["usage"]
+    assert (used["input_tokens"], used["output_tokens"]) == (16, 11)
+    assert (used["cache_read_tokens"], used["reasoning_tokens"]) == (6, 4)
+
+
 @pytest.mark.parametrize("name", ["oven.thinking.budget_tokens", "oven.request.reasoning_tokens"])
 def test_what_a_request_allows_is_no_count(name: str) -> None:
     assert "reasoning_tokens" not in run_of(call({name: 1024})).row["usage"]
@@ -213,6 +221,15 @@ def test_a_request_and_an_answer_that_the_convention_leaves_empty() -> None:
     said["oven.llm_response"] = "HTTP 500"
     row = run_of(span(1, 0, attributes=ASKED | said | known, **FAILED)).row
     assert texts(row) == ["Bake!"]
+
+
+@pytest.mark.parametrize("name", ["oven.output_messages", "oven.completion.message"])
+def test_an_answer_in_a_name_of_messages(name: str) -> None:
+    given = {"gen_ai.input.messages": json.dumps([user("Bake")])}
+    said = {name: json.dumps([bot("Baked.")])}
+    assert texts(run_of(span(1, 0, attributes=ASKED | given | said)).row) == ["Bake", "Baked."]
+    shaped = {"oven.span.type": "llm", "oven.input_messages": json.dumps([user("Bake")])}
+    assert texts(run_of(span(1, 0, attributes=shaped | said)).row) == ["Bake", "Baked."]
 
 
 @pytest.mark.parametrize("name", ["oven.dialogue", "oven.arg_values"])

@@ -48,7 +48,7 @@ TAILS = {
 }
 VALUES = ("given", "answer")
 OBJECTS = ("usage", "tools", "about", "instructions")
-NEUTRAL = ("content", "text", "value", "values", "body", "data", "json", "raw", "full")
+NEUTRAL = ("content", "text", "value", "values", "body", "data", "json", "raw", "full", "message")
 COUNTED = {"token", "tokens", "usage"}
 LIMITS = {"budget", "limit", "max", "min", "remaining"}  # of tokens, not counts of them
 ASKED = {"request", "config", "options", "parameters", "params", "settings"}
@@ -117,6 +117,8 @@ def sign_of(name: str) -> Sign:
     if (rank := _kind_rank(words)) is not None:
         return Sign("kind", rank, group=_before(name))
     while len(words) > 1 and words[-1] in NEUTRAL:
+        words = words[:-1]
+    if words[-1:] == ("messages",) and TAILS.get(words[-2:-1], ("",))[0] == "answer":
         words = words[:-1]
     field, rank = TAILS.get(words[-1:]) or TAILS.get(words[-2:], ("", 0))
     if field in OBJECTS:

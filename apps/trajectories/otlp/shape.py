@@ -205,13 +205,13 @@ class Look:
         for name in self.names("count"):
             if isinstance(self.attributes[name], int | float | str):
                 groups.setdefault(sign_of(name).group, {})[sign_of(name).count] = name
-        counted = [
-            (parse({count: self.attributes[name] for count, name in group.items()}), group)
-            for group in groups.values()
-        ]
-        used, group = max(counted, key=lambda item: _sides(item[0]), default=(Usage(), {}))
-        if used.counts:
-            self.used += group.values()
+        best = max(groups, key=lambda group: _sides(self._counted(groups[group])), default="")
+        names: dict[str, str] = {}
+        for group, counts in groups.items():  # parts may lack what is before the names of sides
+            is_part = best.startswith(group) and not _sides(self._counted(counts))
+            names |= counts if is_part or group == best else {}
+        used = self._counted(names)
+        self.used += names.values() if used.counts else ()
         for name, value in self.values("usage", "answer"):
             inside = {"usage": value} if sign_of(name).field == "usage" else value
             for found in _usages(inside):
@@ -220,6 +220,9 @@ class Look:
                     self.used.append(name)
                     break
         return used
+
+    def _counted(self, names: dict[str, str]) -> Usage:
+        return parse({count: self.attributes[name] for count, name in names.items()})
 
     def models(self, known: str = "") -> tuple[str, str]:
         """The model that answered, and the one that was asked. `known`: what a convention says that
