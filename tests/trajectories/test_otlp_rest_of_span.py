@@ -232,7 +232,7 @@ def test_an_answer_in_a_name_of_messages(name: str) -> None:
     assert texts(run_of(span(1, 0, attributes=shaped | said)).row) == ["Bake", "Baked."]
 
 
-@pytest.mark.parametrize("name", ["oven.dialogue", "oven.arg_values"])
+@pytest.mark.parametrize("name", ["oven.dialogue", "oven.turns.so_far"])
 def test_a_request_under_a_name_that_says_nothing(name: str) -> None:
     said = {name: json.dumps({"m": 1, "messages": [user("Bake")]})}
     assert texts(run_of(span(1, 0, attributes=ASKED | said)).row) == ["Bake"]
