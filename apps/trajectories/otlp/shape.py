@@ -468,7 +468,7 @@ def holds_call(spans: Iterable[Span]) -> bool:
 def _look_of(reading: Reading, span: Span, seen: dict[bytes, list[Message]]) -> Look | None:
     kind = "" if reading.is_open else reading.kind
     plan = _plan(span, kind)
-    is_silent = reading.kind in ("model", "agent") and not (reading.input and reading.output)
+    is_silent = reading.kind == "model" and not (reading.input and reading.output)
     return Look(span, plan, seen, kind) if plan.is_of_use or is_silent else None
 
 
