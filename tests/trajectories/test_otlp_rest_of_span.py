@@ -135,33 +135,29 @@ def test_ids_of_other_spans_are_no_sessions() -> None:
 
 # Tokens and models
 
-RAW = {"promptTokenCount": 10, "candidatesTokenCount": 1, "thoughtsTokenCount": 4}
-RAW |= {"cachedContentTokenCount": 6, "totalTokenCount": 15}
-OPENAI_RAW = {
-    "prompt_tokens": 10,
-    "completion_tokens": 5,
+RAW = {"promptTokenCount": 16, "candidatesTokenCount": 7, "thoughtsTokenCount": 4}
+RAW |= {"cachedContentTokenCount": 6, "totalTokenCount": 27}
+CHAT = {
+    "prompt_tokens": 16,
+    "completion_tokens": 11,
     "completion_tokens_details": {"reasoning_tokens": 4},
     "prompt_tokens_details": {"cached_tokens": 6},
 }
+METRICS = {"start": 1.5, "prompt_tokens": 16, "output_tokens": 11, "reasoning_tokens": 4}
 COUNTED = {
     "the raw response": {"oven.llm_response": json.dumps({"usageMetadata": RAW})},
-    "a usage object": {"oven.token_usage": json.dumps(OPENAI_RAW)},
-    "metrics": {
-        "oven.metrics": json.dumps(
-            {"start": 1.5, "prompt_tokens": 10, "output_tokens": 5, "reasoning_tokens": 4}
-            | {"cached_tokens": 6}
-        )
-    },
+    "a usage object": {"oven.token_usage": json.dumps(CHAT)},
+    "metrics": {"oven.metrics": json.dumps(METRICS | {"cached_tokens": 6})},
 }
 
 
 @pytest.mark.parametrize("name", COUNTED)
-@pytest.mark.parametrize("counted", [{"gen_ai.usage.output_tokens": 5}, {}])
-def test_parts_that_the_counts_leave_out(name: str, counted: dict) -> None:
-    if name != "the raw response":
-        counted = {"gen_ai.usage.output_tokens": 5}
-    used = run_of(call(COUNTED[name] | counted)).row["usage"]
-    assert (used["input_tokens"], used["output_tokens"]) == (10, 5)
+@pytest.mark.parametrize(("sent", "made"), [(16, 11), (10, 7), (16, 7)])
+def test_parts_that_the_counts_leave_out(name: str, sent: int, made: int) -> None:
+    """With cached tokens and reasoning in the counts of the convention, or without."""
+    counts = {"gen_ai.usage.input_tokens": sent, "gen_ai.usage.output_tokens": made}
+    used = run_of(call(COUNTED[name] | counts)).row["usage"]
+    assert (used["input_tokens"], used["output_tokens"]) == (16, 11)
     assert (used["cache_read_tokens"], used["reasoning_tokens"]) == (6, 4)
 
 
@@ -170,6 +166,14 @@ def test_a_count_of_something_else_changes_nothing() -> None:
     run = run_of(call(other))
     assert (run.row["usage"]["input_tokens"], run.row["usage"]["output_tokens"]) == (10, 1)
     assert "cache_read_tokens" not in run.row["usage"] and run.row["tags"] == []
+
+
+def test_parts_that_are_named_otherwise_than_the_sides() -> None:
+    counts = {"oven.llm.tokens.prompt": 16, "oven.llm.tokens.completion": 11}
+    parts = {"oven.llm.tokens.cached": 6, "oven.llm.tokens.reasoning": 4}
+    used = run_of(span(1, 0, attributes=ASKED | counts | parts)).row["usage"]
+    assert (used["input_tokens"], used["output_tokens"]) == (16, 11)
+    assert (used["cache_read_tokens"], used["reasoning_tokens"]) == (6, 4)
 
 
 @pytest.mark.parametrize("name", ["oven.thinking.budget_tokens", "oven.request.reasoning_tokens"])
@@ -219,6 +223,24 @@ def test_a_request_and_an_answer_that_the_convention_leaves_empty() -> None:
     assert texts(row) == ["Bake!"]
 
 
+@pytest.mark.parametrize("name", ["oven.output_messages", "oven.completion.message"])
+def test_an_answer_in_a_name_of_messages(name: str) -> None:
+    given = {"gen_ai.input.messages": json.dumps([user("Bake")])}
+    said = {name: json.dumps([bot("Baked.")])}
+    assert texts(run_of(span(1, 0, attributes=ASKED | given | said)).row) == ["Bake", "Baked."]
+    shaped = {"oven.span.type": "llm", "oven.input_messages": json.dumps([user("Bake")])}
+    assert texts(run_of(span(1, 0, attributes=shaped | said)).row) == ["Bake", "Baked."]
+
+
+@pytest.mark.parametrize("name", ["oven.dialogue", "oven.turns.so_far"])
+def test_a_request_under_a_name_that_says_nothing(name: str) -> None:
+    said = {name: json.dumps({"m": 1, "messages": [user("Bake")]})}
+    assert texts(run_of(span(1, 0, attributes=ASKED | said)).row) == ["Bake"]
+    assert run_of(call(said)).row["tags"] == []
+    unsure = {"oven.type": "llm", "oven.tokens.prompt": 9, "oven.tokens.completion": 1}
+    assert assemble([span(1, 0, attributes=unsure | said)], []) == []
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -254,6 +276,10 @@ def test_arguments_and_result_under_any_name() -> None:
     run = run_of(agent(1, 0, 9), used)  # no message has the call
     (made,) = run.row["messages"][-2]["tool_calls"]
     assert made["function"]["arguments"] == {"loaves": 2}
+    for name in ("oven.tool_call_args", "oven.tool_response"):
+        del used.attributes[name]
+    run = run_of(agent(1, 0, 9), used)  # what is a model's by its name is no tool's
+    assert run.row["messages"][-1]["content"] is None
 
 
 def test_a_setting_whose_name_ends_like_a_result_is_none() -> None:

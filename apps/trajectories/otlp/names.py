@@ -19,7 +19,7 @@ NUMBERED = re.compile(r"(.+?\.)\d{1,4}\.")
 
 # The last words of the names of each field, the best of what went in and came out first.
 FIELDS = {
-    "given": "messages, contents, input, inputs, prompt, prompts, request, arguments, args, "
+    "given": "messages, contents, input, inputs, prompt, prompts, request, arguments, args, arg, "
     "kwargs, question, query, params, parameters, history",
     "answer": "output, outputs, response, completion, completions, result, results, answer, "
     "reply, replies, generation, generations, choices, candidates, generated, return",
@@ -48,7 +48,7 @@ TAILS = {
 }
 VALUES = ("given", "answer")
 OBJECTS = ("usage", "tools", "about", "instructions")
-NEUTRAL = ("content", "text", "value", "values", "body", "data", "json", "raw", "full")
+NEUTRAL = ("content", "text", "value", "values", "body", "data", "json", "raw", "full", "message")
 COUNTED = {"token", "tokens", "usage"}
 LIMITS = {"budget", "limit", "max", "min", "remaining"}  # of tokens, not counts of them
 ASKED = {"request", "config", "options", "parameters", "params", "settings"}
@@ -69,7 +69,7 @@ OF_A_SPAN = ("span", "observation", "step", "node")  # whose type is the span's 
 OF_ITS_OWN = ("llm", "tool", "agent", "retriever", "guardrail")  # as in `llm.input`
 WEAK = 2  # of a type that may be anything's
 # OpenTelemetry's conventions for other spans: they say nothing of a model call.
-ELSEWHERE = (
+OTHERS = (
     *("code", "db", "faas", "feature_flag", "graphql", "http", "messaging", "net"),
     *("network", "process", "rpc", "thread", "url"),
 )
@@ -90,6 +90,9 @@ class Sign(Struct, frozen=True):
     kind: str = ""  # which the word before says (`llm.input`)
 
 
+ELSEWHERE = Sign("elsewhere")
+
+
 @lru_cache(MANY_NAMES)
 def words_of(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in WORDS.findall(name))
@@ -99,8 +102,8 @@ def words_of(name: str) -> tuple[str, ...]:
 def sign_of(name: str) -> Sign:
     words = words_of(name)
     first, _, rest = name.partition(".")
-    if rest and first in ELSEWHERE:
-        return Sign()
+    if rest and first in OTHERS:
+        return ELSEWHERE
     if COUNTED.intersection(words) and (sign := _counted(words)):
         return sign
     for size in (2, 1):
@@ -114,6 +117,8 @@ def sign_of(name: str) -> Sign:
     if (rank := _kind_rank(words)) is not None:
         return Sign("kind", rank, group=_before(name))
     while len(words) > 1 and words[-1] in NEUTRAL:
+        words = words[:-1]
+    if words[-1:] == ("messages",) and TAILS.get(words[-2:-1], ("",))[0] == "answer":
         words = words[:-1]
     field, rank = TAILS.get(words[-1:]) or TAILS.get(words[-2:], ("", 0))
     if field in OBJECTS:
@@ -169,11 +174,13 @@ def kind_in_words(words: Iterable[str]) -> str:
 
 
 class Plan(Struct, frozen=True):
-    """The attributes of a span by what their names say, the best first; `lists`: the beginnings of
-    those that are one list with a name for each member."""
+    """The attributes of a span by what their names say, the best first, under "" those that say
+    nothing; `lists`: the beginnings of those that are one list with a name for each member.
+    """
 
     fields: dict[str, tuple[str, ...]]
     lists: tuple[str, ...]
+    is_of_use: bool  # what is left says more than what only helps others
 
     def names(self, field: str, kind: str) -> list[str]:
         """Those of a field, the ones of the span's own kind first; of a model call none that are a
@@ -189,28 +196,26 @@ class Plan(Struct, frozen=True):
 
 
 @lru_cache(MANY_SPANS)
-def plan_of(names: tuple[str, ...], kind: str, in_events: tuple[str, ...] = ()) -> Plan | None:
+def plan_of(names: tuple[str, ...], kind: str, in_events: tuple[str, ...] = ()) -> Plan:
     """What the names of a span's attributes and of its events' say. `kind`: as a convention says
-    it, whose attributes are left out; "" if none does. None where nothing of use is left.
+    it, whose attributes are left out; "" if none does.
     """
     left = [name for name in names if not (kind and is_known(name, kind))]
     lists = tuple(dict.fromkeys(_lists_in(left)))
     fields: dict[str, list[tuple[int, int, str]]] = {}
     for place, name in enumerate((*left, *in_events)):
         sign = sign_of(name)
-        if sign.field and not name.startswith(lists):
+        if sign is not ELSEWHERE and not name.startswith(lists):
             fields.setdefault(sign.field, []).append((sign.rank, place, name))
-    plan = Plan(
-        {field: tuple(name for *_, name in sorted(ranked)) for field, ranked in fields.items()},
-        lists,
-    )
+    said = fields.keys() - {""}
     if not kind:
-        is_of_use = not fields.keys().isdisjoint(SIGNS | CONTEXT)
+        said &= SIGNS | CONTEXT
     elif kind in ("model", "agent", "tool"):
-        is_of_use = bool(fields.keys() - ASIDE)
+        said -= ASIDE
     else:
-        is_of_use = not fields.keys().isdisjoint(CONTEXT)
-    return plan if plan.lists or is_of_use else None
+        said &= CONTEXT
+    ranked = {field: tuple(name for *_, name in sorted(some)) for field, some in fields.items()}
+    return Plan(ranked, lists, bool(lists or said))
 
 
 def _lists_in(names: Iterable[str]) -> Iterator[str]:

@@ -157,7 +157,8 @@ class Look:
         """The messages of the request: the first list of messages with roles."""
         if listed := self.listed("given", ""):
             return self._messages(listed, "user")
-        for name in self.names("given"):
+        says_so = self.is_sure and self.kind in ("model", "agent")
+        for name in self.names("given", *([""] if says_so else ())):
             value = self.attributes[name]
             if isinstance(value, str) and not any(sign in value for sign in ROLE_SIGNS):
                 continue
@@ -204,13 +205,13 @@ class Look:
         for name in self.names("count"):
             if isinstance(self.attributes[name], int | float | str):
                 groups.setdefault(sign_of(name).group, {})[sign_of(name).count] = name
-        counted = [
-            (parse({count: self.attributes[name] for count, name in group.items()}), group)
-            for group in groups.values()
-        ]
-        used, group = max(counted, key=lambda item: _sides(item[0]), default=(Usage(), {}))
-        if used.counts:
-            self.used += group.values()
+        best = max(groups, key=lambda group: _sides(self._counted(groups[group])), default="")
+        names: dict[str, str] = {}
+        for group, counts in groups.items():  # parts may lack what is before the names of sides
+            is_part = best.startswith(group) and not _sides(self._counted(counts))
+            names |= counts if is_part or group == best else {}
+        used = self._counted(names)
+        self.used += names.values() if used.counts else ()
         for name, value in self.values("usage", "answer"):
             inside = {"usage": value} if sign_of(name).field == "usage" else value
             for found in _usages(inside):
@@ -219,6 +220,9 @@ class Look:
                     self.used.append(name)
                     break
         return used
+
+    def _counted(self, names: dict[str, str]) -> Usage:
+        return parse({count: self.attributes[name] for count, name in names.items()})
 
     def models(self, known: str = "") -> tuple[str, str]:
         """The model that answered, and the one that was asked. `known`: what a convention says that
@@ -251,7 +255,7 @@ class Look:
             if _defines(value):
                 self.used.append(name)
                 found.append(value)
-        for name in self.names("given", "about", "answer") if not found else ():
+        for name in self.names("given", "about", "answer", "") if not found else ():
             if (tools := _tools_in(self.attributes[name])) is not None:
                 self.used.append(name)
                 return [tools]
@@ -430,11 +434,7 @@ class _Trace:
 
 def read_shapes(nodes: list[Node], seen: dict[bytes, list[Message]]) -> None:
     """Finds the steps of one trace whose kind no convention knows, and completes all steps."""
-    looks = [
-        (node, look)
-        for node in nodes
-        if (look := _look(node.span, "" if node.reading.is_open else node.reading.kind, seen))
-    ]
+    looks = [(node, look) for node in nodes if (look := _look_of(node.reading, node.span, seen))]
     if not looks:
         return
     trace = _Trace(nodes, looks)
@@ -460,16 +460,23 @@ def holds_call(spans: Iterable[Span]) -> bool:
     return any(
         _is_call(look) or _is_agent_alone(look)
         for span in spans
-        if not says_kind(span) and (look := _look(span, "", {})) and look.plan.has_signs
+        if not says_kind(span) and (plan := _plan(span, "")).has_signs
+        for look in [Look(span, plan, {})]
     )
 
 
-def _look(span: Span, kind: str, seen: dict[bytes, list[Message]]) -> Look | None:
+def _look_of(reading: Reading, span: Span, seen: dict[bytes, list[Message]]) -> Look | None:
+    kind = "" if reading.is_open else reading.kind
+    plan = _plan(span, kind)
+    is_silent = reading.kind == "model" and not (reading.input and reading.output)
+    return Look(span, plan, seen, kind) if plan.is_of_use or is_silent else None
+
+
+def _plan(span: Span, kind: str) -> Plan:
     names = tuple(span.attributes)
     in_events = _names_in_events(span.events, kind) if span.events else ()
     is_usual = len(names) + len(in_events) <= USUAL_NAMES
-    plan = (plan_of if is_usual else plan_of.__wrapped__)(names, kind, in_events)
-    return Look(span, plan, seen, kind) if plan is not None else None
+    return (plan_of if is_usual else plan_of.__wrapped__)(names, kind, in_events)
 
 
 def _names_in_events(events: list[Event], kind: str) -> tuple[str, ...]:
