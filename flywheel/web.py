@@ -30,7 +30,7 @@ def at_once(application: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(application)
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         response = application(environ, start_response)
-        if response.streaming:
+        if getattr(response, "streaming", True):
             return response
         try:
             return [response.content]
