@@ -84,11 +84,11 @@ class Receivers:
 
     def _least_of_others(self) -> float:
         """Infinite where there are none."""
-        if self._place < 0:
-            return float("inf")
-        said = dict(self._said(os.pread(self._file, MOST * _SAID.size, 0)))
-        others = [place for place in said if place != self._place and self._lives(place)]
-        return min((said[place] for place in others), default=float("inf"))
+        with suppress(OSError):
+            said = dict(self._said(os.pread(self._file, MOST * _SAID.size, 0)))
+            others = [place for place in said if place != self._place and self._lives(place)]
+            return min((said[place] for place in others), default=float("inf"))
+        return float("inf")
 
     def _said(self, raw: bytes) -> Iterator[tuple[int, float]]:
         """The requests under way by place; none where a process has not said anything for long."""

@@ -5,6 +5,8 @@ port free.
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from workers.lib.guard import end_with_parent
@@ -17,4 +19,22 @@ def application() -> Any:
     from flywheel.wsgi import application
 
     receivers.join()
-    return application
+    return at_once(application)
+
+
+def at_once(application: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives granian what a response holds as a list, which it sends in one piece. To walk through
+    it took a fifth of a small request.
+    """
+
+    @wraps(application)
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        response = application(environ, start_response)
+        if getattr(response, "streaming", True):
+            return response
+        try:
+            return [response.content]
+        finally:
+            response.close()
+
+    return answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 import types
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -52,6 +53,8 @@ _PATTERN = re.compile(r"Expected `str` matching regex (.*)\Z", re.DOTALL)
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
 # An error of a form's __post_init__: the field, and what is wrong with it.
 _OWN = re.compile(r"(\w+): (.*)\Z", re.DOTALL)
+_known: set[type] = set()
+_first = threading.RLock()
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -71,10 +74,23 @@ class FormError(SpecError):
         self.path, self.problem = path, problem
 
 
+def know(form: Any) -> None:
+    """Has msgspec read the fields of a Struct before threads share it. It crashes the process where
+    a second thread meets the Struct while the first is still reading them.
+    """
+    if isinstance(form, type) and form in _known:
+        return
+    with _first:
+        msgspec.json.Decoder(form)
+        if isinstance(form, type):
+            _known.add(form)
+
+
 def convert(value: Any, form: type[T], path: str = "") -> T:
     """The value as `form`; `path` is its path within a larger value. Raises FormError for the first
     invalid field.
     """
+    know(form)
     try:
         return msgspec.convert(value, form)
     except msgspec.ValidationError as error:
