@@ -1,5 +1,5 @@
-"""Writes the steps of runs: part of the digest's transaction, one process a project. Nothing else
-changes steps: what is added up of them goes by what is noted here.
+"""Writes the steps of runs: part of the digest's transaction, a run in one process at a time.
+Nothing else changes steps: what is added up of them goes by what is noted here.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_a_trace_that_cannot_be_assembled_stops_no_other(
     assert soon() == 1 and len(contents(project)) == 2
 
 
-def test_each_project_is_digested_by_one_process(project: Project) -> None:
+def test_a_project_that_is_counted_anew_is_digested_later(project: Project) -> None:
     other = make_project()
     for owner in (project, other):
         store.ingest(project=owner, rows=[row(name="r")])
