@@ -28,7 +28,9 @@ class ProjectLock(IntEnum):
 
     CLUSTERS = 0x666C636C
     TASKS = 0x6C65616B
+    # shared by those who digest new runs, exclusive to who digests changed ones or counts all again
     DIGEST = 0x666C6469
+    COUNTS = 0x666C636F  # of who adds to the counts of a project
     STITCHING = 0x666C7374
     NAMES = 0x666C6E61
     # shared by those who refer to policy rules, exclusive to who adds or removes some
@@ -62,8 +64,8 @@ def acquire_named(lock: NameLock, digest: str) -> None:
     _call("pg_advisory_xact_lock", lock, int.from_bytes(bytes.fromhex(digest[:8]), signed=True))
 
 
-def try_acquire_in(project_id: int, lock: ProjectLock) -> bool:
-    return bool(_call("pg_try_advisory_xact_lock", lock, project_id))
+def try_acquire_in(project_id: int, lock: ProjectLock, *, shared: bool = False) -> bool:
+    return bool(_call(f"pg_try_advisory_xact_lock{'_shared' if shared else ''}", lock, project_id))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, connection, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from apps.core import locks
 from apps.core.bus import Event, publish
@@ -68,19 +68,11 @@ def run() -> int:
 
 @transaction.atomic
 def step() -> int:
-    """One transaction's worth of one project; 0 if nothing is left, or others are digesting it.
-
-    One process digests a project at a time: what is read last is what is written last.
-    """
+    """One transaction's worth of one project; 0 if nothing is left, or others are digesting it."""
     waiting = Arrival.objects.waiting().order_by("pk")
     projects = dict.fromkeys(waiting.values_list("project_id", flat=True)[:LOOKED_AT])
-    mine = next(
-        (project for project in projects if locks.try_acquire_in(project, ProjectLock.DIGEST)), None
-    )
-    if mine is None:
-        return 0
-    arrivals = _some(waiting.filter(project=mine))
-    if not arrivals:  # another process digested them while this one looked
+    arrivals = next(filter(None, map(_claimed, projects)), None)
+    if arrivals is None:
         return 0
     try:
         with transaction.atomic():
@@ -98,6 +90,24 @@ def step() -> int:
 def waiting_since() -> datetime | None:
     """Since when the oldest run is not in charts and searches."""
     return Arrival.objects.waiting().order_by("pk").values_list("at", flat=True).first()
+
+
+def _claimed(project: int) -> list[Arrival]:
+    """The oldest arrivals of a project that no other process digests; none where one has to wait.
+
+    No two arrivals of nothing but new runs have a run in common, so several processes digest them.
+    One with a changed run is digested alone: after those before it, and before those after it. So
+    what is read last is what is written last.
+    """
+    waiting = Arrival.objects.waiting().filter(project=project).order_by("pk")
+    new = Q(counts__contains={"only_new": True})
+    changed = waiting.exclude(new).values_list("pk", flat=True).first()
+    before = waiting.filter(new) if changed is None else waiting.filter(new, pk__lt=changed)
+    if before.exists():
+        if not locks.try_acquire_in(project, ProjectLock.DIGEST, shared=True):
+            return []
+        return _some(before.select_for_update(skip_locked=True))
+    return _some(waiting) if locks.try_acquire_in(project, ProjectLock.DIGEST) else []
 
 
 def _some(waiting: QuerySet[Arrival]) -> list[Arrival]:
@@ -132,10 +142,11 @@ def _digest(arrivals: list[Arrival]) -> None:
         by_project[arrival.project_id].merge(arrival.counts)
         touched[arrival.project_id] |= dict.fromkeys(arrival.trajectories)
     for project, counts in sorted(by_project.items()):
+        _index(project, list(touched[project]))
+        locks.acquire_in(project, ProjectLock.COUNTS)
         _add_hours(project, counts)
         cell_store.add(project, counts)
         _add_facets(project, counts)
-        _index(project, list(touched[project]))
         publish(RunsDigested(project, counts, list(touched[project])))
     Arrival.objects.filter(pk__in=[arrival.pk for arrival in arrivals]).delete()
 

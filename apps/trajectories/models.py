@@ -494,7 +494,8 @@ class Step(models.Model):
 
     Its rows are in the order of the runs' starts. What it is filtered by has one index over an
     expression, so that nothing is stored twice. The table has no key: an index of its own would be
-    four times as large as that by run, and only the digest writes here, one process a project.
+    four times as large as that by run, and only the digest writes here, a run in one process at a
+    time.
     """
 
     pk = models.CompositePrimaryKey("project_id", "trajectory_id", "number")

@@ -1,11 +1,12 @@
-"""Writes the steps of runs: part of the digest's transaction, one process a project. Nothing else
-changes steps: what is added up of them goes by what is noted here.
+"""Writes the steps of runs: part of the digest's transaction, a run in one process at a time.
+Nothing else changes steps: what is added up of them goes by what is noted here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,11 @@ OF_A_RUN = (
     "output_tokens",
     "cost_usd",
 )
-COLUMNS = tuple(column.attname for column in Step._meta.concrete_fields)
+OF_RUNS = ("project_id", "trajectory_id", "number", "started_at", "agent_name", "agent_version")
+OF_STEPS = tuple(
+    column.attname for column in Step._meta.concrete_fields if column.attname not in OF_RUNS
+)
+_of_step = attrgetter(*OF_STEPS)
 
 
 def delete(project: int, runs: Collection[UUID]) -> None:
@@ -35,28 +40,18 @@ def delete(project: int, runs: Collection[UUID]) -> None:
 
 def write(project: int, read: Iterable[tuple[UUID, Mapping[str, Any], list[steps.Step]]]) -> None:
     """Of runs that have none: (id, the columns OF_A_RUN, steps)."""
-    runs = []
+    columns = ", ".join((*OF_RUNS, *OF_STEPS))
     with (
         connection.cursor() as cursor,
-        cursor.copy(f"COPY trajectories_step ({', '.join(COLUMNS)}) FROM STDIN") as copy,
+        cursor.copy(f"COPY trajectories_step ({columns}) FROM STDIN") as copy,
     ):
         for pk, run, found in read:
-            runs.append(pk)
+            agent = run["agent_name"], run["agent_version"]
             for number, step in enumerate(found):
-                copy.write_row(_columns(project, pk, number, run, step))
-    step_totals.note_change(project, runs)
+                at = _started_at(run, step)
+                copy.write_row((project, pk, number, at, *agent, *_of_step(step)))
 
 
-def _columns(
-    project: int, pk: UUID, number: int, run: Mapping[str, Any], step: steps.Step
-) -> list[Any]:
+def _started_at(run: Mapping[str, Any], step: steps.Step) -> datetime | None:
     after = step.start_ms
-    of_run = {
-        "project_id": project,
-        "trajectory_id": pk,
-        "number": number,
-        "started_at": None if after is None else run["started_at"] + timedelta(milliseconds=after),
-        "agent_name": run["agent_name"],
-        "agent_version": run["agent_version"],
-    }
-    return [of_run[name] if name in of_run else getattr(step, name) for name in COLUMNS]
+    return None if after is None else run["started_at"] + timedelta(milliseconds=after)

@@ -16,7 +16,7 @@ from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.trajectories import assembly, digest, traces
 from apps.trajectories.actions import store
-from apps.trajectories.models import Arrival, Trace
+from apps.trajectories.models import Arrival, SearchText, Trace
 from apps.trajectories.otlp import decode_traces
 from tests.factories import make_project, row
 from tests.trajectories.test_traces import agent_span, chat, contents, packed, text, trace_id
@@ -86,7 +86,7 @@ def test_a_trace_that_cannot_be_assembled_stops_no_other(
     assert soon() == 1 and len(contents(project)) == 2
 
 
-def test_each_project_is_digested_by_one_process(project: Project) -> None:
+def test_a_project_that_is_counted_anew_is_digested_later(project: Project) -> None:
     other = make_project()
     for owner in (project, other):
         store.ingest(project=owner, rows=[row(name="r")])
@@ -96,3 +96,34 @@ def test_each_project_is_digested_by_one_process(project: Project) -> None:
         assert digest.run() == 1
         assert [arrival.project_id for arrival in Arrival.objects.all()] == [project.pk]
     assert digest.run() == 1
+
+
+SHARED = "SELECT pg_advisory_xact_lock_shared(%s, %s)"
+
+
+def test_new_runs_of_a_project_are_digested_by_several_processes(project: Project) -> None:
+    for name in ("a", "b"):
+        store.ingest(project=project, rows=[row(name=name)])
+    theirs, mine = Arrival.objects.order_by("pk")
+    held = "SELECT 1 FROM trajectories_arrival WHERE id = %s FOR UPDATE"
+    with (
+        another_process(SHARED, int(ProjectLock.DIGEST), project.pk),
+        another_process(held, theirs.pk),
+    ):
+        assert digest.run() == 1
+        assert SearchText.objects.get().trajectory_id == mine.trajectories[0]
+    assert digest.run() == 1 and SearchText.objects.count() == 2
+
+
+def test_a_changed_run_is_digested_after_those_before_it_and_before_those_after_it(
+    project: Project,
+) -> None:
+    store.ingest(project=project, rows=[row(name="a")])
+    digest.run()
+    store.ingest(project=project, rows=[row(name="before")])
+    store.ingest(project=project, rows=[row("a", "Open it again.")])
+    store.ingest(project=project, rows=[row(name="after")])
+    with another_process(SHARED, int(ProjectLock.DIGEST), project.pk):
+        assert digest.run() == 1  # that before it
+        assert Arrival.objects.count() == 2
+    assert digest.run() == 2

@@ -322,7 +322,7 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
             added = []
         with one_trip(commit=True):
             _insert(project, added, now)
-            announce(project, touched, counts)
+            announce(project, touched, counts, only_new=not changed)
 
 
 def _store_new(project: Project, batch: list[Prepared], now: datetime) -> bool:
@@ -344,7 +344,7 @@ def _store_new(project: Project, batch: list[Prepared], now: datetime) -> bool:
             deleted = tombstones.digests_of(tombstones.Kind.RUN, items)
             all_new = send(ALL_NEW, [*mine, array(deleted)])
             _insert(project, [(keys[name], item) for name, item in items.items()], now, IF_NEW)
-            announce(project, list(keys.values()), counts, IF_NEW)
+            announce(project, list(keys.values()), counts, IF_NEW, only_new=True)
             send(UNCLAIM, mine)
     if all_new.rows() != [("true",)]:
         return False
@@ -478,8 +478,17 @@ def copy_content(cursor: Any, items: Iterable[tuple[UUID, dict]]) -> None:
                 copy.write_row((pk, first, data))
 
 
-def announce(project: Project, touched: list[UUID], counts: Counts, condition: str = "") -> None:
-    """Leaves a note for `digest`, and wakes it once this is committed."""
+def announce(
+    project: Project,
+    touched: list[UUID],
+    counts: Counts,
+    condition: str = "",
+    *,
+    only_new: bool = False,
+) -> None:
+    """Leaves a note for `digest`, and wakes it once this is committed. `only_new`: none of the runs
+    was there before.
+    """
     if touched:
         send(
             "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) SELECT $1, $2,"
@@ -487,7 +496,7 @@ def announce(project: Project, touched: list[UUID], counts: Counts, condition: s
             [
                 str(project.pk),
                 array(map(str, touched)),
-                msgspec.json.encode(counts.as_json()).decode(),
+                msgspec.json.encode(counts.as_json() | {"only_new": only_new}).decode(),
             ],
         )
         transaction.on_commit(digest.wake)

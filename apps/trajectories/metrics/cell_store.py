@@ -1,4 +1,4 @@
-"""Writes the cells of the roll-ups: part of the digest's transaction, one process a project."""
+"""Writes the cells of the roll-ups: part of the digest's transaction, under ProjectLock.COUNTS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE = 1_000
 
 def add(project: int, counts: Counts) -> None:
     """Adds the cells to those of their hour and of their day. Sketches are added here and not in
-    SQL, which has no sum of them: the digest's lock keeps others from writing what is read."""
+    SQL, which has no sum of them: the lock keeps others from writing what is read."""
     found: defaultdict[Key, Cell] = defaultdict(Cell)
     for (at, dimension, value), cell in counts.cells.items():
         midnight = datetime.fromisoformat(at).replace(hour=0).isoformat()
