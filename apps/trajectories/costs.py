@@ -14,6 +14,7 @@ from apps.trajectories.schema import BASES, MAX_COST_USD, ModelCall, Parsed
 from workers.lib import token_usage
 from workers.lib.prices import COMPLETE, SENT, Cost, PriceOf, cost_of, total_cost
 from workers.lib.token_usage import Usage, parse
+from workers.lib.typed import know
 
 LARGEST = MAX_COST_USD - 1
 
@@ -94,6 +95,7 @@ def _counted_steps(metadata: dict[str, Any]) -> list[dict]:
 
 def _kept_calls(metadata: dict[str, Any]) -> list[ModelCall]:
     usage = metadata.get("usage")
+    know(ModelCall)
     try:
         return msgspec.convert(usage["calls"], list[ModelCall]) if usage else []
     except (LookupError, TypeError, msgspec.ValidationError):  # metadata may hold anything

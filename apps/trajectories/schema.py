@@ -26,6 +26,7 @@ from workers.lib import messages as messages_lib
 from workers.lib import token_usage, typed
 from workers.lib.messages import is_request, text_of
 from workers.lib.prices import Basis
+from workers.lib.typed import know
 
 T = TypeVar("T")
 MAX_WARNINGS = 20
@@ -239,6 +240,7 @@ class Parsed:
         """As it was sent, or as it was kept when the run was stored before."""
         if self.row.eval or EVAL not in self.row.metadata:
             return self.row.eval
+        know(EvalSample)
         try:
             return msgspec.convert(self.row.metadata[EVAL], EvalSample)
         except msgspec.ValidationError:

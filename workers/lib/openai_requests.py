@@ -15,6 +15,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from workers.lib.typed import know
+
 NUCLEUS = Annotated[float, Meta(gt=0, le=1)]
 MOST_CHOICES, MOST_STOPS, MOST_LIKELIEST = 64, 16, 20
 
@@ -213,6 +215,7 @@ def read(
                 f" {hints.get(name, '')}"
             )
             raise ApiError(400, said.strip(), name)
+    know(kind)
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from apps.core.models import Project
 from apps.core.query import TRUTHY, Query
-from workers.lib.typed import Text, json_schema
+from workers.lib.typed import Text, json_schema, know
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,9 @@ class Inputs:
                 texts[name] = query[name].lower() in TRUTHY
             elif text := query.get(name):
                 texts[name] = text
-        return self.values_of(msgspec.convert(texts, self.takes or Struct, strict=False), project)
+        form = self.takes or Struct
+        know(form)
+        return self.values_of(msgspec.convert(texts, form, strict=False), project)
 
     def values_of(self, sent: Struct, project: Project) -> dict[str, Any]:
         """What the function takes, with rows in place of their names. Raises Http404."""

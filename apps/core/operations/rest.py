@@ -20,7 +20,7 @@ from apps.core.operations.declared import REGISTRY, Operation, Paged, Written
 from apps.core.paging import listed
 from apps.core.query import parameters, whole_number
 from apps.core.routes import api
-from workers.lib.typed import convert, json_schema
+from workers.lib.typed import convert, json_schema, know
 
 PAGE = 50
 
@@ -101,6 +101,7 @@ def filled(item: type[Struct], row: Any) -> Any:
     answer says so: `attempt: int = field(name="attempts")`. Raises ValidationError of msgspec for a
     value that the Struct does not declare: the answer would not be what OpenAPI says.
     """
+    know(item)
     return msgspec.to_builtins(msgspec.convert(row, item, from_attributes=True))
 
 
