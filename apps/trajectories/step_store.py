@@ -40,16 +40,19 @@ def delete(project: int, runs: Collection[UUID]) -> None:
 
 def write(project: int, read: Iterable[tuple[UUID, Mapping[str, Any], list[steps.Step]]]) -> None:
     """Of runs that have none: (id, the columns OF_A_RUN, steps)."""
+    runs = []
     columns = ", ".join((*OF_RUNS, *OF_STEPS))
     with (
         connection.cursor() as cursor,
         cursor.copy(f"COPY trajectories_step ({columns}) FROM STDIN") as copy,
     ):
         for pk, run, found in read:
+            runs.append(pk)
             agent = run["agent_name"], run["agent_version"]
             for number, step in enumerate(found):
                 at = _started_at(run, step)
                 copy.write_row((project, pk, number, at, *agent, *_of_step(step)))
+    step_totals.note_change(project, runs)
 
 
 def _started_at(run: Mapping[str, Any], step: steps.Step) -> datetime | None:
