@@ -240,9 +240,8 @@ class Parsed:
         """As it was sent, or as it was kept when the run was stored before."""
         if self.row.eval or EVAL not in self.row.metadata:
             return self.row.eval
-        know(EvalSample)
         try:
-            return msgspec.convert(self.row.metadata[EVAL], EvalSample)
+            return msgspec.convert(self.row.metadata[EVAL], know(EvalSample))
         except msgspec.ValidationError:
             return None
 

@@ -215,9 +215,8 @@ def read(
                 f" {hints.get(name, '')}"
             )
             raise ApiError(400, said.strip(), name)
-    know(kind)
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(given, know(kind))
     except msgspec.ValidationError as error:
         where = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else None
         raise ApiError(400, str(error).replace("`$.", "`"), where) from error

@@ -74,16 +74,17 @@ class FormError(SpecError):
         self.path, self.problem = path, problem
 
 
-def know(form: Any) -> None:
-    """Has msgspec read the fields of a Struct before threads share it. It crashes the process where
-    a second thread meets the Struct while the first is still reading them.
+def know(form: T) -> T:
+    """The same form, once msgspec has read the fields of its Structs: before threads share it. It
+    crashes the process where a second thread meets a Struct while the first is still reading them.
     """
     if isinstance(form, type) and form in _known:
-        return
+        return form
     with _first:
         msgspec.json.Decoder(form)
         if isinstance(form, type):
             _known.add(form)
+    return form
 
 
 def convert(value: Any, form: type[T], path: str = "") -> T:

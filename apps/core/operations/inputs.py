@@ -99,9 +99,8 @@ class Inputs:
                 texts[name] = query[name].lower() in TRUTHY
             elif text := query.get(name):
                 texts[name] = text
-        form = self.takes or Struct
-        know(form)
-        return self.values_of(msgspec.convert(texts, form, strict=False), project)
+        sent = msgspec.convert(texts, know(self.takes or Struct), strict=False)
+        return self.values_of(sent, project)
 
     def values_of(self, sent: Struct, project: Project) -> dict[str, Any]:
         """What the function takes, with rows in place of their names. Raises Http404."""

@@ -101,8 +101,7 @@ def filled(item: type[Struct], row: Any) -> Any:
     answer says so: `attempt: int = field(name="attempts")`. Raises ValidationError of msgspec for a
     value that the Struct does not declare: the answer would not be what OpenAPI says.
     """
-    know(item)
-    return msgspec.to_builtins(msgspec.convert(row, item, from_attributes=True))
+    return msgspec.to_builtins(msgspec.convert(row, know(item), from_attributes=True))
 
 
 def _responses(operation: Operation) -> dict[Any, Any]:
