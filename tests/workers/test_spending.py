@@ -8,6 +8,7 @@ import asyncio
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.registry.model_server import chat, serving
@@ -15,6 +16,7 @@ from workers.lib.chat_policy import ChatPolicy
 from workers.lib.engines import Sampling
 from workers.lib.environments import load
 from workers.lib.policies import PolicyError
+from workers.lib.prices import price_from_json
 from workers.lib.rollouts import Finished, Limits, rollout
 from workers.lib.specs.engines import Server
 from workers.lib.spending import (
@@ -232,3 +234,11 @@ def test_an_evaluation_stops_before_its_limit_and_keeps_what_it_has(concurrency:
         0,
         0,
     ), "a question that could exceed it alone is never asked"
+
+
+@pytest.mark.parametrize(
+    "price", [{"input": -1}, {"output": -1}, {"tiers": [{"above": 9, "rates": {"input": -1}}]}]
+)
+def test_a_price_below_nothing_is_refused(price: dict) -> None:
+    with pytest.raises(msgspec.ValidationError, match=r">= 0.0"):
+        price_from_json(price)

@@ -17,6 +17,7 @@ from msgspec import Struct, convert, field, to_builtins
 from msgspec.structs import replace
 
 from workers.lib.token_usage import Usage
+from workers.lib.typed import NotNegative
 
 PER_MILLION, PER_THOUSAND = 1e6, 1e3
 # What can have a price of its own, and what it is a part of: tokens of a part without a price cost
@@ -46,7 +47,7 @@ class Tier(Struct, frozen=True):
     """Prices of all tokens of a call whose input is longer than `above`."""
 
     above: int
-    rates: dict[str, float]
+    rates: dict[str, NotNegative]
 
 
 class Price(Struct, frozen=True, omit_defaults=True):
@@ -57,11 +58,11 @@ class Price(Struct, frozen=True, omit_defaults=True):
     source: whose price it is, for pages
     """
 
-    input: float = 0.0
-    output: float = 0.0
-    cache_read: float | None = None
-    cache_write: float | None = None
-    more: dict[str, float] = field(default_factory=dict)
+    input: NotNegative = 0.0
+    output: NotNegative = 0.0
+    cache_read: NotNegative | None = None
+    cache_write: NotNegative | None = None
+    more: dict[str, NotNegative] = field(default_factory=dict)
     tiers: list[Tier] = field(default_factory=list)
     source: str = ""
 
