@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from apps.trajectories.values import (
     Part,
@@ -55,6 +56,11 @@ ROLES = {
     "tool_response": "tool",
     "thinking": "assistant",
 }
+# Who speaks, where that is the name of a member that holds the words.
+SPEAKERS = {
+    name: ROLES[name]
+    for name in (*PROMPT_ROLES, "user", "human", "assistant", "ai", "bot", "chatbot", "gpt")
+}
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 TEXTS = {"text", "input_text", "output_text", "refusal"}
 CALLS = {
@@ -95,6 +101,8 @@ NAMED_REPLIES = {
 }
 SAYS_SOMETHING = {"content", "parts", "contents", "tool_calls", "toolCalls", "text", "blocks"}
 CONTROL = re.compile("__[a-z_]+__")  # of a graph's steps, where to go on
+# What a language prints of an object that has no text of its own.
+OBJECT = re.compile(r"<[^<>]{1,200} (?:object )?at 0x[0-9a-fA-F]{4,16}>|\[object [A-Z]\w{0,60}\]")
 ALTERNATIVES = ("choices", "candidates")  # answers, of which the first is taken
 REQUESTS = ("messages", "contents", "input")  # which a system prompt may stand beside
 INSTRUCTIONS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -128,51 +136,62 @@ WRAPPERS = (
 )
 
 
+class Lost(Struct):
+    """What of a value is not among its messages. `is_unread`: objects in a list of a request's
+    messages that say in no known way who speaks; without a `Lost` these are kept as JSON.
+    """
+
+    is_cut: bool = False
+    is_unread: bool = False
+
+
 def messages_of(
     value: Any,
     role: str,
     seen: dict[bytes, list[Message]] | None = None,
-    cut: list[str] | None = None,
+    lost: Lost | None = None,
 ) -> list[Message]:
     """The messages that a value holds, whatever its shape; plain text is one message of `role`. Of
-    JSON that breaks off the whole messages before the cut; the text is added to `cut`.
+    JSON that breaks off the whole messages before the cut. `lost` is told what was not read.
 
     `seen` keeps what single messages of a JSON list gave, by their JSON: each model call repeats
     the history before it. The same dict is then returned for each repetition, so messages must not
     be changed in place.
     """
     if seen is not None and isinstance(value, str) and value.startswith("[{"):
-        return _messages_seen(value, role, seen, cut)
+        return _messages_seen(value, role, seen, lost)
     value = structured(value)
     if isinstance(value, str) and value.lstrip()[:2] in ("[{", "{'"):
         value = python_literal(value)
     if isinstance(value, str) and (part := whole_part(value)) is not None:
-        if cut is not None:
-            cut.append(value)
-        return messages_of(_without_partial(part), role, cut=cut)
+        if lost is not None:
+            lost.is_cut = True
+        return messages_of(_without_partial(part), role, lost=lost)
     if value is None or value in ("", [], {}) or _is_control(value) or _only_ends(value):
         return []
     if isinstance(value, list):
-        return _messages_of_list(value, role, cut)
+        return _messages_of_list(value, role, lost)
     if not isinstance(value, dict):
         return [{"role": role, "content": text(value)}]
     if _is_message(value):
-        return chat(value, role, cut)
+        return chat(value, role, lost)
     if isinstance(value.get("text"), str) and isinstance(value.get("toolCalls"), list):
         return _words_and_calls(value)
     if "goto" in value and "update" in value:  # a command, which holds what was said
-        return messages_of(value["update"], role, cut=cut)
+        return messages_of(value["update"], role, lost=lost)
+    if len(value) > 1 and (spoken := _by_speaker([value])):
+        return spoken
     for name in WRAPPERS:
         if inner := value.get(name):
             if name in ALTERNATIVES and isinstance(inner, list):
                 inner = inner[:1]
-            found = messages_of(inner, role, cut=cut)
+            found = messages_of(inner, role, lost=lost)
             return (instructions_beside(value, found) if name in REQUESTS else []) + found
     if (inner := _out_of_envelope(value)) is not value:
-        return messages_of(inner, role, cut=cut)
+        return messages_of(inner, role, lost=lost)
     members = [item for item in value.values() if _speaks(item)]
     if len(members) == 1:
-        return messages_of(members[0], role, cut=cut)
+        return messages_of(members[0], role, lost=lost)
     return [{"role": role, "content": dumps(value)}]
 
 
@@ -193,15 +212,20 @@ def _only_ends(value: Any) -> bool:
 
 def _is_control(value: Any) -> bool:
     """Whether a value only says where a graph goes on: the name of a step such as `__end__`, or a
-    step and what it is sent.
+    step and what it is sent; or that there was an object, of whose content nothing was written.
     """
     if isinstance(value, str):
-        return CONTROL.fullmatch(value) is not None
+        return CONTROL.fullmatch(value) is not None or is_object(value)
     return isinstance(value, dict) and {"node", "args"} <= value.keys() <= {
         "lg_name",
         "node",
         "args",
     }
+
+
+def is_object(words: str) -> bool:
+    """Whether words are only what a language prints of an object: its class and address."""
+    return words[:1] in ("<", "[") and OBJECT.fullmatch(words.strip()) is not None
 
 
 def carries_role(value: dict) -> bool:
@@ -235,18 +259,18 @@ def instructions_beside(value: dict, messages: list[Message]) -> list[Message]:
 
 
 def _messages_seen(
-    value: str, role: str, seen: dict[bytes, list[Message]], cut: list[str] | None
+    value: str, role: str, seen: dict[bytes, list[Message]], lost: Lost | None
 ) -> list[Message]:
     try:
         raws = [bytes(raw) for raw in _split(value)]
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return messages_of(value, role, cut=cut)
+        return messages_of(value, role, lost=lost)
     for raw in raws:
         if raw not in seen:
             item = structured(raw.decode())
             if not isinstance(item, dict) or "role" not in item:
                 return messages_of(value, role)
-            seen[raw] = chat(item, role, cut)
+            seen[raw] = chat(item, role, lost)
     return [message for raw in raws for message in seen[raw]]
 
 
@@ -334,12 +358,43 @@ def _wraps(value: dict) -> bool:
     return any(value.get(name) for name in WRAPPERS)
 
 
-def _messages_of_list(items: list, role: str, cut: list[str] | None = None) -> list[Message]:
+def _messages_of_list(items: list, role: str, lost: Lost | None = None) -> list[Message]:
     if all(isinstance(item, dict) and _is_block(item) for item in items):
         return chat({"role": role, "content": items}, role)
     if len(items) == 2 and all(isinstance(item, str) for item in items) and items[0] in ROLES:
         return [{"role": ROLES[items[0]], "content": items[1]}]
-    return [message for item in items for message in messages_of(item, role, cut=cut)]
+    if spoken := _by_speaker(items):
+        return spoken
+    if lost is not None and role == "user" and all(isinstance(item, dict) for item in items):
+        said = [item for item in items if not _says_nothing(item)]
+        lost.is_unread = lost.is_unread or len(said) < len(items)
+        items = said
+    return [message for item in items for message in messages_of(item, role, lost=lost)]
+
+
+def _by_speaker(items: list) -> list[Message]:
+    """The messages of objects whose members are named by who speaks (`{"human": "…"}`), also
+    written as text.
+    """
+    said: list[tuple[str, Any]] = []
+    for item in items:
+        value = python_literal(item) if isinstance(item, str) and item[:1] == "{" else item
+        members = structured(value)
+        if not isinstance(members, dict) or not members.keys() <= SPEAKERS.keys():
+            return []
+        if not all(isinstance(words, str | list) for words in members.values()):
+            return []
+        said += members.items()
+    return [
+        message
+        for speaker, words in said
+        for message in chat({"role": SPEAKERS[speaker], "content": words}, SPEAKERS[speaker])
+    ]
+
+
+def _says_nothing(value: dict) -> bool:
+    """Whether an object is no message, and holds none."""
+    return not (_is_message(value) or _wraps(value) or any(map(_speaks, value.values())))
 
 
 def _is_message(value: dict) -> bool:
@@ -373,10 +428,9 @@ def _is_thought(part: dict) -> bool:
     return part.get("thought") is True and ("text" in part or "content" in part)
 
 
-def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message]:
+def chat(message: dict, role: str, lost: Lost | None = None) -> list[Message]:
     """One message of any shape as chat messages: tool replies first, each its own, then the turn
     itself; where it goes on after replies to calls of its own, the turns one after the other.
-    Content whose JSON breaks off is added to `cut`.
     """
     name = message.get("event.name")
     message = _unwrapped(message)
@@ -389,7 +443,7 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
         if _kind(message) in REASONING_PARTS:
             role = "assistant"
     else:
-        for part in _parts(message, cut):
+        for part in _parts(message, lost):
             turn.add(part)
     turn.calls += [call for raw in _listed(message.get("tool_calls")) if (call := tool_call(raw))]
     extra = message.get("additional_kwargs")  # LlamaIndex and LangChain keep OpenAI's calls there
@@ -416,7 +470,10 @@ def chat(message: dict, role: str, cut: list[str] | None = None) -> list[Message
         return [_reply(found, turn.content(), message.get("name"))]
     if turn.before and not turn.blocks and not turn.calls:
         return turn.before
-    built: Message = {"role": role, "content": turn.content()}
+    content = turn.content()
+    if role == "assistant" and isinstance(content, str) and is_object(content):
+        content = None
+    built: Message = {"role": role, "content": content}
     if turn.calls:
         built["tool_calls"] = turn.calls
     if (
@@ -474,7 +531,7 @@ def _role(message: dict, event_name: Any, default: str) -> str:
     return default
 
 
-def _parts(message: dict, cut: list[str] | None = None) -> list:
+def _parts(message: dict, lost: Lost | None = None) -> list:
     for name in ("parts", "contents", "content", "blocks", "summary", "text", "value"):
         found = message.get(name)
         if found is not None and found != "" and found != []:
@@ -485,8 +542,8 @@ def _parts(message: dict, cut: list[str] | None = None) -> list:
                 ):
                     return decoded
                 if OPENS_PARTS.match(found) and (part := whole_part(found)) is not None:
-                    if cut is not None:
-                        cut.append(found)
+                    if lost is not None:
+                        lost.is_cut = True
                     words = cut_text(found)
                     blocks = part.value if part.depth == 1 else part.value[:-1]
                     return blocks + ([{"type": "text", "text": words}] if words else [])

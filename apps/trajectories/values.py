@@ -21,6 +21,11 @@ class _NotKept(Exception):
     """A value that a row cannot keep: nested too deep, or not a JSON number."""
 
 
+def letters(said: str) -> str:
+    """Letters and digits alone: quotes and escapes of JSON do not make another text."""
+    return "".join(filter(str.isalnum, said)).casefold()
+
+
 def tidy(value: str) -> str:
     """The string as the database can keep it."""
     return value if value.isascii() and "\x00" not in value else decoding.clean(value)

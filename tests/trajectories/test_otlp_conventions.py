@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.trajectories.dialects import messages_of, tool_definitions
+from apps.trajectories.dialects import Lost, messages_of, tool_definitions
 from apps.trajectories.otlp.conventions import Reading, read, tools_of
 from apps.trajectories.otlp.spans import Event, LogRecord, Scope, Span
 from apps.trajectories.values import structured
@@ -991,17 +991,17 @@ CUT: dict[str, tuple[str, list]] = {
 @pytest.mark.parametrize(("whole", "expected"), CUT.values(), ids=CUT)
 def test_of_json_that_breaks_off_the_whole_messages_are_kept(whole: str, expected: list) -> None:
     for text in (whole[:-20], whole[:-20] + "...[truncated]"):
-        cut: list[str] = []
-        assert messages_of(text, "user", cut=cut) == expected and cut == [text]
+        lost = Lost()
+        assert messages_of(text, "user", lost=lost) == expected and lost.is_cut
 
 
 def test_of_content_that_breaks_off_the_words_are_kept_so_far() -> None:
     content = json.dumps(
         [{"type": "text", "text": "Hi"}, {"type": "text", "text": LONG["content"]}]
     )
-    cut: list[str] = []
-    (message,) = messages_of([{"role": "user", "content": content[:-15]}], "user", cut=cut)
-    assert message["content"] == "Hi\nWhich belt is my suitcase on, please? I am" and len(cut) == 1
+    lost = Lost()
+    (message,) = messages_of([{"role": "user", "content": content[:-15]}], "user", lost=lost)
+    assert message["content"] == "Hi\nWhich belt is my suitcase on, please? I am" and lost.is_cut
     image = json.dumps(
         [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {"url": "x" * 40}}]
     )
@@ -1017,8 +1017,9 @@ def test_of_content_that_breaks_off_the_words_are_kept_so_far() -> None:
     ],
 )
 def test_words_that_look_like_json_stay_words(words: str) -> None:
-    cut: list[str] = []
-    assert messages_of(words, "user", cut=cut) == [{"role": "user", "content": words}] and not cut
+    lost = Lost()
+    assert messages_of(words, "user", lost=lost) == [{"role": "user", "content": words}]
+    assert lost == Lost()
 
 
 def test_outputs_of_a_workflow_are_its_words() -> None:

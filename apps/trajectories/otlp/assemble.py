@@ -15,15 +15,16 @@ from apps.trajectories import costs
 from apps.trajectories.interruptions import says_timeout
 from apps.trajectories.otlp.conventions import Reading, flywheel, is_known, tools_of
 from apps.trajectories.otlp.conventions.base import MAX_LINE
-from apps.trajectories.otlp.conversation import Conversation, letters, words_at_end
+from apps.trajectories.otlp.conversation import Conversation
 from apps.trajectories.otlp.links import Links, links_of
+from apps.trajectories.otlp.replies import words_at_end
 from apps.trajectories.otlp.runs import Group, Node, groups_of
 from apps.trajectories.otlp.shape import MAX_NAMES, TAG
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call, Thread, threads_of
 from apps.trajectories.schema import END_OF_TIME, MAX_LATENCY_MS, MAX_SAMPLE
 from apps.trajectories.steps import MAX_ARGUMENTS
-from apps.trajectories.values import kept, label, structured
+from apps.trajectories.values import kept, label, letters, structured
 from workers.lib import token_usage
 from workers.lib.messages import Message, as_json, text_of
 
@@ -297,11 +298,14 @@ def _tags(group: Group, threads: list[Thread]) -> list[str]:
         for node in group.nodes
         if not is_over and node.reading.error is not None and node.span.end_ns > _last_answer(group)
     ]
-    cut = ["cut-off"] if any(node.reading.is_cut for node in group.nodes) else []
+    marks = {"is_cut": "cut-off", "is_unread": "unread-messages"}
+    lost = [
+        tag for mark, tag in marks.items() if any(getattr(n.reading, mark) for n in group.nodes)
+    ]
     begins = [thread.calls[0] for thread in threads if not thread.calls[0].nested]
     shaped = [TAG] if any(node.reading.shape for node in group.nodes) else []
     lacks = ["missing-history"] if any(call.lacks_history for call in begins) else []
-    return list(dict.fromkeys([*said, *filter(None, stopped), *cut, *lacks, *shaped]))
+    return list(dict.fromkeys([*said, *filter(None, stopped), *lost, *lacks, *shaped]))
 
 
 def _handled_by_a_tool(node: Node) -> bool:
@@ -521,7 +525,9 @@ def _unknown_attributes(group: Group) -> dict[str, Any]:
     differing: dict[str, dict[str, Any]] = {}
     for node in group.nodes:
         for key, value in node.span.attributes.items():
-            if is_known(key, node.reading.kind) or key in node.reading.shape:
+            reading = node.reading
+            is_read = is_known(key, reading.kind) or key in reading.shape
+            if is_read and key not in reading.unread:
                 continue
             if key in common and common[key] == value:
                 continue

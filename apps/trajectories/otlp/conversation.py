@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from apps.trajectories.otlp.conventions import given_to, read_as_tool, values_of
-from apps.trajectories.otlp.replies import call_of, reply
+from apps.trajectories.otlp.replies import call_of, reply, says_error, words_at_end
 from apps.trajectories.otlp.runs import Group, Node
 from apps.trajectories.otlp.threads import Call, Thread, print_of
-from apps.trajectories.values import label, text
+from apps.trajectories.values import label, letters, text
 from workers.lib.messages import (
     PROMPT_ROLES,
     RESULT_ROLES,
@@ -275,12 +275,6 @@ def _ids_of_calls(message: Message) -> Iterator[str]:
     yield from (call.get("id") or "" for call in message.get("tool_calls") or ())
 
 
-def words_at_end(messages: list[Message]) -> str:
-    """The words that a span ended with; none where it ended with a call."""
-    last = messages[-1] if messages else {}
-    return text_of(last) if last.get("role") == "assistant" and not last.get("tool_calls") else ""
-
-
 def _says(messages: list[Message], answer: str) -> bool:
     """Whether what the agent said since the last request has the answer in it, or the answer has
     what it said last.
@@ -300,11 +294,6 @@ def _says(messages: list[Message], answer: str) -> bool:
     )
 
 
-def letters(said: str) -> str:
-    """Letters and digits alone: quotes and escapes of JSON do not make another answer."""
-    return "".join(filter(str.isalnum, said)).casefold()
-
-
 def _outermost(group: Group, known: bool) -> list[Node]:
     """The spans that may tell the whole run: agents from the outside in, then the roots if nothing
     is known.
@@ -320,9 +309,8 @@ def _outermost(group: Group, known: bool) -> list[Node]:
 
 def _says_an_error(answer: list[Message], group: Group) -> bool:
     """Whether a raw output is the error that a span of the run ended with."""
-    said = letters(words_at_end(answer))
-    errors = [node.reading.error for node in group.nodes if node.reading.error is not None]
-    return any(letters(error.said) in said for error in errors if letters(error.said))
+    errors = (node.reading.error for node in group.nodes)
+    return any(says_error(answer, error) for error in errors if error is not None)
 
 
 def _paired(messages: list[Message]) -> list[Message]:

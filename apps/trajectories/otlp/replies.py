@@ -1,9 +1,12 @@
-"""A tool's span as the call in a message, and what it answered as the message that replies."""
+"""A tool's span as the call in a message, and what it answered as the message that replies; and
+whether a span's answer is one.
+"""
 
 from __future__ import annotations
 
-from apps.trajectories.otlp.conventions import Reading
-from workers.lib.messages import Message
+from apps.trajectories.otlp.conventions import Problem, Reading
+from apps.trajectories.values import letters
+from workers.lib.messages import Message, text_of
 
 
 def call_of(reading: Reading, span_id: str) -> dict:
@@ -35,3 +38,15 @@ def _answer(reading: Reading) -> str | None:
     if reading.tool_result is None and reading.error is not None:
         return reading.error.text
     return reading.tool_result
+
+
+def words_at_end(messages: list[Message]) -> str:
+    """The words that a span ended with; none where it ended with a call."""
+    last = messages[-1] if messages else {}
+    return text_of(last) if last.get("role") == "assistant" and not last.get("tool_calls") else ""
+
+
+def says_error(answer: list[Message], error: Problem) -> bool:
+    """Whether an answer is the error that a span ended with."""
+    said = letters(error.said)
+    return bool(said) and said in letters(words_at_end(answer))

@@ -22,6 +22,7 @@ from apps.trajectories.otlp.around import (
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.conventions.genai import EVALUATION, evaluation_of
 from apps.trajectories.otlp.conventions.raw import ids_of, is_alias, is_lossy
+from apps.trajectories.otlp.replies import says_error
 from apps.trajectories.otlp.shape import read_shapes
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
@@ -127,6 +128,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         traces[span.trace_id].append(Node(span, read(span, of_span, seen)))
     for nodes in traces.values():
         read_shapes(nodes, seen)
+        _drop_errors(nodes)
     for trace_id, nodes in traces.items():
         _add_evaluations(nodes, by_span.get((trace_id, ""), ()))
     _find_previous([node for nodes in traces.values() for node in nodes])
@@ -141,6 +143,14 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         tell_requests(nodes)
         tell(nodes, by_trace[trace_id])
     return traces
+
+
+def _drop_errors(nodes: list[Node]) -> None:
+    """The text of the error that a call ended with is no answer."""
+    for reading in (node.reading for node in nodes):
+        error = reading.error
+        if error is not None and reading.kind == "model" and says_error(reading.output, error):
+            reading.output = []
 
 
 def _add_evaluations(nodes: list[Node], logs: Iterable[LogRecord]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from apps.trajectories.dialects import Message, messages_of, one_turn
+from apps.trajectories.dialects import Lost, Message, messages_of, one_turn
 from apps.trajectories.interruptions import interruption
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.values import label, nest, number, structured, text
@@ -100,6 +100,8 @@ class Reading(Struct):
     doubts_cost: bool = False  # a cost of 0 was sent for tokens that have a price
     is_open: bool = False  # no convention says what kind of span it is
     shape: tuple[str, ...] = ()  # the attributes that were read by their shape
+    is_unread: bool = False  # objects among its messages say in no known way who speaks
+    unread: tuple[str, ...] = ()  # the attributes that hold these
 
     @property
     def has_messages(self) -> bool:
@@ -129,9 +131,13 @@ class Spoken(Struct):
         return self.span.attributes
 
     def messages(self, value: Any, role: str) -> list[Message]:
-        cut: list[str] = []
-        messages = one_turn(messages_of(value, role, self.seen, cut))
-        self.reading.is_cut = self.reading.is_cut or bool(cut)
+        lost = Lost()
+        messages = one_turn(messages_of(value, role, self.seen, lost))
+        self.reading.is_cut = self.reading.is_cut or lost.is_cut
+        if lost.is_unread:
+            names = (name for name, known in self.attributes.items() if known is value)
+            self.reading.unread = (*self.reading.unread, *names)
+            self.reading.is_unread = True
         return messages
 
     def add_messages(self, given: Any, answer: Any) -> None:
