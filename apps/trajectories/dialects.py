@@ -102,7 +102,7 @@ NAMED_REPLIES = {
 SAYS_SOMETHING = {"content", "parts", "contents", "tool_calls", "toolCalls", "text", "blocks"}
 CONTROL = re.compile("__[a-z_]+__")  # of a graph's steps, where to go on
 # What a language prints of an object that has no text of its own.
-OBJECT = re.compile(r"<[^<>]{1,200} (?:object )?at 0x[0-9a-fA-F]{4,16}>|\[object [A-Z]\w{0,60}\]")
+OBJECT = re.compile(r"<[^\n]{1,300} at 0x[0-9a-fA-F]{4,16}>|\[object [A-Z]\w{0,60}\]")
 ALTERNATIVES = ("choices", "candidates")  # answers, of which the first is taken
 REQUESTS = ("messages", "contents", "input")  # which a system prompt may stand beside
 INSTRUCTIONS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -269,7 +269,7 @@ def _messages_seen(
         if raw not in seen:
             item = structured(raw.decode())
             if not isinstance(item, dict) or "role" not in item:
-                return messages_of(value, role)
+                return messages_of(value, role, lost=lost)
             seen[raw] = chat(item, role, lost)
     return [message for raw in raws for message in seen[raw]]
 
@@ -888,6 +888,24 @@ def tool_message(value: Any) -> dict | None:
         return None
     inner = _unwrapped(found)
     return inner if "tool_call_id" in inner and "content" in inner else None
+
+
+def out_of_message(value: Any, role: str) -> Any:
+    """What a tool was given or answered, where it is written as a list of one message: what this
+    holds. `role`: whose message it is if it does not say so.
+    """
+    listed = structured(value)
+    if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
+        return value
+    if not carries_role(listed[0]) or "role" not in listed[0]:
+        return value
+    messages = chat(listed[0], role)
+    if len(messages) != 1 or len(calls := messages[0].get("tool_calls") or ()) > 1:
+        return value
+    if calls:
+        return calls[0]["function"]["arguments"]
+    content = messages[0].get("content")
+    return value if content is None else structured(unquoted(content))
 
 
 def are_texts(value: Any) -> bool:

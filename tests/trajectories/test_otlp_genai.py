@@ -119,8 +119,8 @@ def test_an_answer_that_was_fetched_later_is_no_call_of_its_own() -> None:
         ({"gen_ai.response.status": "failed"}, "failure", []),
         ({"gen_ai.response.status": "cancelled"}, "unknown", ["cancelled"]),
         ({"gen_ai.response.finish_reasons": ["error"]}, "failure", []),
-        ({"gen_ai.response.finish_reasons": ["stop"]}, "unknown", []),
-        ({"gen_ai.response.status": "incomplete"}, "unknown", []),
+        ({"gen_ai.response.finish_reasons": ["stop"]}, "unknown", ["missing-answer"]),
+        ({"gen_ai.response.status": "incomplete"}, "unknown", ["missing-answer"]),
     ],
 )
 def test_how_a_response_ended(said: dict, status: str, tags: list) -> None:

@@ -401,10 +401,10 @@ def test_of_two_records_the_exact_one_wins_for_later_calls_too() -> None:
         assert run.row["usage"]["input_tokens"] == 20
 
 
-def test_a_call_that_stands_for_several_keeps_what_it_was_asked() -> None:
+def test_a_call_that_stands_for_several_says_what_these_say() -> None:
     spans = [
         model(1, 0, TALK[:1], [bot("Baked.")], seconds=9, scope=LOSSY),
         model(2, 1, TALK[:1], TALK[1:2], parent=1, scope=EXACT),
         model(3, 4, TALK, [bot("Baked.")], parent=1, scope=EXACT),
     ]
-    assert texts(run_of(*spans).row) == ["Bake", "Baked."]
+    assert texts(run_of(*spans).row) == ["Bake", None, "kneaded", "Baked."]

@@ -82,7 +82,7 @@ def _run(group: Group) -> Run:
         ],
         "outcome": _outcome(group),
         "usage": _usage(group),
-        "tags": _tags(group, threads),
+        "tags": _tags(group, threads, talk),
         **_times(group),
     }
     row["metadata"] = _metadata(group, threads, main, talk)
@@ -257,18 +257,20 @@ def _failed(group: Group) -> list[Node]:
 def _is_recovered(node: Node, group: Group) -> bool:
     """Whether the run went on after an error: a model call that began later went well, or, where no
     model calls are recorded, the agent above a tool that failed ended later and without an error.
+    Where there is no agent, a call in whose time the tool ran may have answered.
     """
     if node.span.end_ns <= _last_answer(group):
         return True
     if node.reading.kind != "tool":
         return False
     calls = [call for call in group.calls if not call.nested]
-    if calls and not any(_goes_on_around(call, node) for call in calls):
+    around = [call for call in calls if _goes_on_around(call, node)]
+    if calls and not around:
         return False
     above = node.agent or _open_root(node)
-    return (
-        above is not None and above.reading.error is None and above.span.end_ns > node.span.end_ns
-    )
+    if above is None:
+        return any(words_at_end(call.reading.output) for call in around)
+    return above.reading.error is None and above.span.end_ns > node.span.end_ns
 
 
 def _goes_on_around(call: Call, tool: Node) -> bool:
@@ -288,7 +290,7 @@ def _open_root(node: Node) -> Node | None:
     return above if above is not None and above.reading.is_open else None
 
 
-def _tags(group: Group, threads: list[Thread]) -> list[str]:
+def _tags(group: Group, threads: list[Thread], talk: Conversation) -> list[str]:
     """What the spans say; how the run was stopped if that was no error and nothing came after it;
     whether its attributes were cut or its history lies elsewhere, so that messages are missing."""
     said = [tag for node in group.nodes for tag in node.reading.tags]
@@ -303,9 +305,18 @@ def _tags(group: Group, threads: list[Thread]) -> list[str]:
         tag for mark, tag in marks.items() if any(getattr(n.reading, mark) for n in group.nodes)
     ]
     begins = [thread.calls[0] for thread in threads if not thread.calls[0].nested]
+    if any(_misses_answer(thread, talk) for thread in threads):
+        lost.append("missing-answer")
     shaped = [TAG] if any(node.reading.shape for node in group.nodes) else []
     lacks = ["missing-history"] if any(call.lacks_history for call in begins) else []
     return list(dict.fromkeys([*said, *filter(None, stopped), *lost, *lacks, *shaped]))
+
+
+def _misses_answer(thread: Thread, talk: Conversation) -> bool:
+    """Whether what the model said is in no message: of the last call the run's end may say it."""
+    lacking = [call for call in thread.calls if call.lacks_answer and call.message_index is None]
+    is_last = lacking == thread.calls[-1:]
+    return bool(lacking) and not (is_last and bool(words_at_end(talk.messages)))
 
 
 def _handled_by_a_tool(node: Node) -> bool:

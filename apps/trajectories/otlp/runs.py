@@ -35,6 +35,7 @@ TALKS = ("conversation_id", "session_id")
 MAX_CANDIDATES = 256
 MAX_SIDE_BY_SIDE = 16  # calls that are compared with one that may be the same
 CLOCK_NS = 1_000_000  # JavaScript's spans begin at whole milliseconds
+SOON_NS = 600 * 10**9  # in which a tool has answered, where nothing else tells runs apart
 OUTSIDE = ("", "")
 CONTEXT = (
     "session_id",
@@ -136,6 +137,8 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
         _relate(nodes)
+        if _name_loops(nodes):
+            _relate(nodes)
         tell_answers(nodes)
         tell_loops(nodes)
         tell_sums(nodes)
@@ -193,6 +196,29 @@ def _name_graphs(nodes: list[Node]) -> None:
             above.reading.kind = "agent"
             if above.span.name != "LangGraph":
                 above.reading.agent_name = above.reading.agent_name or above.span.name
+
+
+def _name_loops(nodes: list[Node]) -> bool:
+    """A span that calls itself a model call, but has several below it that count their own tokens,
+    is the loop around them: an agent. Returns whether there was one. Calls with one answer's id
+    are one call, recorded twice.
+    """
+    inner: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        used = node.reading.usage
+        is_counted = used.input_tokens is not None and used.output_tokens is not None
+        if node.reading.kind == "model" and node.in_model and not node.in_tool and is_counted:
+            frame = node.parent
+            while frame is not None and frame.reading.kind != "model":
+                frame = frame.parent
+            if frame is not None:
+                inner[frame.span.span_id].append(node)
+    loops = [node for node in nodes if len(inner[node.span.span_id]) > 1]
+    for node in loops:
+        answers = [below.reading.response_id for below in inner[node.span.span_id]]
+        if len(set(answers) - {""}) + answers.count("") > 1:
+            node.reading.kind = "agent"
+    return any(node.reading.kind == "agent" for node in loops)
 
 
 def _find_previous(nodes: list[Node]) -> None:
@@ -655,6 +681,7 @@ def _stitched(groups: list[Group]) -> list[Group]:
         source = source_of(group)
         chain = (
             _by_history(group, source, tails)
+            or _by_lost_answer(group, source, tails)
             or _by_state(group, source, states)
             or _by_id(group, source, talks)
         )
@@ -689,6 +716,33 @@ def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -
                 ):
                     return chain
     return None
+
+
+def _by_lost_answer(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -> _Chain | None:
+    """A call whose request repeats an earlier one and goes on with what the model called then,
+    which the earlier span leaves out. Where several calls wait for it, none is taken.
+    """
+    call = group.calls[0]
+    body = call.reading.input[call.lead :]
+    for known in range(len(body) - 1, 0, -1):
+        if not body[known].get("tool_calls"):
+            continue
+        chains = tails.get((*source, call.before[known], ()), ())[-MAX_CANDIDATES:]
+        waiting = [chain for chain in chains if _waits_for(chain.last, group, known)]
+        if waiting:
+            return waiting[0] if len(waiting) == 1 else None
+    return None
+
+
+def _waits_for(earlier: Group, later: Group, known: int) -> bool:
+    before, after = earlier.calls[-1], later.calls[0]
+    ids = [_same_id(earlier, later, name) for name in ("conversation_id", "session_id", "user_id")]
+    return (
+        before.after == after.before[known]
+        and before.is_answered_in(after, known)
+        and -CLOCK_NS <= after.span.start_ns - before.span.end_ns <= SOON_NS
+        and False not in ids
+    )
 
 
 def _by_state(group: Group, source: tuple, states: dict[tuple, list[_Chain]]) -> _Chain | None:

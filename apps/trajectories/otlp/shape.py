@@ -21,6 +21,7 @@ from apps.trajectories.dialects import (
     instructions_beside,
     messages_of,
     one_turn,
+    out_of_message,
     reply_text,
     tool_definitions,
     tool_message,
@@ -668,13 +669,13 @@ def _fill_tool(reading: Reading, look: Look) -> None:
         reading.tool_name = named or _last_name(look.span.name)
     reading.tool_call_id = reading.tool_call_id or look.value("call_id")
     if not reading.tool_arguments:
-        arguments = called_with(_opened(look.single("given")))
+        arguments = called_with(_opened(out_of_message(look.single("given"), "assistant")))
         reading.tool_arguments = arguments if isinstance(arguments, dict) else text(arguments)
     if reading.tool_result is None and (result := look.single("answer")) is not None:
         if (message := tool_message(result)) is not None:
             reading.tool_call_id = reading.tool_call_id or label(message["tool_call_id"])
             result = message["content"]
-        reading.tool_result = reply_text(result)
+        reading.tool_result = reply_text(out_of_message(result, "tool"))
     reading.tools = reading.tools or look.definition(reading.tool_name)
     if any(look.attributes[name] is True for name in look.names("error")):
         reading.error = reading.error or problem_of(look.span, reading.tool_result or "")

@@ -92,6 +92,20 @@ class Call:
         return _call_ids(self.reading.input[self.lead : self.lead + known][-8:])
 
     @property
+    def lacks_answer(self) -> bool:
+        """Whether the model answered, and the span does not say what."""
+        reading = self.reading
+        has_counted = bool(reading.usage.output_tokens) and reading.error is None
+        return has_counted and bool(reading.input) and not reading.output
+
+    def is_answered_in(self, later: Call, known: int) -> bool:
+        """Whether a later request, of which this one is the first `known` messages, says what the
+        model answered.
+        """
+        said = later.reading.input[later.lead + known :][:1]
+        return self.lacks_answer and bool(said) and said[0]["role"] == "assistant"
+
+    @property
     def leaves(self) -> list[str]:
         """What a later call can name to go on with this one, where the server keeps the history."""
         calls = [call.get("id") for m in self.reading.output for call in m.get("tool_calls") or ()]
@@ -166,6 +180,8 @@ class Thread:
             for earlier in self.calls:
                 place = call.anchor(earlier.output[-1]) if earlier.output else None
                 earlier.message_index = call.lead + place - 1 if place else None
+        if known and self.last.is_answered_in(call, known):
+            self.last.message_index = len(self.messages)
         self.messages += call.reading.input[call.lead + known :]
         if call.reading.output:
             call.message_index = len(self.messages)

@@ -17,6 +17,7 @@ from apps.trajectories.dialects import (
     holds_messages,
     messages_of,
     one_turn,
+    out_of_message,
     reply_text,
     tool_definitions,
     tool_message,
@@ -123,6 +124,7 @@ RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI, GENAI)
 GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
 RAW_REQUEST, RAW_RESPONSE = (*GIVEN, "gen_ai.prompt"), (*ANSWER, "gen_ai.completion", "response")
+TO_TOOL, FROM_TOOL = (*GIVEN, *genai.INPUT), (*ANSWER, *genai.OUTPUT)
 VALUES = frozenset(GIVEN + ANSWER)
 KNOWN = frozenset(name for adapter in ADAPTERS for name in adapter.known) | VALUES
 KNOWN_PREFIXES = tuple(prefix for adapter in ADAPTERS for prefix in adapter.prefixes)
@@ -343,11 +345,12 @@ def _read_tool(spoken: Spoken) -> None:
     attributes, reading = spoken.attributes, spoken.reading
     reading.tool_name = reading.tool_name or spoken.span.name.removeprefix("execute_tool ").strip()
     if reading.tool_arguments is None:
-        reading.tool_arguments = first(attributes, GIVEN)
-    arguments = called_with(reading.tool_arguments)
+        reading.tool_arguments = first(attributes, TO_TOOL)
+    arguments = called_with(out_of_message(reading.tool_arguments, "assistant"))
     reading.tool_arguments = arguments if isinstance(arguments, str | dict) else text(arguments)
     if reading.tool_result is None:
-        reading.tool_result = first(attributes, ANSWER)
+        reading.tool_result = first(attributes, FROM_TOOL)
+    reading.tool_result = out_of_message(reading.tool_result, "tool")
     message = structured(reading.tool_result)
     is_text = message is reading.tool_result
     reading.is_cut = is_cut(arguments) or (is_text and is_cut(message))
