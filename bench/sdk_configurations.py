@@ -101,7 +101,7 @@ ENVIRONMENTS = {
             "openai<3",
             "httpx",
             *_of_opentelemetry("openai-v2"),
-            "opentelemetry-util-genai<0.5",
+            "opentelemetry-util-genai==0.4b0",
             *OTEL,
         )
     ),

@@ -2,7 +2,15 @@ from django.urls import path, register_converter
 from django.urls.converters import StringConverter
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from apps.trajectories import api, imports_api, media_api, metrics_api, scores_api, steps_api
+from apps.trajectories import (
+    api,
+    imports_api,
+    media_api,
+    metrics_api,
+    scores_api,
+    steps_api,
+    traces_api,
+)
 
 
 class AnyText(StringConverter):
@@ -29,6 +37,7 @@ urlpatterns = [
     path("v1/imports/<uuid:pk>/", imports_api.one_import, name="import"),
     path("v1/import-mappings/", imports_api.mappings, name="import_mappings"),
     path("v1/import-mappings/<str:name>/", imports_api.mapping, name="import_mapping"),
+    path("v1/traces/without-run/", traces_api.without_run, name="traces_without_run"),
     path("v1/trajectories/", api.collection, name="trajectories"),
     path("v1/trajectories/batch/", api.batch, name="batch"),
     path("v1/trajectories/<anything:external_id>/feedback/", api.feedback, name="feedback"),

@@ -90,7 +90,9 @@ def test_it_says_which_keys_were_used_and_how_content_is_turned_on(
     project.api_keys.update(scopes=["read"])
     assert "Keys with the scope “ingest”" not in shown(client, project).content.decode()
     make_trajectory(
-        project, messages=[{"role": "user", "content": None}], metadata={"content_captured": False}
+        project,
+        messages=[{"role": "user", "content": None}],
+        metadata={"content_captured": False, "format": "traceloop"},
     )
     assert "TRACELOOP_TRACE_CONTENT" in shown(client, project).content.decode()
 

@@ -17,6 +17,7 @@ from apps.core.models import Project, Role
 from apps.trajectories.actions import arrivals as actions
 from apps.trajectories.models import Arrival, Facet, Trace
 from apps.trajectories.otlp import BY_SHAPE
+from apps.trajectories.silent import silent_traces
 
 SHOWN = 100
 
@@ -29,6 +30,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "arrivals": arrivals[:SHOWN],
         "traces": traces[:SHOWN],
         "total": arrivals.count() + traces.count(),
+        "silent": silent_traces(project),
         "has_shaped": Facet.objects.filter(
             project=project, kind=Facet.Kind.TAG, value=BY_SHAPE
         ).exists(),

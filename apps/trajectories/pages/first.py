@@ -14,18 +14,13 @@ from apps.core.access import project_view
 from apps.core.http import progress
 from apps.core.models import Project
 from apps.core.scopes import Scope
-from apps.trajectories.models import Arrival, Outcome, Trace, Trajectory
+from apps.trajectories.instrumentation import content_hint, scope_of, tools_hint
+from apps.trajectories.models import Arrival, Outcome, Trace, Trajectory, with_content
 from apps.trajectories.pages.columns import cost
 
 KEYS = 5  # that may send and were used last
-# Which variable turns it on, by instrumentation.
-NOT_CAPTURED = (
-    "The spans have no text. Turn it on: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true"
-    " (OpenTelemetry), TRACELOOP_TRACE_CONTENT=true (OpenLLMetry), unset OPENINFERENCE_HIDE_INPUTS"
-    " and OPENINFERENCE_HIDE_OUTPUTS (OpenInference),"
-    " SEMANTICKERNEL_EXPERIMENTAL_GENAI_ENABLE_OTEL_DIAGNOSTICS_SENSITIVE=true (Semantic Kernel),"
-    " HAYSTACK_CONTENT_TRACING_ENABLED=true (Haystack), include_content=True (pydantic-ai)."
-)
+LATEST = 50  # runs, among which one of each instrumentation is looked for
+SOURCES = 6
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,29 @@ class Part:
     @property
     def arrived(self) -> bool:
         return bool(self.value)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The latest run of one instrumentation, and what it has and lacks."""
+
+    name: str
+    row: Trajectory
+    parts: list[Part]
+
+    @property
+    def lacks(self) -> list[Part]:
+        return [part for part in self.parts if not part.arrived]
+
+
+def not_captured(metadata: dict) -> str:
+    """What to do about spans without text, as far as it is known of their instrumentation."""
+    hint = content_hint(metadata)
+    return (
+        f"The spans have no text. Turn it on: {hint}"
+        if hint
+        else ("The spans have no text: the instrumentation does not record it, or is told not to.")
+    )
 
 
 @project_view()
@@ -56,7 +74,8 @@ def status(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 def waiting(project: Project) -> dict:
-    row = project.trajectories.order_by("-pk").first()
+    sources = _sources(project)
+    row = sources[0].row if sources else None
     return {
         "keys": (
             project.api_keys.live()
@@ -64,7 +83,8 @@ def waiting(project: Project) -> dict:
             .order_by(F("last_used_at").desc(nulls_last=True))[:KEYS]
         ),
         "row": row,
-        "parts": parts_of(row) if row else [],
+        "parts": sources[0].parts if sources else [],
+        "sources": sources,
         "assembling": 0 if row else Trace.objects.filter(project=project, problem="").count(),
         "set_aside": sum(
             kind.objects.set_aside().filter(project=project).count() for kind in (Arrival, Trace)
@@ -72,9 +92,19 @@ def waiting(project: Project) -> dict:
     }
 
 
+def _sources(project: Project) -> list[Source]:
+    """The latest run of each instrumentation among the latest runs, the newest first."""
+    latest: dict[str, Trajectory] = {}
+    for row in with_content(list(project.trajectories.order_by("-pk")[:LATEST])):
+        name = scope_of(row.content["metadata"]) or row.content["metadata"].get("format") or "REST"
+        latest.setdefault(str(name), row)
+    return [Source(name, row, parts_of(row)) for name, row in list(latest.items())[:SOURCES]]
+
+
 def parts_of(row: Trajectory) -> list[Part]:
     """What Flywheel can use of a trajectory, the most useful first."""
     content = row.content
+    defined = tools_hint(content["metadata"])
     calls = sum(len(message.get("tool_calls") or []) for message in content["messages"])
     answered = sum(message.get("role") == "tool" for message in content["messages"])
     tokens = (row.input_tokens or 0) + (row.output_tokens or 0)
@@ -82,7 +112,7 @@ def parts_of(row: Trajectory) -> list[Part]:
         message.get("content") for message in content["messages"]
     )
     return [
-        Part("Text", "captured" if captured else "", NOT_CAPTURED),
+        Part("Text", "captured" if captured else "", not_captured(content["metadata"])),
         Part(
             "Messages",
             f"{row.message_count:,}" if row.message_count else "",
@@ -109,7 +139,7 @@ def parts_of(row: Trajectory) -> list[Part]:
             "Tools",
             f"{len(content['tools']):,} definitions" if content["tools"] else "",
             "Send “tools”, the tool definitions given to the model, so that calls can be checked"
-            " against them. AWS Strands: OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_tool_definitions.",
+            f" against them.{f' Turn it on: {defined}' if defined else ''}",
         ),
         Part(
             "Tool calls",
