@@ -103,6 +103,8 @@ SAYS_SOMETHING = {"content", "parts", "contents", "tool_calls", "toolCalls", "te
 CONTROL = re.compile("__[a-z_]+__")  # of a graph's steps, where to go on
 # What a language prints of an object that has no text of its own.
 OBJECT = re.compile(r"<[^\n]{1,300} at 0x[0-9a-fA-F]{4,16}>|\[object [A-Z]\w{0,60}\]")
+FIELD = r"[a-z_]\w{0,60}=(?:['\"\[({<]|None|True|False|-?\d|[A-Z]\w{0,60}[(.])"
+MADE = re.compile(rf"[A-Z]\w{{1,80}}\({FIELD}.*, (?:.*, )?{FIELD}.*\)", re.DOTALL)
 ALTERNATIVES = ("choices", "candidates")  # answers, of which the first is taken
 REQUESTS = ("messages", "contents", "input")  # which a system prompt may stand beside
 INSTRUCTIONS = ("system", "instructions", "systemInstruction", "system_instruction")
@@ -224,8 +226,12 @@ def _is_control(value: Any) -> bool:
 
 
 def is_object(words: str) -> bool:
-    """Whether words are only what a language prints of an object: its class and address."""
-    return words[:1] in ("<", "[") and OBJECT.fullmatch(words.strip()) is not None
+    """Whether words are only what a language prints of an object: its class with its address, or
+    with its fields.
+    """
+    if words[:1] in ("<", "["):
+        return OBJECT.fullmatch(words.strip()) is not None
+    return words[-1:] == ")" and words[:1].isupper() and MADE.fullmatch(words) is not None
 
 
 def carries_role(value: dict) -> bool:
@@ -367,7 +373,8 @@ def _messages_of_list(items: list, role: str, lost: Lost | None = None) -> list[
         return spoken
     if lost is not None and role == "user" and all(isinstance(item, dict) for item in items):
         said = [item for item in items if not _says_nothing(item)]
-        lost.is_unread = lost.is_unread or len(said) < len(items)
+        left = [item for item in items if any(item.values())]
+        lost.is_unread = lost.is_unread or len(said) < len(left)
         items = said
     return [message for item in items for message in messages_of(item, role, lost=lost)]
 
@@ -483,9 +490,18 @@ def chat(message: dict, role: str, lost: Lost | None = None) -> list[Message]:
         and not turn.before
     ):
         built["name"] = message["name"]
+    elif speaker := _speaker_of(message):
+        built["name"] = speaker
     if role == "assistant" and built["content"] is None and not turn.calls:
         return turn.before
     return [*turn.before, built]
+
+
+def _speaker_of(message: dict) -> str:
+    """Who speaks, where the role is a name."""
+    role = message.get("role")
+    is_name = isinstance(role, str) and 0 < len(role) <= 80
+    return role if is_name and role not in ROLES and role.lower() not in ROLES else ""
 
 
 def definition_in(message: dict) -> Any:
@@ -582,6 +598,7 @@ def _is_call(part: dict) -> bool:
         or "functionCall" in part
         or isinstance(part.get("toolUse"), dict)
         or (not kind and ("function_call" in part or "tool_kwargs" in part))
+        or (kind == "function" and isinstance(part.get("function"), dict))
         or _named(part, NAMED_CALLS) is not None
     )
 
@@ -625,9 +642,13 @@ def _item_in(words: Any) -> dict | None:
 
 def _blocks_in(words: Any) -> list[dict]:
     """The content blocks that some write as the text of a block."""
-    if not isinstance(words, str) or words[:1] != "[" or not OPENS_PARTS.match(words):
+    if not isinstance(words, str) or words[:1] not in ("[", "{"):
         return []
-    blocks = structured(words)
+    if words[:2] in ("{'", "[{") and words[:3] != '[{"':
+        blocks = python_literal(words)
+    else:
+        blocks = structured(words) if OPENS_PARTS.match(words) else None
+    blocks = [blocks] if isinstance(blocks, dict) else blocks
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         return []
     return blocks if all(_is_block(block) or _is_reasoning(block) for block in blocks) else []
@@ -748,7 +769,7 @@ def one_turn(messages: list[Message]) -> list[Message]:
     assistant's message after it, and calls without words join the one before them.
     """
     joined: list[Message] = []
-    for message in messages:
+    for message in _replies_by_name(messages):
         before = joined[-1] if joined else None
         if before is None or not before.get("role") == message.get("role") == "assistant":
             joined.append(message)
@@ -761,6 +782,27 @@ def one_turn(messages: list[Message]) -> list[Message]:
         else:
             joined.append(message)
     return joined
+
+
+def _replies_by_name(messages: list[Message]) -> list[Message]:
+    """The messages, where one of a speaker who is the tool that was called before it is the
+    reply.
+    """
+    if not any(message.get("role") == "user" and message.get("name") for message in messages):
+        return messages
+    replies: list[Message] = []
+    waiting: list[dict] = []
+    for message in messages:
+        waiting += message.get("tool_calls") or ()
+        name = message.get("name") if message.get("role") == "user" else None
+        call = next((c for c in waiting if name and c["function"]["name"] == name), None)
+        if call is not None:
+            waiting.remove(call)
+            message = message | {"role": "tool"}
+            if call.get("id"):
+                message["tool_call_id"] = call["id"]
+        replies.append(message)
+    return replies
 
 
 def _only_reasons(message: Message) -> bool:
@@ -928,6 +970,8 @@ def tool_definitions(value: Any) -> list[dict]:
     parameters}}`.
     """
     value = structured(value)
+    if isinstance(value, list) and len(value) == 1 and isinstance(structured(value[0]), list):
+        value = structured(value[0])
     if isinstance(value, dict):
         value = value.get("function_tools") or value.get("tools") or [value]
     raws = [structured(raw) for raw in value] if isinstance(value, list) else []

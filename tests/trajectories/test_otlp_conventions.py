@@ -565,7 +565,7 @@ def test_no_error_where_the_status_is_not_one() -> None:
         ),
         (
             {"role": "critic", "content": "x", "tool_calls": "nonsense"},
-            [{"role": "user", "content": "x"}],
+            [{"role": "user", "content": "x", "name": "critic"}],
         ),
         ([], []),
         (None, []),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from apps.trajectories.dialects import Lost, messages_of, out_of_message
-from apps.trajectories.otlp import Run, Span, assemble
+from apps.trajectories.otlp import Event, Run, Span, assemble
 from tests.trajectories.test_otlp_assemble import (
     FAILED,
     agent,
@@ -236,3 +236,147 @@ def test_an_answer_that_nothing_says_is_missing() -> None:
     said = {"gen_ai.output.messages": json.dumps([bot("Ho")])}
     (run,) = runs(agent(1, 0, 9, extra=said), model(2, 1, [user("Hi")], [], parent=1))
     assert texts(run.row) == ["Hi", "Ho"] and run.row["tags"] == []
+
+
+# As some write them
+
+
+def test_a_body_that_is_the_text_of_one_attribute() -> None:
+    def event(name: str, said: dict) -> Event:
+        return Event(f"gen_ai.{name}", 1, {"gen_ai.event.content": json.dumps(said)})
+
+    call = wants("c1")["tool_calls"]
+    asked = {"role": "user", "content": "Hi"}
+    spans = [
+        model(
+            number,
+            number * 2,
+            [],
+            [],
+            trace=number,
+            extra={"gen_ai.input.messages": "", "gen_ai.output.messages": ""},
+            events=events,
+        )
+        for number, events in (
+            (
+                1,
+                [
+                    event("user.message", asked),
+                    event("choice", {"index": 0, "message": {"content": None, "tool_calls": call}}),
+                ],
+            ),
+            (
+                2,
+                [
+                    event("user.message", asked),
+                    event("assistant.message", wants("c1")),
+                    event("tool.message", replied("c1", "ok")),
+                    event("choice", {"message": {"content": "Done."}, "finish_reason": "stop"}),
+                ],
+            ),
+        )
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Hi", None, "ok", "Done."]
+    assert run.row["messages"][2]["tool_call_id"] == "c1"
+
+
+def test_messages_with_a_name_for_each_member() -> None:
+    given, answer = "gen_ai.input.messages", "gen_ai.output.messages"
+    called = f"{answer}.0.message.tool_calls.0.tool_call"
+    flat = {
+        "gen_ai.operation.name": "chat",
+        f"{given}.0.message.role": "system",
+        f"{given}.0.message.content": "Be brief.",
+        f"{given}.1.message.role": "user",
+        f"{given}.1.message.content": "Hi",
+        f"{answer}.0.message.role": "assistant",
+        f"{called}.id": "c1",
+        f"{called}.function.name": "look",
+        f"{called}.function.arguments": '{"q": 1}',
+        "input.value": "Be brief.",
+        "output.value": "Function: look",
+    }
+    (run,) = assemble([span(1, 0, attributes=flat)], [])
+    assert texts(run.row) == ["Be brief.", "Hi", None]
+    assert run.row["messages"][2]["tool_calls"][0]["id"] == "c1"
+
+
+def test_calls_as_content_and_what_is_left_of_them() -> None:
+    call = wants("c1")["tool_calls"][0] | {"type": "function"}
+    (message,) = messages_of([{"role": "assistant", "content": [call]}], "user")
+    assert message["content"] is None and message["tool_calls"][0]["id"] == "c1"
+    lost = Lost()
+    given = [user("Hi"), [{"id": "", "type": ""}], replied("c1", "ok")]
+    assert messages_of(given, "user", lost=lost) == [given[0], given[2]] and not lost.is_unread
+
+
+def test_a_speaker_who_is_the_tool_that_was_called() -> None:
+    answer = {"role": "look", "content": "ok"}
+    spans = [model(1, 0, [user("Hi"), wants("c1"), answer], [bot("Done.")])]
+    (run,) = assemble(spans, [])
+    assert run.row["messages"][2] == {
+        **{"role": "tool", "name": "look", "content": "ok", "tool_call_id": "c1"}
+    }
+    spans = [model(1, 0, [user("Hi"), wants("c1"), answer | {"role": "critic"}], [bot("Done.")])]
+    (run,) = assemble(spans, [])
+    said = next(message for message in run.row["messages"] if message.get("name") == "critic")
+    assert said["role"] == "user"
+
+
+def test_blocks_in_pythons_notation_are_words() -> None:
+    said = str({"annotations": [], "text": "It's ready.", "type": "output_text"})
+    parts = [{"type": "text", "content": said}]
+    (message,) = messages_of([{"role": "assistant", "parts": parts}], "user")
+    assert message["content"] == "It's ready."
+
+
+@pytest.mark.parametrize(
+    ("words", "is_kept"),
+    [
+        ("FunctionCall(arguments='{\"q\": 1}', call_id='c1', name='look')", False),
+        ("StopEvent(result=Output(text=<Role.ASSISTANT: 'a'>), current='agent')", False),
+        ("Point(x, y) is what you want.", True),
+        ("Use Point(x=1)", True),
+        ("Point(x=1)", True),
+    ],
+)
+def test_an_object_in_pythons_notation_is_no_answer(words: str, is_kept: bool) -> None:
+    (run,) = assemble([model(1, 0, [user("Hi")], [bot(words)])], [])
+    assert texts(run.row) == (["Hi", words] if is_kept else ["Hi"])
+
+
+def test_a_number_is_nobodys_answer() -> None:
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "acme.request.messages": json.dumps([user("Hi")]),
+        "acme.config.max_output": -1,
+        "acme.end.choices": json.dumps([{"message": bot("Ho")}]),
+    }
+    (run,) = assemble([span(1, 0, attributes=attributes)], [])
+    assert texts(run.row) == ["Hi", "Ho"]
+
+
+def test_a_tools_error_that_was_copied_to_what_went_on_is_the_tools() -> None:
+    def outcome(**last: Any) -> str:
+        broken = Event("exception", 1, {"exception.message": "it broke"})
+        spans = [
+            agent(1, 0, 9, extra={"gen_ai.output.messages": json.dumps([bot("Ho")])}, **FAILED),
+            model(2, 1, [user("Hi")], [wants("c1")], parent=1),
+            tool(3, 3, "c1", parent=1, events=[broken], **FAILED),
+            model(4, 5, [user("Hi"), wants("c1"), replied("c1", "?")], [bot("Ho")], 1, **last),
+        ]
+        (run,) = assemble(spans, [])
+        return run.row["outcome"]["status"]
+
+    assert outcome(**FAILED) == "unknown"
+    thrown = Event("exception", 1, {"exception.message": "it broke"})
+    assert outcome(**FAILED, events=[thrown]) == "failure"
+
+
+def test_counts_by_provider() -> None:
+    said = {"acme": {"reasoningTokens": 3, "cachedPromptTokens": 4}, "other": "x"}
+    extra = {"ai.response.providerMetadata": json.dumps(said)}
+    (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra=extra)], [])
+    used = run.row["usage"]["calls"][0]["usage"]
+    assert (used["cache_read_tokens"], used["reasoning_tokens"], used["input_tokens"]) == (4, 3, 10)

@@ -203,7 +203,13 @@ def _list_price(
 CONTEXT = ("service_tier", "processing", "speed")  # where the package says what a tier's name means
 DATED = re.compile(r"-(20\d\d-\d\d-\d\d|20\d{6})$")
 # As OpenTelemetry and SDKs name providers that the package knows by another name.
-PROVIDERS = {"x_ai": "x-ai", "azure.ai.openai": "azure", "azure.ai.inference": "azure"}
+PROVIDERS = {
+    "x_ai": "x-ai",
+    "azure.ai.openai": "azure",
+    "azure.ai.inference": "azure",
+    "az": "azure",  # the first part of the names of a cloud's services
+    "gcp": "google",
+}
 
 # That name themselves as the provider: whose the model is, its name says.
 FRAMEWORKS = frozenset(
@@ -233,7 +239,8 @@ def _places(model: str, provider: str, base_url: str) -> list[tuple[str, dict[st
     if base_url:
         return [(name, {"provider_api_url": base_url}) for name in models]
     if provider and provider not in FRAMEWORKS:
-        ids = dict.fromkeys((PROVIDERS.get(provider, provider), provider.partition(".")[0]))
+        names = (provider, provider.partition(".")[0])
+        ids = dict.fromkeys(PROVIDERS.get(name, name) for name in names)
         return [(name, {"provider_id": each}) for name in models for each in ids]
     owner, _, name = model.partition("/")
     places: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in models]

@@ -22,7 +22,7 @@ from apps.trajectories.otlp.around import (
 from apps.trajectories.otlp.conventions import Reading, read
 from apps.trajectories.otlp.conventions.genai import EVALUATION, evaluation_of
 from apps.trajectories.otlp.conventions.raw import ids_of, is_alias, is_lossy
-from apps.trajectories.otlp.replies import says_error
+from apps.trajectories.otlp.replies import says_error, words_at_end
 from apps.trajectories.otlp.shape import read_shapes
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
@@ -130,6 +130,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     for nodes in traces.values():
         read_shapes(nodes, seen)
         _drop_errors(nodes)
+        _drop_copied_errors(nodes)
     for trace_id, nodes in traces.items():
         _add_evaluations(nodes, by_span.get((trace_id, ""), ()))
     _find_previous([node for nodes in traces.values() for node in nodes])
@@ -154,6 +155,39 @@ def _drop_errors(nodes: list[Node]) -> None:
         error = reading.error
         if error is not None and reading.kind == "model" and says_error(reading.output, error):
             reading.output = []
+
+
+def _drop_copied_errors(nodes: list[Node]) -> None:
+    """Where the model answered after a tool failed, the tool's error is its alone: some copy its
+    status to that call and to the spans around both. What threw an error itself keeps it.
+    """
+    failed = [node for node in nodes if node.reading.kind == "tool" and node.reading.error]
+    if not failed:
+        return
+    ends: dict[str, int] = {}
+    for node in failed:
+        said = node.reading.error.said if node.reading.error else ""
+        ends[said] = min(node.span.end_ns, ends.get(said, node.span.end_ns))
+    answered = max(
+        (
+            node.span.start_ns
+            for node in nodes
+            if node.reading.kind == "model"
+            and words_at_end(node.reading.output)
+            and not _has_thrown(node.span)
+        ),
+        default=-1,
+    )
+    for node in nodes:
+        reading, error = node.reading, node.reading.error
+        if reading.kind == "tool" or error is None or not error.said or _has_thrown(node.span):
+            continue
+        if ends.get(error.said, answered) < answered and words_at_end(reading.output):
+            reading.error = None
+
+
+def _has_thrown(span: Span) -> bool:
+    return any(event.name == "exception" for event in span.events)
 
 
 def _add_evaluations(nodes: list[Node], logs: Iterable[LogRecord]) -> None:

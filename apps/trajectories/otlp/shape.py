@@ -177,7 +177,8 @@ class Look:
         if listed := self.listed("answer"):
             return self._messages(listed, "assistant")
         for name, value in self.values("answer"):
-            if is_exact and not (isinstance(value, str) or holds_messages(value)):
+            is_number = isinstance(value, int | float)
+            if is_number or (is_exact and not (isinstance(value, str) or holds_messages(value))):
                 continue
             messages = self._messages(value, "assistant")
             if _prints(messages[: len(request)]) == _prints(request):

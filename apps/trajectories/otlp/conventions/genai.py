@@ -42,6 +42,7 @@ INSTRUCTIONS = ("gen_ai.system_instructions", "langfuse.observation.metadata.ins
 INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
 OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
 TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
+EVENT_CONTENT = "gen_ai.event.content"
 TOOLS_PREFIX = "gen_ai.tool.definitions."
 # Older versions say each message in an event of its own; newer ones all of them in one.
 DETAILS = (
@@ -57,12 +58,18 @@ EVALUATION, EVALUATION_PREFIX = "gen_ai.evaluation.result", "gen_ai.evaluation."
 
 def _messages(spoken: Spoken) -> None:
     attributes, reading = spoken.attributes, spoken.reading
-    answers = first_choice(spoken, _whole(first(attributes, OUTPUT)))
-    spoken.add_messages(first(attributes, INPUT), answers)
+    answers = first_choice(spoken, _whole(_listed(attributes, OUTPUT)))
+    spoken.add_messages(_listed(attributes, INPUT), answers)
     for said in [attributes] if reading.tools else [attributes, *spoken.details]:
         found = first(said, TOOLS) or nest(said, TOOLS_PREFIX)
         if found and not reading.tools:
             reading.tools = [found]
+
+
+def _listed(attributes: Attributes, names: tuple[str, ...]) -> Any:
+    """Messages in one attribute, or with a name for each member."""
+    found = first(attributes, names)
+    return nest(attributes, f"{names[0]}.") or None if found is None else found
 
 
 def _whole(answers: Any) -> Any:
@@ -221,11 +228,14 @@ def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tupl
 
 def _body_of(attributes: Attributes) -> Attributes:
     """A span event's attributes as the body of the message: some hold JSON in strings, some a
-    message of their own.
+    message of their own, and some all of the body in one.
     """
     body = {
         key: structured(value) if key != "content" else value for key, value in attributes.items()
     }
+    if isinstance(whole := body.get(EVENT_CONTENT), dict):
+        del body[EVENT_CONTENT]
+        body |= whole
     return {key.removeprefix("gen_ai.event."): value for key, value in body.items()}
 
 

@@ -27,6 +27,7 @@ USAGE_OBJECTS = (  # a provider's, as it came
     "langsmith.metadata.usage_metadata",
     "usage",
 )
+BY_PROVIDER = "ai.response.providerMetadata"  # an object of each that had a say
 
 
 def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
@@ -34,6 +35,10 @@ def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
     for name in USAGE_OBJECTS:
         if (value := attributes.get(name)) is not None:
             _complete_usage(spoken.reading, _object(value))
+    by_provider = _object(attributes.get(BY_PROVIDER))
+    for said in by_provider.values() if isinstance(by_provider, dict) else ():
+        if isinstance(said, dict):
+            _complete_usage(spoken.reading, said)
 
 
 def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
