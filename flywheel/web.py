@@ -15,11 +15,12 @@ from workers.lib.guard import end_with_parent
 def application() -> Any:
     """Called once in each worker."""
     end_with_parent(signal.SIGKILL)
+    from flywheel.bodies import whole_bodies
     from flywheel.receiving import receivers
     from flywheel.wsgi import application
 
     receivers.join()
-    return at_once(application)
+    return at_once(whole_bodies(application))
 
 
 def at_once(application: Callable[..., Any]) -> Callable[..., Any]:

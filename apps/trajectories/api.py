@@ -13,7 +13,12 @@ from typing import Any
 import msgspec
 from django.http import HttpRequest, HttpResponse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
-from rest_framework.exceptions import APIException, NotFound, ValidationError
+from rest_framework.exceptions import (
+    APIException,
+    NotFound,
+    UnsupportedMediaType,
+    ValidationError,
+)
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -130,15 +135,20 @@ def redaction_works() -> Iterator[None]:
 
 def body_of(request: Request | HttpRequest) -> bytes | bytearray:
     """The body, unpacked. Raises TooLarge before it is completely in memory, ValidationError for a
-    broken gzip.
+    broken gzip, UnsupportedMediaType for another compression.
     """
     if int(request.META.get("CONTENT_LENGTH") or 0) > MAX_BYTES:
         raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")
+    encoding = request.META.get("HTTP_CONTENT_ENCODING", "identity").strip().lower()
+    if encoding not in ("gzip", "identity", ""):
+        raise UnsupportedMediaType(
+            encoding, f"Send the body as it is or with gzip, not with {encoding[:40]}."
+        )
     chunked = "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "").lower()
     # Django reads nothing without a Content-Length; some exporters send none.
     stream = request.META["wsgi.input"] if chunked else getattr(request, "_request", request)
     raw = _read(stream)
-    if request.META.get("HTTP_CONTENT_ENCODING", "").lower() == "gzip":
+    if encoding == "gzip":
         raw = _unzip(raw)
     if len(raw) > MAX_BYTES:
         raise TooLarge(f"The body is larger than {MAX_BYTES // 2**20} MiB. Send it in parts.")

@@ -100,9 +100,9 @@ def _price(project: Project, pks: list[Any], prices: PriceBook) -> int:
         )
         if cost.usd is None or (cost.usd, cost.basis) == (row.cost_usd, row.cost_basis):
             continue
-        counts.add({name: getattr(row, name) for name in store.SENT}, -1)
+        counts.add(row.pk, {name: getattr(row, name) for name in store.SENT}, -1)
         row.cost_usd, row.cost_basis = cost.usd, cost.basis
-        counts.add({name: getattr(row, name) for name in store.SENT})
+        counts.add(row.pk, {name: getattr(row, name) for name in store.SENT})
         row.save(update_fields=["cost_usd", "cost_basis"])
         if metadata != row.metadata:
             row.content = row.content | {"metadata": metadata}

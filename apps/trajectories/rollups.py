@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
+from apps.trajectories.ids import time_of
 from apps.trajectories.metrics.cells import SPENT, Cell, Numbers
 
 KIND = ("agent_name", "agent_version", "model", "workload", "outcome_status")
@@ -42,9 +44,11 @@ class Counts:
         self.cells: defaultdict[tuple[str, str, str], Cell] = defaultdict(Cell)
         self.facets: Counter[tuple[str, str]] = Counter()
 
-    def add(self, row: Mapping[str, Any], sign: int = 1) -> None:
-        """`row` has the columns of a Trajectory by name."""
-        hour = row["started_at"].astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    def add(self, pk: UUID, row: Mapping[str, Any], sign: int = 1) -> None:
+        """`row` has the columns of a Trajectory by name. It counts in the hour of its id, by which
+        it is listed and filtered, even if its start was corrected or is in the future.
+        """
+        hour = time_of(pk).replace(minute=0, second=0, microsecond=0)
         at, numbers = hour.isoformat(), Numbers.of(row)
         sums = self.hours[(at, *(row[name] for name in KIND))]
         for dimension, value in values_of(row):

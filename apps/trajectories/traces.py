@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 from django.db import transaction
 from django.db.models.functions import Now
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from apps.core.lags import lag
 from apps.core.models import Project
@@ -21,7 +21,15 @@ from apps.core.postgres import array
 from apps.trajectories import contents, digest, held
 from apps.trajectories.actions.redaction import looks_for_names, quick_redactor_of
 from apps.trajectories.models import HeldBatch, SpanBatch, SpanBody, Trace
-from apps.trajectories.otlp import Event, LogRecord, Span, decode_logs, decode_traces, placed
+from apps.trajectories.otlp import (
+    Event,
+    LogRecord,
+    Scope,
+    Span,
+    decode_logs,
+    decode_traces,
+    placed,
+)
 from apps.trajectories.redaction import Redactor
 
 QUIET = timedelta(
@@ -165,31 +173,42 @@ def is_whole(spans: list[Span]) -> bool:
 
 
 def _said(item: Span | LogRecord) -> dict[str, Any]:
-    """What rules look at, but for its resource."""
+    """What rules look at, but for its resource and scope."""
     if isinstance(item, LogRecord):
-        return {"body": item.body, "attributes": item.attributes}
+        return {
+            "event_name": item.event_name,
+            "body": item.body,
+            "attributes": item.attributes,
+        }
     return {
         "name": item.name,
         "status_message": item.status_message,
         "attributes": item.attributes,
         "events": [{"name": e.name, "attributes": e.attributes} for e in item.events],
+        "links": [link.attributes for link in item.links],
     }
 
 
 def _may_hit(redactor: Redactor, part: Packed) -> bool:
     items = [*part.spans, *part.logs]
-    resources = {id(item.resource): item.resource for item in items}  # spans share theirs
-    return redactor.may_hit({"said": [*map(_said, items)], "resources": [*resources.values()]})
+    shared = {id(item.resource): item.resource for item in items}  # by many spans
+    shared |= {id(item.scope): asdict(item.scope) for item in items}
+    return redactor.may_hit({"said": [*map(_said, items)], "shared": [*shared.values()]})
 
 
 def _redacted(redactor: Redactor, item: Item) -> Item:
-    said, counts = redactor.redact(_said(item) | {"resource": item.resource})
+    said, counts = redactor.redact(
+        _said(item) | {"resource": item.resource, "scope": asdict(item.scope)}
+    )
     if not counts:
         return item
     if isinstance(item, Span):
         times = (event.time_ns for event in item.events)
         events = zip(said["events"], times, strict=True)
         said["events"] = [Event(e["name"], time_ns, e["attributes"]) for e, time_ns in events]
+        links = zip(item.links, said["links"], strict=True)
+        said["links"] = [replace(link, attributes=attributes) for link, attributes in links]
+    said["scope"] = Scope(**said["scope"])
     return replace(item, **said)
 
 

@@ -23,6 +23,7 @@ from apps.failures.models import DailyRuns, Failure, FailureCluster, FailureStat
 from apps.failures.pages import clusters
 from apps.trajectories import digest
 from apps.trajectories.actions import deletions
+from apps.trajectories.ids import uuid7
 from apps.trajectories.models import Arrival, HourlyCount, Trajectory
 from apps.trajectories.rollups import Counts
 from tests.amounts import amount
@@ -46,7 +47,8 @@ def counted(chance: Random, sign: int = 1) -> Counts:
         names = {name: chance.choice(("a", "")) for name in (*NAMES, "workload")}
         sums = dict.fromkeys((*TOKENS, "cost_usd", "cost_basis", "latency_ms"))
         found.add(
-            {"started_at": at, "outcome_status": "", "tool_names": [], "tags": [], **names, **sums},
+            uuid7(at),
+            {"outcome_status": "", "tool_names": [], "tags": [], **names, **sums},
             sign,
         )
     return found
@@ -192,7 +194,7 @@ def test_hours_are_counted_where_there_are_few(project: Project) -> None:
     ]
 
 
-def test_a_run_whose_clock_is_years_ahead_does_not_stretch_the_chart(project: Project) -> None:
+def test_a_run_whose_clock_is_years_ahead_counts_when_it_arrived(project: Project) -> None:
     hour = timezone.now().replace(minute=0, second=0, microsecond=0)
     make_trajectory(project, started_at=(hour - timedelta(hours=1)).isoformat())
     usual = rates.midnight(timezone.now() - timedelta(days=7))
@@ -201,11 +203,15 @@ def test_a_run_whose_clock_is_years_ahead_does_not_stretch_the_chart(project: Pr
     digest.run()
     for since in (None, usual):
         unit, over_time = rates.by_time(project, since)
-        assert (unit, [at for at, _ in over_time]) == ("hour", [hour - timedelta(hours=1)])
+        assert unit == "hour"
+        assert [(at, rate.total) for at, rate in over_time] == [
+            (hour - timedelta(hours=1), 1),
+            (hour, 2),
+        ]
     make_trajectory(project, started_at=(hour - timedelta(days=5)).isoformat())
     digest.run()
     unit, over_time = rates.by_time(project, usual)
-    assert unit == "day" and sum(rate.total for _, rate in over_time) == 2
+    assert unit == "day" and sum(rate.total for _, rate in over_time) == 4
 
 
 def test_a_failure_has_the_version_of_its_run_whatever_is_written_to_it(project: Project) -> None:

@@ -140,3 +140,9 @@ def test_a_connection_that_dies_in_the_middle_is_503(
     assert answer.status_code == 503 and int(answer["Retry-After"]) > 0
     connection.close()
     assert (SpanBatch.objects.count(), SpanBody.objects.count()) == kept
+
+
+@pytest.mark.parametrize("path", [BATCH, TRACES])
+def test_a_compression_that_is_not_known_is_named(agent: Client, path: str) -> None:
+    answer = agent.post(path, b"(zstd)", content_type=JSON, HTTP_CONTENT_ENCODING="zstd")
+    assert answer.status_code == 415 and "not with zstd" in answer.content.decode()

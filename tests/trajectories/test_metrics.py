@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from apps.core.models import Project
 from apps.trajectories import digest
 from apps.trajectories.actions import deletions, store
+from apps.trajectories.filters import apply_filters
 from apps.trajectories.metrics import figures, query, sketch
 from apps.trajectories.metrics.cells import MEASURES, TOGETHER, Cell, Numbers
 from apps.trajectories.models import MetricCell, Trajectory
@@ -226,7 +227,7 @@ def test_a_busy_hour_is_counted_whole_and_that_is_said(
 
 
 @pytest.mark.django_db
-def test_totals_have_the_runs_whose_clock_is_ahead_as_the_list_has(project: Project) -> None:
+def test_runs_whose_clock_is_ahead_count_when_they_arrived(project: Project) -> None:
     ahead = timezone.now() + timedelta(days=400)
     store.ingest(
         project=project, rows=[row_of("now"), row_of("ahead") | {"started_at": ahead.isoformat()}]
@@ -234,7 +235,19 @@ def test_totals_have_the_runs_whose_clock_is_ahead_as_the_list_has(project: Proj
     digest.run()
     for given in ({}, {"since": "7d"}, {"since": "7d", "messages_min": "1"}):
         assert query.totals(project, given).total.runs == 2, given
-        assert query.ask(project, given, "runs").total.runs == 1, "a chart ends tomorrow"
+        assert query.ask(project, given, "runs").total.runs == 2, given
+
+
+@pytest.mark.django_db
+def test_a_run_whose_start_was_corrected_counts_where_the_list_has_it(project: Project) -> None:
+    today, before = timezone.now(), timezone.now() - timedelta(days=9)
+    for start in (before, today):
+        store.ingest(project=project, rows=[row_of("moved") | {"started_at": start.isoformat()}])
+    digest.run()
+    for given, runs in (({"since": "7d"}, 0), ({"since": "30d"}, 1)):
+        for read in (given, given | {"messages_min": "1"}):
+            assert query.ask(project, read, "runs").total.runs == runs, read
+            assert apply_filters(project.trajectories.all(), read).count() == runs
 
 
 @pytest.mark.django_db

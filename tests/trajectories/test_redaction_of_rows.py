@@ -15,6 +15,7 @@ from apps.trajectories import traces
 from apps.trajectories.actions import redaction
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import SpanBatch, SpanBody, Trajectory
+from apps.trajectories.otlp import Link, Scope, Span
 from apps.trajectories.redaction import RuleError
 from tests.factories import admin_of, make_project, row
 from tests.trajectories.test_traces import assembled, chat, send, text, trace_id
@@ -66,6 +67,19 @@ def test_spans_before_they_are_kept(agent: Client, project: Project) -> None:
         and stored.messages[0]["content"] == "Write to [EMAIL]"
         and ADDRESS not in stored.outcome_reason
     )
+
+
+def test_the_scope_and_the_links_of_spans(project: Project) -> None:
+    span = Span(
+        trace_id="a" * 32,
+        span_id="b" * 16,
+        scope=Scope(name=ADDRESS, version=ADDRESS, schema_url=ADDRESS),
+        links=[Link("c" * 32, "d" * 16, {ADDRESS: ADDRESS})],
+    )
+    traces.keep(project=project, spans=[span])
+    (batch,) = SpanBatch.objects.all()
+    kept = repr(traces.decode(zstandard.decompress(bytes(batch.data))))
+    assert ADDRESS not in kept and kept.count("[EMAIL]") == 5
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
                 apply_feedback(first[name].columns, first[name].digest, news)
         counts = Counts()
         for name in new:
-            counts.add(first[name].columns)
+            counts.add(keys[name], first[name].columns)
             first[name].outcome = "accepted"
         added = [(keys[name], first[name]) for name in new]
         changed = [item for name, item in first.items() if name not in new] + later
@@ -333,8 +333,8 @@ def _store_new(project: Project, batch: list[Prepared], now: datetime) -> bool:
     if len(items) < len(batch) or any(item.lifted or item.eval_sample for item in batch):
         return False
     keys, counts = _new_keys(items, now), Counts()
-    for item in batch:
-        counts.add(item.columns)
+    for name, item in items.items():
+        counts.add(keys[name], item.columns)
     mine = [str(project.pk), array(items), array(map(str, keys.values()))]
     with transaction.atomic(savepoint=False):
         _ensure_partitions(batch, now)
@@ -568,10 +568,10 @@ def replace(
         TrajectoryRevision.objects.create(
             trajectory=row, content_digest=sent, cause=cause, content=was
         )
-    counts.add(before, -1)
+    counts.add(row.pk, before, -1)
     for name, value in columns.items():
         setattr(row, name, value)
-    counts.add({name: getattr(row, name) for name in SENT})
+    counts.add(row.pk, {name: getattr(row, name) for name in SENT})
     row.save(update_fields=list(columns))
     if any(name in changed for name in contents.FIELDS):
         row.content = row.content | content
@@ -610,7 +610,7 @@ def remove(project: Project, rows: Iterable[Trajectory]) -> list[Trajectory]:
     for row in (
         Trajectory.objects.filter(project=project, pk__in=wanted).select_for_update().order_by("pk")
     ):
-        counts.add({name: getattr(row, name) for name in SENT}, -1)
+        counts.add(row.pk, {name: getattr(row, name) for name in SENT}, -1)
         removed.append(row)
     gone, names = [row.pk for row in removed], [row.external_id for row in removed]
     parquet_files.forget_days(project, gone, names)

@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from apps.core.models import Project
 from apps.trajectories.filters import active, apply_filters, bounds
+from apps.trajectories.ids import floor_of, time_of
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.cells import (
     COUNTED,
@@ -50,7 +51,7 @@ BY = {
 }
 FILTER_OF = {"version": "agent_version"}  # where the dimension is called otherwise
 COLUMNS = (
-    "started_at",
+    "id",
     "agent_name",
     "agent_version",
     "model",
@@ -247,9 +248,7 @@ def _add_rows(
     if begin >= end:
         return True
     given = {**dict(given.items()), "since": "", "from": begin.isoformat(), "to": end.isoformat()}
-    rows = apply_filters(
-        project.trajectories.filter(started_at__gte=begin, started_at__lt=end), given
-    ).order_by("-pk")
+    rows = apply_filters(project.trajectories.all(), given).order_by("-pk")
     read = list(rows.values(*COLUMNS)[: PART + 1])
     for values in read:
         _count(found, values, by, unit)
@@ -292,7 +291,9 @@ def _times_between(begin: datetime, end: datetime, unit: str) -> Q:
 def _from_rows(
     project: Project, given: Mapping[str, str], by: str, unit: str, end: datetime
 ) -> Read:
-    matching = apply_filters(project.trajectories.filter(started_at__lt=end), given).order_by("-pk")
+    matching = apply_filters(project.trajectories.filter(pk__lt=floor_of(end)), given).order_by(
+        "-pk"
+    )
     found, seen = Read(), 0
     for values in matching.values(*COLUMNS)[: NEWEST + 1]:
         seen += 1
@@ -304,7 +305,7 @@ def _from_rows(
 
 
 def _count(found: Read, row: Mapping[str, Any], by: str, unit: str) -> None:
-    at, numbers = _hour(row["started_at"]), Numbers.of(row)
+    at, numbers = _hour(time_of(row["id"])), Numbers.of(row)
     for group in _groups_of(row, by):
         found.cells[at if unit == "hour" else midnight(at), group].add(numbers)
 

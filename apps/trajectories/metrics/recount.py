@@ -19,7 +19,7 @@ from workers.lib.token_usage import TOKENS
 COLUMNS = tuple(
     dict.fromkeys(
         (
-            "started_at",
+            "id",
             *KIND,
             *FACETS.values(),
             "tool_names",
@@ -45,7 +45,7 @@ def recount(project: Project) -> int:
         for row in (
             Trajectory.objects.filter(project=project).order_by().values(*COLUMNS).iterator(AT_ONCE)
         ):
-            counts.add(row)
+            counts.add(row["id"], row)
             n += 1
         for arrival in Arrival.objects.filter(project=project).iterator(AT_ONCE):
             waiting.merge(arrival.counts)
