@@ -50,7 +50,7 @@ def cost_of_run(parsed: Parsed, price_of: PriceOf) -> Cost:
         return _cost_of_calls(row.usage.calls, row.model, row.started_at, price_of)
     calls = sum(message.role == "assistant" for message in row.messages)
     used = parsed.used
-    price = price_of((row.model,), "", row.started_at, used.service_tier) if used.counts else None
+    price = price_of((row.model,), "", row.started_at, used.service_tier) if used.is_known else None
     return cost_of(used, price, calls=max(calls, 1))
 
 
@@ -89,7 +89,7 @@ def _counted_steps(metadata: dict[str, Any]) -> list[dict]:
         for step in (steps if isinstance(steps, list) else [])
         if isinstance(step, dict)
         and step.get("kind") == "model"
-        and parse(token_usage.counting(step)).counts
+        and parse(token_usage.counting(step)).is_known
     ]
 
 
@@ -125,7 +125,7 @@ def cost_of_stored(
     if not counted and (calls := _kept_calls(metadata)):
         return _cost_of_calls(calls, model, at, price_of)
     if not counted:
-        price = price_of((model,), "", at, "") if used.counts else None
+        price = price_of((model,), "", at, "") if used.is_known else None
         return cost_of(used, price, calls=max(answers, 1))
     unknown = metadata.get("uncounted_calls") or metadata.get("steps_omitted")
     known = [Cost(step.get("cost_usd"), step.get("cost_basis") or SENT) for step in counted]
@@ -154,6 +154,6 @@ def _cost(
     if used.cost_usd is not None:
         basis = sent.get("cost_basis")
         return Cost(used.cost_usd, basis if basis in BASES and basis else SENT)
-    if not used.counts:
+    if not used.is_known:
         return Cost()
     return cost_of(used, price_of(names, provider, at, used.service_tier))

@@ -289,9 +289,9 @@ def _read_usage(value: Any) -> token_usage.Usage:
     """What `usage` says under whatever names; of a run's calls alone their sum."""
     sent = value.get("usage") if isinstance(value, dict) else None
     used = token_usage.parse(sent)
-    if used.counts or not isinstance(sent, dict):
+    if used.is_known or not isinstance(sent, dict):
         return used
-    calls = token_usage.total(token_usage.parse(call["usage"]) for call in _calls(sent))
+    calls = token_usage.total(token_usage.parse(call["usage"]) for call in _sent_calls(sent))
     return replace(calls, cost_usd=None, unread=used.unread)
 
 
@@ -307,20 +307,24 @@ def _with_counts(value: Any, used: token_usage.Usage) -> Any:
 
 def _calls(usage: dict) -> list[dict]:
     """The calls that can be read: of what a provider sends under this name, none."""
-    calls = usage.get("calls")
-    known = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     return [
         {name: call[name] for name in ModelCall.__struct_fields__ if call.get(name) is not None}
-        for call in known
-        if isinstance(call.get("usage"), dict)
+        for call in _sent_calls(usage)
     ]
+
+
+def _sent_calls(usage: dict) -> Iterator[dict]:
+    calls = usage.get("calls")
+    for call in calls if isinstance(calls, list) else ():
+        if isinstance(call, dict) and isinstance(call.get("usage"), dict):
+            yield call
 
 
 def _unread_usage(value: dict, used: token_usage.Usage) -> dict[str, Any]:
     sent = value.get("usage")
     if not isinstance(sent, dict):
         return {} if sent is None else {"sent": sent}
-    ours = {"calls"} if _calls(sent) else set()
+    ours = {"calls"} if any(_sent_calls(sent)) else set()
     ours |= {"cost_basis"} if sent.get("cost_basis") in BASES else set()
     return {name: item for name, item in used.unread.items() if name not in ours}
 

@@ -58,7 +58,7 @@ def structured(value: Any) -> Any:
         return value
     try:
         found = msgspec.json.decode(value)
-        if decoding.SUSPICIOUS.search(value.encode()):
+        if decoding.is_suspicious(value.encode()):
             return _tidied(found, DEPTH)
         shallow = value.count("{") + value.count("[") <= DEPTH  # then nothing needs a walk
         return found if shallow or not decoding.deeper(found, DEPTH) else value

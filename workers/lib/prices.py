@@ -177,7 +177,9 @@ def list_price(
     """
     if not model or len(model) > 200:
         return None
-    minute = (at or datetime.now(UTC)).astimezone(UTC).replace(second=0, microsecond=0)
+    at = at or datetime.now(UTC)
+    in_utc = at if at.tzinfo is UTC else at.astimezone(UTC)
+    minute = in_utc.replace(second=0, microsecond=0)
     return _list_price(model, provider, base_url, minute, service_tier)
 
 

@@ -79,7 +79,7 @@ class Usage(Struct, frozen=True):
         """
         cached = (other.cache_read_tokens or 0) + (other.cache_write_tokens or 0)
         sent, made = other.input_tokens, other.output_tokens
-        if not self.counts:
+        if not self.is_known:
             return other
         if None not in (sent, self.input_tokens) and self.input_tokens not in (sent, sent - cached):
             return self
@@ -93,6 +93,11 @@ class Usage(Struct, frozen=True):
         """What is known, by the name of a run's column."""
         known = zip(COUNTS, _counts_of(self), strict=True)
         return {name: value for name, value in known if value is not None}
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it counts anything."""
+        return _counts_of(self) != NOTHING
 
     @property
     def as_sent(self) -> dict[str, Any]:
@@ -115,6 +120,7 @@ TOKENS = (
 )
 COUNTS = (*TOKENS, "cost_usd")
 _counts_of = attrgetter(*COUNTS)
+NOTHING = (None,) * len(COUNTS)
 
 
 class Whole(Struct, frozen=True):

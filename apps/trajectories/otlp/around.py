@@ -149,7 +149,7 @@ def tell_sums(nodes: list[Node]) -> None:
     agents: dict[int, Node] = {}
     for node in nodes:
         agent = node.agent
-        if agent is not None and agent.reading.usage.counts and not node.in_model:
+        if agent is not None and agent.reading.usage.is_known and not node.in_model:
             agents[id(agent)] = agent
             kinds = {"model": calls, "tool": tools}
             if (own := kinds.get(node.reading.kind)) is not None:

@@ -189,7 +189,7 @@ def _is_free(reading: Reading) -> bool:
     error = reading.error
     return (
         error is not None
-        and not (reading.usage.counts or reading.output or error.interruption)
+        and not (reading.usage.is_known or reading.output or error.interruption)
         and not says_timeout(f"{error.type} {error.text}")
     )
 
@@ -374,7 +374,7 @@ def _metadata(
             for node in group.nodes[:MAX_STEPS]
         ],
         "uncounted_calls": sum(
-            not call.reading.usage.counts and not _is_free(call.reading) for call in group.calls
+            not call.reading.usage.is_known and not _is_free(call.reading) for call in group.calls
         ),
         "costs_not_believed": sum(call.reading.doubts_cost for call in group.calls),
         "steps_omitted": max(len(spans) - MAX_STEPS, 0),

@@ -314,7 +314,7 @@ def _fail_silent_calls(nodes: list[Node]) -> None:
         reading, error = node.reading, node.agent.reading.error if node.agent else None
         if reading.kind != "model" or error is None or error.interruption:
             continue
-        if not (reading.output or reading.usage.counts or reading.error or reading.response_id):
+        if not (reading.output or reading.usage.is_known or reading.error or reading.response_id):
             reading.error = error
 
 
@@ -567,7 +567,7 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
                 earlier
                 for key, node in keys.items()
                 for earlier, other in reversed(seen[(service, *key)][-MAX_SIDE_BY_SIDE:])
-                if _is_twin(groups[earlier], group, other, node)
+                if (group.is_alone or groups[earlier].is_alone) and _is_twin(group, other, node)
             ),
             None,
         )
@@ -583,13 +583,14 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
     return [group for group in joined if group is not None]
 
 
-def _is_twin(one: Group, other: Group, earlier: Node, later: Node) -> bool:
-    """Whether one of two traces is only a record of a call of the other."""
-    are_apart = earlier.span.trace_id != later.span.trace_id
-    if not are_apart or not (one.is_alone or other.is_alone):
+def _is_twin(group: Group, earlier: Node, later: Node) -> bool:
+    """Whether two traces, one of which is a single call (`group` has the later one), record the
+    same one.
+    """
+    if earlier.span.trace_id == later.span.trace_id:
         return False
     if earlier.reading.kind == "tool":  # a server of tools beside its client
-        is_within = later.span.end_ns <= earlier.span.end_ns and other.is_alone
+        is_within = later.span.end_ns <= earlier.span.end_ns and group.is_alone
         return is_within and earlier.span.scope.name != later.span.scope.name
     return _is_same_call(earlier, later)
 

@@ -58,6 +58,9 @@ def state_of(attributes: dict[str, Any], answers: Iterable[str]) -> ServerState:
 
 
 def _says_some(value: str) -> bool:
+    """Lists hold messages: only an object is looked at."""
+    if value.lstrip()[:1] != "{":
+        return False
     begins = '"previous' in value or '"conversation"' in value or '"response' in value
     return begins and any(name in value for name in SAYS)
 

@@ -210,7 +210,7 @@ def _read_usage(
     if reading.cost_usd is None:
         parts = [part for name in COST_PARTS if (part := number(attributes.get(name))) is not None]
         reading.cost_usd = sum(parts) if parts else _cost_beside(attributes)
-    if not reading.usage.counts:
+    if not reading.usage.is_known:
         calls = _calls_of(details) if len(details) > 1 else []
         reading.usage = total(calls) if len(calls) > 1 else _usage_of(attributes)
     if reading.cost_usd is not None:
@@ -252,7 +252,7 @@ def _calls_of(details: Sequence[Attributes]) -> list[Usage]:
     calls = {
         label(said.get("gen_ai.response.id")) or place: used
         for place, said in enumerate(details)
-        if (used := _usage_of(said)).counts
+        if (used := _usage_of(said)).is_known
     }
     return list(calls.values())
 
