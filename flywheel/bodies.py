@@ -47,10 +47,10 @@ def whole_bodies(application: Callable[..., Any]) -> Callable[..., Any]:
     """Answers 400 to a request whose body is cut off, whichever view reads it."""
 
     @wraps(application)
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        length = environ.get("CONTENT_LENGTH")
-        if length and length.isdecimal() and "HTTP_TRANSFER_ENCODING" not in environ:
-            environ["wsgi.input"] = WholeBody(environ["wsgi.input"], int(length))
-        return application(environ, start_response)
+    def answer(sent: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        length = sent.get("CONTENT_LENGTH")
+        if length and length.isdecimal() and "HTTP_TRANSFER_ENCODING" not in sent:
+            sent["wsgi.input"] = WholeBody(sent["wsgi.input"], int(length))
+        return application(sent, start_response)
 
     return answer

@@ -288,9 +288,7 @@ def test_a_clock_that_runs_years_ahead_does_not_squeeze_the_trend(
         row(started_at=(now + timedelta(days=3000)).isoformat()),
     )
     page = viewer.get(url(project, "trend")).content.decode()
-    assert "per hour, without 1 in the future" in page
-    until = (now + timedelta(days=4000)).date().isoformat()
-    assert "in the future" not in viewer.get(url(project, "trend", to=until)).content.decode()
+    assert "per hour" in page and str(now.year + 8) not in page
 
 
 @pytest.mark.parametrize(

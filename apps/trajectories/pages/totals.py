@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.db.models import Max, Min, QuerySet, Sum
 from django.db.models.functions import Trunc
-from django.utils import timezone
 
 from apps.core.charts import BAD, GOOD, PALETTE, UNKNOWN, bars, lines
 from apps.core.models import Project
@@ -57,18 +55,14 @@ def _hours(project: Project, known: Mapping[str, str]) -> QuerySet[HourlyCount]:
 def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | None:
     """The roll-ups by time as a chart; None if there is nothing. Filters they do not know are left
     out.
-
-    Without an end it ends tomorrow: a run whose clock went wrong would squeeze all others into one
-    bar. The title says so.
     """
     known, _ = dimensions(given)
     begin, end = bounds(given)
     rows = _hours(project, known).filter(trajectories__gt=0)
     if begin:
         rows = rows.filter(hour__gte=begin.replace(minute=0, second=0, microsecond=0))
-    until = end or timezone.now() + timedelta(days=1)
-    later = 0 if end else rows.filter(hour__gte=until).aggregate(n=Sum("trajectories"))["n"] or 0
-    rows = rows.filter(hour__lt=until)
+    if end:
+        rows = rows.filter(hour__lt=end)
     if not (begin and end):
         seen = rows.aggregate(first=Min("hour"), last=Max("hour"))
         begin, end = begin or seen["first"], end or seen["last"]
@@ -80,8 +74,6 @@ def trend(project: Project, given: Mapping[str, str], measure: str) -> dict | No
     if not found:
         return None
     figure = _figure(found, measure, unit)
-    if later:
-        figure["layout"]["title"]["text"] += f", without {later:,} in the future"
     figure["layout"]["margin"] |= {"b": 22}
     figure["layout"]["yaxis"] |= {"nticks": 4, "rangemode": "tozero"}
     return figure
