@@ -240,8 +240,7 @@ def carries_role(value: dict) -> bool:
         return "content" in value["kwargs"]
     if isinstance(inner := value.get("message"), dict):
         return carries_role(inner)
-    role = value.get("role") or value.get("type")
-    is_known = isinstance(role, str) and (role in ROLES or role.lower() in ROLES)
+    is_known = bool(_role_named(value.get("role") or value.get("type")))
     return is_known and not SAYS_SOMETHING.isdisjoint(value)
 
 
@@ -501,7 +500,7 @@ def _speaker_of(message: dict) -> str:
     """Who speaks, where the role is a name."""
     role = message.get("role")
     is_name = isinstance(role, str) and 0 < len(role) <= 80
-    return role if is_name and role not in ROLES and role.lower() not in ROLES else ""
+    return role if is_name and not _role_named(role) else ""
 
 
 def definition_in(message: dict) -> Any:
@@ -542,9 +541,14 @@ def _role(message: dict, event_name: Any, default: str) -> str:
     if isinstance(event_name, str) and event_name.startswith("gen_ai."):
         default = ROLES.get(event_name.split(".")[1], default)
     for found in (message.get("role"), message.get("from"), message.get("type")):
-        if isinstance(found, str) and (found in ROLES or found.lower() in ROLES):
-            return ROLES.get(found) or ROLES[found.lower()]
+        if named := _role_named(found):
+            return named
     return default
+
+
+def _role_named(name: Any) -> str:
+    """OpenAI's role of that name, in any case; "" if it is none."""
+    return (ROLES.get(name) or ROLES.get(name.lower(), "")) if isinstance(name, str) else ""
 
 
 def _parts(message: dict, lost: Lost | None = None) -> list:
@@ -936,6 +940,8 @@ def out_of_message(value: Any, role: str) -> Any:
     """What a tool was given or answered, where it is written as a list of one message: what this
     holds. `role`: whose message it is if it does not say so.
     """
+    if isinstance(value, str) and value.lstrip()[:1] != "[":
+        return value
     listed = structured(value)
     if not isinstance(listed, list) or len(listed) != 1 or not isinstance(listed[0], dict):
         return value

@@ -161,33 +161,25 @@ def _drop_copied_errors(nodes: list[Node]) -> None:
     """Where the model answered after a tool failed, the tool's error is its alone: some copy its
     status to that call and to the spans around both. What threw an error itself keeps it.
     """
-    failed = [node for node in nodes if node.reading.kind == "tool" and node.reading.error]
-    if not failed:
-        return
     ends: dict[str, int] = {}
-    for node in failed:
-        said = node.reading.error.said if node.reading.error else ""
-        ends[said] = min(node.span.end_ns, ends.get(said, node.span.end_ns))
-    answered = max(
-        (
-            node.span.start_ns
-            for node in nodes
-            if node.reading.kind == "model"
-            and words_at_end(node.reading.output)
-            and not _has_thrown(node.span)
-        ),
-        default=-1,
-    )
     for node in nodes:
-        reading, error = node.reading, node.reading.error
-        if reading.kind == "tool" or error is None or not error.said or _has_thrown(node.span):
-            continue
-        if ends.get(error.said, answered) < answered and words_at_end(reading.output):
-            reading.error = None
-
-
-def _has_thrown(span: Span) -> bool:
-    return any(event.name == "exception" for event in span.events)
+        if node.reading.kind == "tool" and (error := node.reading.error) is not None:
+            ends[error.said] = min(node.span.end_ns, ends.get(error.said, node.span.end_ns))
+    if not ends:
+        return
+    unthrown = [
+        node
+        for node in nodes
+        if node.reading.kind != "tool"
+        and not node.span.has_thrown
+        and words_at_end(node.reading.output)
+    ]
+    calls = (node.span.start_ns for node in unthrown if node.reading.kind == "model")
+    answered = max(calls, default=-1)
+    for node in unthrown:
+        error = node.reading.error
+        if error is not None and error.said and ends.get(error.said, answered) < answered:
+            node.reading.error = None
 
 
 def _add_evaluations(nodes: list[Node], logs: Iterable[LogRecord]) -> None:
@@ -241,12 +233,8 @@ def _name_loops(nodes: list[Node]) -> bool:
     for node in nodes:
         used = node.reading.usage
         is_counted = used.input_tokens is not None and used.output_tokens is not None
-        if node.reading.kind == "model" and node.in_model and not node.in_tool and is_counted:
-            frame = node.parent
-            while frame is not None and frame.reading.kind != "model":
-                frame = frame.parent
-            if frame is not None:
-                inner[frame.span.span_id].append(node)
+        if node.reading.kind == "model" and node.model and not node.in_tool and is_counted:
+            inner[node.model.span.span_id].append(node)
     loops = [node for node in nodes if len(inner[node.span.span_id]) > 1]
     for node in loops:
         answers = [below.reading.response_id for below in inner[node.span.span_id]]
@@ -771,7 +759,7 @@ def _by_lost_answer(group: Group, source: tuple, tails: dict[tuple, list[_Chain]
 
 def _waits_for(earlier: Group, later: Group, known: int) -> bool:
     before, after = earlier.calls[-1], later.calls[0]
-    ids = [_same_id(earlier, later, name) for name in ("conversation_id", "session_id", "user_id")]
+    ids = [_same_id(earlier, later, name) for name in (*TALKS, "user_id")]
     return (
         before.after == after.before[known]
         and before.is_answered_in(after, known)
@@ -800,7 +788,7 @@ def _may_follow(earlier: Group, later: Group) -> bool:
     before, after = earlier.calls[-1], later.calls[0]
     if before.span.end_ns - CLOCK_NS > after.span.start_ns:
         return False
-    same = [_same_id(earlier, later, name) for name in ("conversation_id", "session_id", "user_id")]
+    same = [_same_id(earlier, later, name) for name in (*TALKS, "user_id")]
     if False in same:
         return False
     # the same question asked again is a retry only if somebody says that it is the same talk

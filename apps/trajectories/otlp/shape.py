@@ -285,7 +285,7 @@ class Look:
 
     def error(self) -> Problem | None:
         """What a span that has no answer says of its failure, whatever its status is."""
-        if any(event.name == "exception" for event in self.span.events):
+        if self.span.has_thrown:
             return problem_of(self.span)
         for name, value in self.values("error"):
             said = value.get("message") if isinstance(value, dict) else value

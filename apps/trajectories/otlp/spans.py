@@ -47,6 +47,10 @@ class Span(Struct):
     resource: dict[str, Any] = field(default_factory=dict)
     scope: Scope = field(default_factory=Scope)
 
+    @property
+    def has_thrown(self) -> bool:
+        return any(event.name == "exception" for event in self.events)
+
 
 class LogRecord(Struct):
     """A log record; the ids are "" if it belongs to no span."""

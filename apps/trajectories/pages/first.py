@@ -14,8 +14,9 @@ from apps.core.access import project_view
 from apps.core.http import progress
 from apps.core.models import Project
 from apps.core.scopes import Scope
+from apps.trajectories import contents
 from apps.trajectories.instrumentation import content_hint, scope_of, tools_hint
-from apps.trajectories.models import Arrival, Outcome, Trace, Trajectory, with_content
+from apps.trajectories.models import Arrival, Content, Outcome, Trace, Trajectory
 from apps.trajectories.pages.columns import cost
 
 KEYS = 5  # that may send and were used last
@@ -52,11 +53,9 @@ class Source:
 def not_captured(metadata: dict) -> str:
     """What to do about spans without text, as far as it is known of their instrumentation."""
     hint = content_hint(metadata)
-    return (
-        f"The spans have no text. Turn it on: {hint}"
-        if hint
-        else ("The spans have no text: the instrumentation does not record it, or is told not to.")
-    )
+    if hint:
+        return f"The spans have no text. Turn it on: {hint}"
+    return "The spans have no text: the instrumentation does not record it, or is told not to."
 
 
 @project_view()
@@ -94,9 +93,13 @@ def waiting(project: Project) -> dict:
 
 def _sources(project: Project) -> list[Source]:
     """The latest run of each instrumentation among the latest runs, the newest first."""
+    rows = list(project.trajectories.order_by("-pk")[:LATEST])
+    parts = Content.objects.filter(trajectory_id__among=[row.pk for row in rows], first=0)
+    heads = dict(parts.values_list("trajectory_id", "data"))
     latest: dict[str, Trajectory] = {}
-    for row in with_content(list(project.trajectories.order_by("-pk")[:LATEST])):
-        name = scope_of(row.content["metadata"]) or row.content["metadata"].get("format") or "REST"
+    for row in rows:
+        metadata = contents.unpack(heads[row.pk])["metadata"] if row.pk in heads else {}
+        name = scope_of(metadata) or metadata.get("format") or "REST"
         latest.setdefault(str(name), row)
     return [Source(name, row, parts_of(row)) for name, row in list(latest.items())[:SOURCES]]
 

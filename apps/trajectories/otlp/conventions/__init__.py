@@ -51,6 +51,7 @@ from apps.trajectories.otlp.conventions.langfuse import LANGFUSE
 from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
 from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
 from apps.trajectories.otlp.conventions.raw import (
+    BY_PROVIDER,
     USAGE_OBJECTS,
     complete_by_objects,
     complete_by_raw,
@@ -278,7 +279,7 @@ def _cost_beside(attributes: Attributes) -> float | None:
     hidden = structured(attributes.get("hidden_params"))
     if isinstance(hidden, dict):
         return number(hidden.get("response_cost"))
-    provider = structured(attributes.get("ai.response.providerMetadata"))
+    provider = structured(attributes.get(BY_PROVIDER))
     for entry in provider.values() if isinstance(provider, dict) else ():
         usage = entry.get("usage") if isinstance(entry, dict) else None
         for value in (usage, entry):
@@ -421,7 +422,7 @@ def _has_thrown(span: Span, reading: Reading) -> bool:
     if said not in (None, "", "{}", []):
         return False
     is_error = reading.kind == "model" and genai.says_error(span.attributes)
-    return is_error or any(event.name == "exception" for event in span.events)
+    return is_error or span.has_thrown
 
 
 def _read_values(spoken: Spoken) -> None:

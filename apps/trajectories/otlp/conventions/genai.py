@@ -61,15 +61,14 @@ def _messages(spoken: Spoken) -> None:
     answers = first_choice(spoken, _whole(_listed(attributes, OUTPUT)))
     spoken.add_messages(_listed(attributes, INPUT), answers)
     for said in [attributes] if reading.tools else [attributes, *spoken.details]:
-        found = first(said, TOOLS) or nest(said, TOOLS_PREFIX)
+        found = _listed(said, TOOLS)
         if found and not reading.tools:
             reading.tools = [found]
 
 
 def _listed(attributes: Attributes, names: tuple[str, ...]) -> Any:
-    """Messages in one attribute, or with a name for each member."""
-    found = first(attributes, names)
-    return nest(attributes, f"{names[0]}.") or None if found is None else found
+    """Messages or tools in one attribute, or with a name for each member."""
+    return first(attributes, names) or nest(attributes, f"{names[0]}.") or None
 
 
 def _whole(answers: Any) -> Any:
