@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from apps.core.models import Project
 from apps.trajectories.models import SpanBatch, Trace
-from apps.trajectories.otlp import Span, is_heard
+from apps.trajectories.otlp import LogRecord, Span, assemble
 from apps.trajectories.traces import Packed, unpacked
 
 SHOWN = 100  # traces that are looked into
@@ -51,18 +51,17 @@ def silent_traces(project: Project) -> list[SilentTrace]:
 
 def _explained(trace_id: str, at: datetime, parts: list[Packed]) -> SilentTrace:
     spans = [span for part in parts for span in part.spans]
+    logs = [log for part in parts for log in part.logs]
     scopes = dict.fromkeys(
-        " ".join(filter(None, (item.scope.name, item.scope.version)))
-        for part in parts
-        for item in (*part.spans, *part.logs)
+        " ".join(filter(None, (item.scope.name, item.scope.version))) for item in (*spans, *logs)
     )
-    return SilentTrace(trace_id, at, len(spans), [*filter(None, scopes)][:NAMES], _why(spans))
+    return SilentTrace(trace_id, at, len(spans), [*filter(None, scopes)][:NAMES], _why(spans, logs))
 
 
-def _why(spans: list[Span]) -> str:
+def _why(spans: list[Span], logs: list[LogRecord]) -> str:
     if not spans:
         return "Only log records came, and no span of a model, tool or agent that they are about."
-    if is_heard(spans):
+    if assemble(spans, logs):
         return "Its run was deleted, or is another trace's."
     names = list(dict.fromkeys(span.name for span in spans))
     shown = ", ".join(f"“{name[:60]}”" for name in names[:NAMES])

@@ -46,6 +46,11 @@ def test_why_a_trace_gave_no_run(project: Project) -> None:
     (found,) = silent_traces(project)
     assert (found.trace_id, found.spans, found.scopes) == (f"{2:032x}", 2, ["acme.shop 2.1"])
     assert "“<b>GET</b> /cart”, “SELECT”" in found.why
+    sent(project, span(1, 0, trace=3, name="step", attributes={"traceloop.span.kind": "task"}))
+    project.trajectories.all().delete()
+    Trace.objects.filter(trace_id=f"{1:032x}").update(runs=[])
+    why = {one.trace_id: one.why for one in silent_traces(project)}
+    assert "was called: “step”" in why[f"{3:032x}"] and "was deleted" in why[f"{1:032x}"]
     assert silent_traces(make_project()) == []
     Trace.objects.update(touched_at=timezone.now() - timedelta(days=4))
     assert silent_traces(project) == []

@@ -14,7 +14,7 @@ from apps.trajectories.otlp.decode import (
 from apps.trajectories.otlp.events import placed
 from apps.trajectories.otlp.links import Links
 from apps.trajectories.otlp.shape import TAG as BY_SHAPE
-from apps.trajectories.otlp.silence import Silence, is_heard, silence_of
+from apps.trajectories.otlp.silence import Silence, silence_of
 from apps.trajectories.otlp.spans import Event, Link, LogRecord, Scope, Span
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "check_traces",
     "decode_logs",
     "decode_traces",
-    "is_heard",
     "placed",
     "silence_of",
 ]
