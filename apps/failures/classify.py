@@ -19,7 +19,7 @@ from apps.failures.rules.reading import Run, read
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
 # Increment it when a rule's result changes: earlier runs are then classified again.
-RULES_VERSION = 7
+RULES_VERSION = 8
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"
@@ -60,6 +60,7 @@ PRECEDENCE = (
     Line(checks.arguments_break_the_schema, CERTAIN, ALL, standing=True),
     # What people did about it.
     Line(checks.rejected_by_a_person, CERTAIN),
+    Line(checks.rated_badly, LIKELY),
     # Where it went wrong, by what the agent knew at that step.
     Line(violations.confirmed_rule_broken, LIKELY, cause=True, deferred=True),
     Line(causes.choice_not_asked, LIKELY, FAILURE, cause=True, deferred=True),
@@ -74,10 +75,12 @@ PRECEDENCE = (
     Line(checks.empty_retrieval_used, LIKELY, FAILURE, cause=True, deferred=True),
     # What the run shows.
     Line(checks.looped, LIKELY),
+    Line(checks.said_again, LIKELY),
     Line(checks.turn_limit, CERTAIN),
     Line(causes.turned_away, LIKELY, FAILURE, deferred=True),
     Line(checks.error_never_recovered, LIKELY),
     Line(checks.handed_over, LIKELY),
+    Line(checks.cut_off, LIKELY),
     Line(checks.ended_in_the_middle, LIKELY, FAILURE),
     Line(checks.answered_with_nothing, LIKELY),
     Line(checks.expected_words, LIKELY, FAILURE),

@@ -325,10 +325,16 @@ SHOWN = [
     ),
     pytest.param(run(*LOOP, tools=SEARCH), "bad_planning", 5, id="loop, written otherwise"),
     pytest.param(run(*A, *B, *A, *B, tools=SEARCH), "bad_planning", 7, id="A-B-A-B"),
-    pytest.param(run(*A, *B, *A, tools=SEARCH, status="unknown"), None, None, id="A-B-A is none"),
+    pytest.param(
+        run(*A, *B, *A, words("Here."), tools=SEARCH, status="unknown"),
+        None,
+        None,
+        id="A-B-A is none",
+    ),
     pytest.param(
         run(
             *[t for n in range(4) for t in (A[0], reply(f"{n} done"))],
+            words("Here."),
             tools=SEARCH,
             status="unknown",
         ),

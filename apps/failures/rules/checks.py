@@ -6,6 +6,7 @@ message with the proof, which may be a tool's or the user's.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from apps.failures.rules.expected import (
     wanted_texts,
 )
 from apps.failures.rules.findings import Finding, cut
+from apps.failures.rules.ratings import bad_rating
 from apps.failures.rules.reading import Call, Run, asks_for, kind_of, retrieves
 from apps.failures.rules.words import (
     CALL_IN_WORDS,
@@ -44,14 +46,8 @@ from workers.lib.messages import normalise
 LOOP = 3  # same call, same reply
 CYCLES, MAX_PERIOD = 2, 4  # A-B-A-B is two cycles of period 2
 SAME_REQUEST, REQUESTS_KEPT, REQUEST_WORDS = 0.8, 8, 3
-TURN_LIMIT_FIELDS = (
-    "finish_reason",
-    "finish_reasons",
-    "stop_reason",
-    "termination_reason",
-    "exit_status",
-    "status",
-)
+# `finish_reason`, `stopReason`, `termination_reason`, `exit_status`, `ended_by`
+ENDING = re.compile(r"(?:finish|stop|terminat|exit|end|abort|status)", re.IGNORECASE)
 Findings = Iterator[Finding]
 
 
@@ -298,8 +294,9 @@ def expected_words(run: Run) -> Findings:
 
 
 def looped(run: Run) -> Findings:
-    """The same call with the same reply in three steps, or cycles of calls (A-B-A-B) that produce
-    nothing new.
+    """The same call with the same reply LOOP times, or cycles of calls (A-B-A-B) that produce
+    nothing new, and no other reply to them afterwards: who waits for something, or tries again, may
+    get it in the end.
 
     Equal calls of one step count once: they were made together, before any reply, and may differ in
     what is not compared (genotypes AA, Aa and aa).
@@ -310,35 +307,55 @@ def looped(run: Run) -> Findings:
     for call, key in zip(run.calls, _sameness(run.calls), strict=True):
         made.setdefault((call.index, key), call)
     keys = [key for _, key in made]
-    seen: Counter = Counter()
+    last = {key[:2]: key for key in keys}  # by call: with its last reply
+    times: Counter = Counter()
     running = [0] * (MAX_PERIOD + 1)
     for at, (call, key) in enumerate(zip(made.values(), keys, strict=True)):
-        seen[key] += 1
-        if seen[key] == LOOP:
+        times[key] += 1
+        if times[key] == LOOP and last[key[:2]] == key:
             text = f"{call.tool} was called {LOOP} times with the same arguments."
             yield Finding("bad_planning", call.index, call.index, text, cut(call.raw))
         for period in range(2, MAX_PERIOD + 1):
             running[period] = (
                 running[period] + 1 if at >= period and keys[at - period] == key else 0
             )
+            cycle = set(keys[at - period + 1 : at + 1])
             if (
                 running[period] == period * (CYCLES - 1)
-                and len(set(keys[at - period + 1 : at + 1])) == period
+                and len(cycle) == period
+                and all(last[key[:2]] == key for key in cycle)
             ):
                 text = f"The same {period} calls were made twice in a row, with the same replies."
                 yield Finding("bad_planning", call.index, call.index, text, cut(call.raw))
 
 
 def _sameness(calls: list[Call]) -> Iterator[tuple]:
-    """Equal for the same calls with the same reply; arguments are normalised only if they were
-    written differently.
+    """(tool, arguments, reply), equal for the same calls with the same reply; arguments are
+    normalised only if those of the tool were written differently.
     """
-    written: defaultdict[tuple, set[str]] = defaultdict(set)
+    written: defaultdict[str, set[str]] = defaultdict(set)
     for call in calls:
-        written[call.tool, call.reply].add(call.raw)
+        written[call.tool].add(call.raw)
     for call in calls:
-        differ = call.args is not None and len(written[call.tool, call.reply]) > 1
+        differ = call.args is not None and len(written[call.tool]) > 1
         yield call.tool, normalise(call.args) if differ else call.raw, call.reply
+
+
+def said_again(run: Run) -> Findings:
+    """The run ends with the same messages of agents, in the same order, LOOP times over."""
+    said = [(index, run.author(index), text.strip()) for index, text in run.answers]
+    if run.calls and said and said[-1][0] < run.calls[-1].index:
+        return
+    for period in range(1, MAX_PERIOD + 1):
+        end = said[-period * LOOP :]
+        cycle = [item[1:] for item in end[:period]]
+        if len(end) == period * LOOP and all(
+            item[1:] == cycle[at % period] and item[2] for at, item in enumerate(end)
+        ):
+            index = end[period][0]
+            text = f"The run ends with the same words, said {LOOP} times."
+            yield Finding("bad_planning", index, index, text, cut(end[period][2]))
+            return
 
 
 def _standing_errors(run: Run) -> list[Call]:
@@ -398,11 +415,29 @@ def turn_limit(run: Run) -> Findings:
 def _endings(run: Run) -> Iterator[str]:
     yield run.label
     yield run.reason
-    for name in TURN_LIMIT_FIELDS:
-        value = run.metadata.get(name)
-        for item in value[-1:] if isinstance(value, list) else [value]:
-            if isinstance(item, str):
-                yield item
+    for name, value in run.metadata.items():
+        if ENDING.match(name):
+            for item in value[-1:] if isinstance(value, list) else [value]:
+                if isinstance(item, str):
+                    yield item
+
+
+def cut_off(run: Run) -> Findings:
+    """The run ends with the reply of a tool with which it had gone on before, or with a call that
+    got none where others did: nobody heard how it ended.
+    """
+    last = run.calls[-1] if run.calls else None
+    if (
+        last is None
+        or last.index != run.last_assistant
+        or last.reply_index != len(run.messages) - 1
+    ):
+        return
+    if any(
+        call.tool == last.tool and call.worked and call.index < last.index for call in run.calls
+    ):
+        text = f"The run ends with the reply of {last.tool}, with which it had gone on before."
+        yield Finding("incomplete_execution", last.index, last.reply_index, text, cut(last.raw))
 
 
 def ended_in_the_middle(run: Run) -> Findings:
@@ -416,9 +451,9 @@ def ended_in_the_middle(run: Run) -> Findings:
 
 
 def answered_with_nothing(run: Run) -> Findings:
-    """The user asked, and the last message of the run is an answer without a word or a call."""
+    """The last message of the run is an answer without a word or a call."""
     last = run.last_assistant
-    if last is None or last != len(run.messages) - 1 or run.user_before(last) is None:
+    if last is None or last != len(run.messages) - 1:
         return
     message = run.messages[last]
     parts = content if isinstance(content := message.get("content"), list) else []
@@ -427,8 +462,20 @@ def answered_with_nothing(run: Run) -> Findings:
         or message.get("refusal")
         or any(part.get("type") != "text" for part in parts)
     )
-    if not something and not run.words(last).strip() and run.words(run.user_before(last)).strip():
+    asked = run.words(last - 1).strip() if last else ""
+    if not something and asked and not run.words(last).strip():
         yield Finding("incomplete_execution", last, last, "The last answer is empty.", "")
+
+
+def rated_badly(run: Run) -> Findings:
+    """What came after the agent's last message is a rating at the lower end of its scale, in a form
+    that machines write.
+    """
+    last = run.last_assistant
+    for index in range((last or 0) + 1, len(run.messages)) if last is not None else ():
+        if said := bad_rating(run.words(index)):
+            text = "The run was rated badly."
+            yield Finding("incomplete_execution", last, index, text, cut(said))
 
 
 def rejected_by_a_person(run: Run) -> Findings:
@@ -456,6 +503,12 @@ def _index_of(run: Run, intervention: dict) -> int | None:
 
 def handed_over(run: Run) -> Findings:
     """A person took over, or the agent handed the task to one."""
+    names = [(index, run.author(index)) for index in run.assistants]
+    if names and not names[0][1] and names[-1][1]:
+        index = next(index for index, name in names if name)
+        blamed = run.assistant_at_or_before(index - 1)
+        text = f"{names[-1][1]} took over from the agent."
+        yield Finding("incomplete_execution", blamed, index, text, cut(run.words(index)))
     for item in run.interventions:
         if item.get("kind") == "takeover":
             blamed = run.assistant_at_or_before(_index_of(run, item))

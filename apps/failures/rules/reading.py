@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from apps.failures.rules.fits import Fits, fits_of
+from apps.failures.rules.protocols import AGENT, PERSON, PROGRAM, Speech, speech_of
 from apps.failures.rules.words import (
     SAME_ACTION,
     content_words,
@@ -123,6 +124,7 @@ class Run:
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
     assistants: list[int] = field(default_factory=list)
+    speech: Speech = field(default_factory=lambda: Speech([]))
     _said: tuple[int, str] = (-1, "")
     _records: dict[int | None, Any] = field(default_factory=dict)
 
@@ -148,6 +150,11 @@ class Run:
         """The user's last message before another."""
         place = bisect_left(self.users, (index, ""))
         return self.users[place - 1][0] if place else None
+
+    def author(self, index: int) -> str:
+        """The name that a message carries; empty if it has none."""
+        name = self.messages[index].get("name")
+        return name if isinstance(name, str) else ""
 
     def words(self, index: int) -> str:
         return text_of(self.messages[index])
@@ -254,6 +261,7 @@ def read(trajectory: dict) -> Run:
         rule_states=trajectory.get("rule_states") or {},
         written_rules=trajectory.get("written_rules") or (),
     )
+    run.speech = speech_of(run.messages)
     waiting: OpenCalls[Call] = OpenCalls()
     for index, message in enumerate(run.messages):
         _read_message(run, index, message, waiting)
@@ -262,27 +270,32 @@ def read(trajectory: dict) -> Run:
 
 def _read_message(run: Run, index: int, message: dict, waiting: OpenCalls[Call]) -> None:
     """Reads one message; `waiting` are the calls that wait for their reply."""
-    role = message.get("role")
-    if role == "tool":
+    speaker = run.speech.speakers[index]
+    if speaker == PROGRAM:
         if call := waiting.take(message):
-            call.reply, call.reply_index = text_of(message), index
-            call.error = says_failed(message, call.reply)
-    elif role == "assistant" and not is_example(message):
+            call.reply, call.reply_index = run.speech.reply(text_of(message)), index
+            refused = call.index in run.speech.refused
+            call.error = refused or says_failed(message, call.reply)
+    elif speaker == AGENT and not is_example(message):
         waiting.add(_step(run, index, message))
     else:
         waiting.end_turn()
-        if role == "assistant":
+        if speaker == AGENT:
             waiting.add(())  # replies in an example answer none of the agent's calls
-        elif role == "user" and not is_example(message):
+        elif speaker == PERSON and not is_example(message):
             run.users.append((index, text_of(message)))
 
 
 def _step(run: Run, index: int, message: dict) -> list[Call]:
     """Reads a message of the agent; returns its calls."""
-    made = [_call(call, index) for call in native_calls(message)]
+    words, in_text = text_of(message), run.speech.calls.get(index)
+    found = native_calls(message) or ([in_text] if in_text else [])
+    made = [_call(call, index) for call in found]
+    if index in run.speech.refused:
+        made = [Call(index, None, "", None, words)]
     run.assistants.append(index)
     run.calls += made
-    if words := text_of(message):
+    if words and not in_text and index not in run.speech.refused:
         run.answers.append((index, words))
     return made
 
