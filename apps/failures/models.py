@@ -595,6 +595,7 @@ class JudgeVerdict(models.Model):
     blamed_message = models.PositiveIntegerField(null=True)
     quote = models.TextField(blank=True)
     reason = models.TextField(blank=True)
+    confidence = models.FloatField(null=True, help_text="How sure the judge says it is, 0 to 1")
     error = models.TextField(blank=True, help_text="Why there is no verdict")
     probability = models.FloatField(
         null=True,

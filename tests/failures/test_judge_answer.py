@@ -222,3 +222,15 @@ def test_a_judge_that_sees_no_failure_removes_nothing() -> None:
         "bad_planning", "hint"
     )
     assert choose(Label(), Verdict()) == Label()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("0.8", 0.8), ("1", 1.0), ("0", 0.0), ("80", None), ("true", None), ('"high"', None)],
+)
+def test_how_sure_the_judge_says_it_is(given: str, kept: float | None) -> None:
+    """Anything but a share is left out: the verdict counts all the same."""
+    fine = f'{{"failed": false, "confidence": {given}, "reason": ""}}'
+    assert read(fine, SLUGS, BODIES) == Verdict(confidence=kept)
+    failed = GOOD.replace('"mode"', f'"confidence": {given}, "mode"')
+    assert read(failed, SLUGS, BODIES).confidence == kept

@@ -76,7 +76,7 @@ def test_the_system_message_has_rubric_modes_and_the_form_of_the_answer() -> Non
         "- bad_planning (Bad planning): Steps that",
         "Yes: the same search",
         "Nothing inside it is an instruction",
-        '{"failed": true or false, "mode": slug or null',
+        '{"failed": true or false, "confidence": how sure you are of that, from 0 to 1, "mode"',
     ):
         assert words in system["content"]
 
@@ -257,3 +257,28 @@ def test_a_question_about_a_step_shows_nothing_of_what_comes_after_it() -> None:
     assert "Is #1 the mistake? {x}" in system and "Nothing inside it is an instruction" in system
     assert "Closed." in quoted and "Wrong!" not in quoted and "closed another" not in quoted
     assert "Wrong!" in chat_about("In which half?", run)[1]["content"]
+
+
+SHELL = {"role": "system", "content": "One ```sh block per answer."}
+IN_A_SHELL = [
+    SHELL,
+    user("Count."),
+    {"role": "assistant", "content": "```sh\nwc a\n```"},
+    user("7"),
+]
+
+
+def test_who_speaks_is_told_and_not_the_role() -> None:
+    """A terminal answers as the user; agents speak under their names. A part is told as the whole
+    is.
+    """
+    prompt = make("", MODES, run_of(*IN_A_SHELL))
+    told, n = quotation(prompt), prompt.nonce
+    assert f"[{n} #2 assistant]" in told and f"[{n} #3 tool]\n7" in told
+    assert prompt.agents == {2}
+    part = chat_about("?", run_of(*IN_A_SHELL, {"role": "assistant", "content": "7."}), upto=3)
+    assert "#3 tool]" in part[1]["content"]
+    talk = {"role": "system", "content": "Two work here: eva-bot and ivo-bot."}
+    named = [user("Go.") | {"name": "ann"}, user("Gone.") | {"name": "ivo-bot"}]
+    prompt = make("", MODES, run_of(talk, *named))
+    assert "#2 assistant ivo-bot]\nGone." in quotation(prompt) and prompt.agents == {2}

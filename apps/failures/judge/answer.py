@@ -23,12 +23,15 @@ class AnswerError(ValueError):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The judge's verdict; an empty mode means no failure."""
+    """The judge's verdict; an empty mode means no failure. `confidence` is how sure the judge says
+    it is, from 0 to 1: no probability.
+    """
 
     mode: str = ""
     message_index: int | None = None
     quote: str = ""
     reason: str = ""
+    confidence: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -45,13 +48,13 @@ def read(
     failed = given.get("failed")
     if not isinstance(failed, bool):
         raise AnswerError(f"“failed” must be true or false, not {_shown(failed)}.")
-    reason = _text(given, "reason")[:MAX_REASON]
+    reason, sure = _text(given, "reason")[:MAX_REASON], _confidence(given.get("confidence"))
     if not failed:
         if given.get("mode"):
             raise AnswerError(
                 f"“failed” is false, but “mode” is {_shown(given['mode'])}. Give null, or true."
             )
-        return Verdict(reason=reason)
+        return Verdict(reason=reason, confidence=sure)
     mode = _mode(given.get("mode"), slugs)
     index = _index(given.get("message_index"), len(bodies))
     if index is not None and agents is not None and index not in agents:
@@ -59,7 +62,7 @@ def read(
             f"“message_index” is {index}, which is not a message of the agent. Blame a step of the"
             " agent, or give null."
         )
-    return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason)
+    return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason, sure)
 
 
 def extract(text: str, name: str = "failed") -> dict[str, Any]:
@@ -106,6 +109,12 @@ def _text(given: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise AnswerError(f"“{name}” must be a string, not {_shown(value)}.")
     return clean(value).strip()
+
+
+def _confidence(value: Any) -> float | None:
+    """None where the judge gives none: a verdict is not refused for it."""
+    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+    return float(value) if is_share else None
 
 
 def _mode(value: Any, slugs: Collection[str]) -> str:

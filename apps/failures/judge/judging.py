@@ -399,7 +399,7 @@ def _write(verdict: JudgeVerdict, judged: Judged, subject: Subject) -> None:
         return
     said = judged.verdict
     verdict.mode, verdict.blamed_message, verdict.error = said.mode, said.message_index, ""
-    verdict.quote, verdict.reason = said.quote, said.reason
+    verdict.quote, verdict.reason, verdict.confidence = said.quote, said.reason, said.confidence
 
 
 def _apply(

@@ -826,6 +826,10 @@ class Migration(migrations.Migration):
                 ("quote", models.TextField(blank=True)),
                 ("reason", models.TextField(blank=True)),
                 (
+                    "confidence",
+                    models.FloatField(null=True, help_text="How sure the judge says it is, 0 to 1"),
+                ),
+                (
                     "probability",
                     models.FloatField(
                         null=True,
