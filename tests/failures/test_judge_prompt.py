@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 
 from apps.failures.judge.prompt import (
     MAX_MESSAGE,
+    MAX_NOTES,
+    MAX_PARTS,
     MAX_RUN,
+    OVERLAP,
     Mode,
     Prompt,
     body_of,
@@ -155,25 +159,44 @@ def test_a_long_message_loses_its_middle() -> None:
     assert "MIDDLE" in prompt.bodies[0]  # a quote is looked up in the whole message
 
 
-def test_a_long_run_loses_its_middle() -> None:
-    prompt = make(
-        "", MODES, run_of(*[user(f"message {index} " + "x" * 990) for index in range(200)])
-    )
-    told = quotation(prompt)
-    assert MAX_RUN * 0.9 < len(told) < MAX_RUN + 500
-    note = re.search(r"\(#(\d+) to #(\d+): (\d+) messages are left out\)", told)
-    assert note
-    first, last, count = map(int, note.groups())
-    assert count == last - first + 1
-    shown = [int(index) for index in re.findall(r"^message (\d+) ", told, re.M)]
-    assert shown == [*range(first), *range(last + 1, 200)]
+LONG = [user(f"message {index} " + "x" * 990) for index in range(200)]
+
+
+def shown_in(chat: list[dict[str, str]]) -> list[int]:
+    return [int(index) for index in re.findall(r"^message (\d+) ", chat[1]["content"], re.M)]
+
+
+def test_a_long_run_is_told_in_parts_that_overlap() -> None:
+    prompt = make("Be strict.", MODES, run_of(*LONG))
+    chats = prompt.chats()
+    parts = [shown_in(chat) for chat in chats]
+    assert len(parts) == 4 and parts[0][0] == 0 and parts[-1][-1] == 199
+    for before, after in pairwise(parts):
+        assert after[0] == before[-OVERLAP] and before == [*range(before[0], before[-1] + 1)]
+    assert all(len(chat[1]["content"]) < MAX_RUN + MAX_NOTES + 1000 for chat in chats)
+    assert all("Be strict." in chat[0]["content"] for chat in chats)
+    assert ['{"notes"' in chat[0]["content"] for chat in chats] == [True] * 3 + [False]
+    assert "- bad_planning" in chats[-1][0]["content"]
+    second = prompt.with_notes(1, "It asked for #7.")[1]["content"]
+    assert second.startswith("Part 2 of 4") and "It asked for #7.\n</notes" in second
+    assert "notes" not in prompt.with_notes(0, "x")[1]["content"]
+    assert make("", MODES, run_of(*LONG[:50])).parts == ()
+
+
+def test_the_longest_run_and_a_question_about_a_step_lose_the_middle() -> None:
+    longest = make("", MODES, run_of(*LONG * 20)).chats()
+    assert len(longest) <= MAX_PARTS + 2
+    for told in (
+        "\n".join(chat[1]["content"] for chat in longest),
+        chat_about("In which half?", run_of(*LONG))[1]["content"],
+    ):
+        assert re.search(r"\(#\d+ to #\d+: \d+ messages are left out\)", told)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 59, 60, 61, 62, 63, 64, 65])
 def test_every_message_is_shown_or_said_to_be_left_out(size: int) -> None:
-    told = quotation(
-        make("", MODES, run_of(*[user(f"m{index}!" + "x" * 960) for index in range(size)]))
-    )
+    run = run_of(*[user(f"m{index}!" + "x" * 960) for index in range(size)])
+    told = chat_about("In which half?", run)[1]["content"]
     shown = set(map(int, re.findall(r"^m(\d+)!", told, re.M)))
     note = re.search(r"\(#(\d+) to #(\d+):", told)
     left = set(range(int(note[1]), int(note[2]) + 1)) if note else set()

@@ -211,6 +211,45 @@ def test_all_questions_of_a_strategy_are_booked() -> None:
     assert steps > 7 * whole and 4 * whole < halving < steps
 
 
+@pytest.mark.parametrize("broken", [0, 2])
+def test_a_long_run_is_judged_with_notes_on_its_parts(judge: JudgeServer, broken: int) -> None:
+    """Each part is read with the notes on those before it; a mistake of an early one can be
+    quoted. Where notes cannot be had, there is no verdict, and all answers are paid.
+    """
+    words = "Closed it. " + "x" * 5000
+    talk = [{"role": role, "content": words} for _ in range(20) for role in ("user", "assistant")]
+    asked = Question.of("whole", "", [Mode("bad_planning", "Bad")], {"messages": talk})
+
+    def answer(body: dict) -> Reply:
+        said, count = body["messages"][1]["content"], len(judge.seen)
+        assert broken or (f"note {count - 1}" in said) == (count > 1)
+        is_last = '"notes"' not in body["messages"][0]["content"]
+        if broken and count >= broken:
+            return Reply("no notes", usage=COUNTED)
+        found = says(mode="bad_planning", message_index=1, quote="Closed it.", reason="Early.")
+        return Reply(found if is_last else json.dumps({"notes": f"note {count}"}), usage=COUNTED)
+
+    judge.answer = answer
+    judged = asked.ask(Server(judge.url, "m", allow_private=True))
+    parts = len(asked.prompt.parts)
+    assert parts >= 3
+    if broken:
+        assert judged.verdict is None and "notes" in judged.error
+        assert judged.usage.input_tokens == 3000 and len(judge.seen) == 3
+    else:
+        assert judged.verdict and judged.verdict.message_index == 1
+        assert len(judge.seen) == parts + 1 and judged.usage.input_tokens == 1000 * (parts + 1)
+
+
+def test_the_parts_of_a_long_run_are_booked() -> None:
+    server, talk = Server("http://x/v1", "m", **PRICE), [{"role": "user", "content": "x" * 5000}]
+    costs = [
+        Question.of("whole", "", [], {"messages": talk * count}).max_cost(server)
+        for count in (10, 40)
+    ]
+    assert costs[1] > 4 * costs[0]
+
+
 def test_distances_are_steps_of_the_agent() -> None:
     assert (
         distance([1, 3, 5], 1, 5) == 2

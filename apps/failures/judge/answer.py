@@ -78,6 +78,14 @@ def extract(text: str, name: str = "failed") -> dict[str, Any]:
     return fitting[-1]
 
 
+def read_notes(text: str) -> str:
+    """The notes on a part of a run. Raises AnswerError."""
+    notes = _text(extract(text, "notes"), "notes")
+    if not notes:
+        raise AnswerError("“notes” is empty.")
+    return notes
+
+
 def quote_from(given: dict[str, Any], index: int, bodies: Sequence[str]) -> str:
     """The “quote” of an answer, if that message contains it. Raises AnswerError."""
     return _quote(_text(given, "quote"), index, bodies)

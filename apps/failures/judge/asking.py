@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from apps.failures.judge.answer import AnswerError, Verdict, read
+from apps.failures.judge.answer import AnswerError, Verdict, read, read_notes
 from apps.failures.judge.client import Server, ServerError, complete
 from apps.failures.judge.prompt import Prompt, repair
 from workers.lib.spending import NOTHING, Usage
@@ -39,14 +39,23 @@ class Answered:
 
 
 def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sleep) -> Judged:
-    """Raises nothing that a server can cause: errors are part of the result, with their cost."""
+    """Raises nothing that a server can cause: errors are part of the result, with their cost. Of a
+    long run, notes on its parts are asked for first.
+    """
+    usage, raw, notes = NOTHING, list[str](), ""
+    for at in range(len(prompt.parts)):
+        found = answer_to(server, prompt.with_notes(at, notes), read_notes, sleep)
+        usage, raw = usage + found.usage, raw + found.raw
+        if found.answer is None:
+            return Judged(None, found.error, raw, usage, found.final)
+        notes = found.answer
     found = answer_to(
         server,
-        prompt.chat,
+        prompt.with_notes(len(prompt.parts), notes),
         lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents),
         sleep,
     )
-    return Judged(found.answer, found.error, found.raw, found.usage, found.final)
+    return Judged(found.answer, found.error, raw + found.raw, usage + found.usage, found.final)
 
 
 def answer_to(

@@ -62,7 +62,7 @@ class Question:
     def max_cost(self, server: Server) -> float:
         """An upper estimate of the cost of all its questions, and a second try of each, in USD."""
         count = len(self.steps)
-        whole = server.max_cost(self.prompt.chat)
+        whole = sum(map(server.max_cost, self.prompt.chats()))
         if self.strategy == WHOLE or not 1 < count <= MAX_STEPS:
             return whole
         asked = count if self.strategy == STEPS else (count - 1).bit_length()
