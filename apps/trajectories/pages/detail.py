@@ -27,8 +27,8 @@ from apps.trajectories.actions.scores import give
 from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import OF_LISTS, apply_filters, without
+from apps.trajectories.hints import not_captured
 from apps.trajectories.models import Outcome, Trajectory
-from apps.trajectories.pages.first import not_captured
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.transcript import fit
 from apps.trajectories.pages.waterfall import waterfall
