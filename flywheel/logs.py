@@ -30,6 +30,13 @@ class NotHealth(logging.Filter):
         return "/healthz" not in record.getMessage()
 
 
+class NotChosen(logging.Filter):
+    """granian warns of more threads than cores: here they wait for the database."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "Configuration allows spawning up to" not in record.getMessage()
+
+
 RESET = re.compile(r"(?<=/password/reset/)\w+-[^/]+")
 
 

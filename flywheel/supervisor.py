@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import queue
 import signal
@@ -22,6 +23,7 @@ from pathlib import Path
 from flywheel import embedded, interrupts
 from flywheel.forks import Fork, Forks, ForksError
 from flywheel.processes import ENDPOINT_STOPS_S, PARTS, fork_command
+from flywheel.progress import doing
 
 COLOURS = {
     "web": "36",
@@ -172,7 +174,7 @@ class Stack:
 
     def prepare(self) -> None:
         """`manage.py prepare`, which shows what it did. Raises StackError if it failed."""
-        with self._uninterrupted():
+        with self._uninterrupted(), doing("Loading Flywheel"):
             prepared = self._forks().start(
                 ["django", "prepare"], title="fw-prepare", output=1, end_with=signal.SIGTERM
             )
@@ -256,14 +258,15 @@ class Stack:
 
     def wait_healthy(self, patience_s: float = 300.0) -> None:
         """Returns once /healthz says 200. Raises StackError naming the part that is not up."""
-        deadline = time.monotonic() + patience_s
-        while not (answer := self._health()).startswith("200 "):
-            if time.monotonic() > deadline:
-                raise StackError(
-                    f"Not all is up after {patience_s:.0f} s: {answer}. Read {self.logs}."
-                )
-            self._check_interrupted()
-            time.sleep(0.1)
+        deadline, answer = time.monotonic() + patience_s, ""
+        with doing("Starting the web server and the workers", lambda: _missing(answer)):
+            while not (answer := self._health()).startswith("200 "):
+                if time.monotonic() > deadline:
+                    raise StackError(
+                        f"Not all is up after {patience_s:.0f} s: {answer}. Read {self.logs}."
+                    )
+                self._check_interrupted()
+                time.sleep(0.1)
 
     def _health(self) -> str:
         """The status and text of /healthz, or why there is none."""
@@ -311,6 +314,15 @@ class Stack:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _missing(health: str) -> str:
+    """The parts that are not up in what /healthz answers; "" where it does not answer."""
+    try:
+        parts = json.loads(health.partition(" ")[2])["parts"]
+    except (ValueError, KeyError):
+        return ""
+    return f"waiting for {', '.join(name for name, is_up in parts.items() if not is_up)}"
 
 
 @contextmanager

@@ -424,7 +424,6 @@ function addCopyButtons(scope) {
     Object.assign(button, { type: "button", textContent: "Copy" });
     button.dataset.copy = "";
     button.setAttribute("aria-live", "polite");
-    pre.tabIndex = 0; // it scrolls sideways: the keyboard must reach it
     pre.replaceWith(box);
     box.append(pre, button);
   }

@@ -20,27 +20,6 @@ from hypothesis import HealthCheck, settings
 
 from tests import warm
 
-# Begun first, so that no process of the suite is left alone with one of them at its end.
-LONG = tuple(
-    f"tests/{name}.py"
-    for name in (
-        "workers/test_processes",
-        "e2e/test_pages",
-        "flywheel/test_up",
-        "evals/test_leak_routes",
-        "test_access",
-        "promotion/test_deployment",
-        "trajectories/test_extremes",
-        "training/test_out_of_memory",
-        "registry/test_managed",
-        "e2e/test_alone_by_pages",
-        "workers/test_grpo",
-        "workers/test_model_server",
-        "workers/test_options",
-        "workers/test_fuzz_verifiers",
-        "workers/test_sandbox_escapes",
-    )
-)
 EXAMPLES = 25  # of a property, where its test names more; `make proof` tries as many as it names
 # A slow machine is no failure. CI looks at the same examples each time: what it says is about the
 # change it is given.
@@ -180,7 +159,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Proofs are minutes long and only run when asked for."""
     from tests import amounts
 
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     if not amounts.in_proof:
         keep_some_rows(config, items)
     for item in items:

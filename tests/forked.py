@@ -51,6 +51,11 @@ LONGEST = (  # of a run of the whole suite; what begins last would be waited for
     "test_queries.py",
     "workers/test_options.py",
     "workers/test_processes.py",
+    "evals/test_leak_routes.py",
+    "workers/test_grpo.py",
+    "workers/test_model_server.py",
+    "workers/test_fuzz_verifiers.py",
+    "workers/test_sandbox_escapes.py",
 )
 
 

@@ -285,7 +285,7 @@ class Users:
         def all_are_there() -> bool:
             assembly.step()
             known = Trace.objects.filter(project=self.scene.project, trace_id__in=asked)
-            return known.count() == len(asked) and not traces.is_waiting()
+            return known.count() == len(asked) and not traces.look().has_spans
 
         eventually(all_are_there, PATIENCE_S)
         self.classified()

@@ -53,10 +53,10 @@ def _wait_for_work(quiet_since: float, pause: float) -> float:
     """
     while time.monotonic() - quiet_since < LINGER_S:
         time.sleep(pause)
-        is_due, is_waiting = traces.look()
-        if is_waiting:
+        work = traces.look()
+        if work.has_spans:
             quiet_since = time.monotonic()
-        if is_due:
+        if work.is_due:
             break
     return quiet_since
 

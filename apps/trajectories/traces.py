@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from django.db import transaction
@@ -59,6 +59,15 @@ LOOK = (
     " (SELECT EXISTS (SELECT FROM trajectories_spanbody) AS has_bodies, EXISTS (SELECT FROM"
     " trajectories_arrival WHERE problem = '') AS has_arrivals)"
 )
+
+
+class Work(NamedTuple):
+    """Whether there is something to sort, assemble or digest now, and whether spans have come that
+    are not assembled yet.
+    """
+
+    is_due: bool
+    has_spans: bool
 
 
 class Packed(msgspec.Struct):
@@ -220,14 +229,7 @@ def waiting_since() -> datetime | None:
     return min(filter(None, (body, due.values_list("due_at", flat=True).first())), default=None)
 
 
-def look() -> tuple[bool, bool]:
-    """Whether there is something to sort, assemble or digest now, and whether spans have come that
-    are not assembled yet. Cheap: workers ask many times a second.
-    """
+def look() -> Work:
+    """Cheap: workers ask many times a second."""
     ((is_due, has_spans),) = send(LOOK, ()).rows()
-    return is_due == "t", has_spans == "t"
-
-
-def is_waiting() -> bool:
-    """Whether spans have come that are not assembled yet."""
-    return look()[1]
+    return Work(is_due == "t", has_spans == "t")

@@ -128,7 +128,7 @@ def main(wanted: list[str]) -> None:
     setup_databases(verbosity=0, interactive=False)  # the next run replaces it
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         settings.FLYWHEEL_DATA_DIR = Path(folder)
-        server = LiveServer("127.0.0.1")
+        server = LiveServer("localhost")
         try:
             photograph(playwright, server.url, Path(folder), wanted)
         finally:

@@ -65,7 +65,7 @@ def test_traces_that_may_belong_together_are_left_to_the_process_that_joins_them
         assert list(contents(project)) == [trace_id(1)]
         assert Trace.objects.get(trace_id=trace_id(3)).due_at
     soon()
-    assert set(contents(project)) == {trace_id(1), trace_id(3)} and not traces.is_waiting()
+    assert set(contents(project)) == {trace_id(1), trace_id(3)} and not traces.look().has_spans
 
 
 def test_a_trace_that_cannot_be_assembled_stops_no_other(

@@ -455,7 +455,7 @@ def test_internal_tracing_is_counted_and_not_kept(agent: Client) -> None:
     assert answer.status_code == 200
     assert b"1 spans are the internal tracing of Codex" in answer.content
     traces.sort_some()
-    assert not traces.is_waiting()
+    assert not traces.look().has_spans
 
 
 @pytest.mark.django_db

@@ -15,6 +15,7 @@ from apps.dashboard.checklist import checklist
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.trajectories import digest
+from apps.trajectories.models import Upload
 from tests.factories import (
     admin_of,
     make_base,
@@ -77,6 +78,27 @@ def test_it_says_what_arrived_and_what_is_missing(client: Client, project: Proje
         "Messages",
         "Text",
     }
+
+
+def test_what_is_missing_is_said_in_the_words_of_the_way_it_was_sent(
+    client: Client, project: Project
+) -> None:
+    make_trajectory(project)
+    by_spans = {"source": "otlp", "scope": ["acme 1"], "format": "acme"}
+    make_trajectory(project, metadata=by_spans, usage={})
+    endpoint = by_spans | {"scope": ["flywheel.endpoint 1"]}
+    make_trajectory(project, metadata=endpoint)
+    of_file = make_trajectory(project, usage={})
+    upload = Upload.objects.create(project=project, name="a.csv", format="mapped", size=1)
+    upload.trajectories.create(trajectory_id=of_file.pk)
+    sources = shown(client, project).context["sources"]
+    todo = {source.name: {part.name: part.todo for part in source.parts} for source in sources}
+    assert list(todo) == ["Import: mapped", "flywheel.endpoint 1", "acme 1", "REST"]
+    assert "Map the columns" in todo["Import: mapped"]["Tokens"]
+    assert "gen_ai.usage.input_tokens" in todo["acme 1"]["Tokens"]
+    assert "gen_ai.conversation.id" in todo["acme 1"]["Session"]
+    assert "X-Session-Id" in todo["flywheel.endpoint 1"]["Session"]
+    assert "session_id" in todo["REST"]["Session"] and "gen_ai" not in str(todo["REST"])
 
 
 def test_it_says_which_keys_were_used_and_how_content_is_turned_on(

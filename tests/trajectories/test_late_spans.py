@@ -332,4 +332,4 @@ def test_arrival_duplicates_and_late_copies_change_nothing(
         row.external_id: (row.content_digest, row.revisions.count())
         for row in owner.trajectories.all()
     }
-    assert after == before and not traces.is_waiting()
+    assert after == before and not traces.look().has_spans

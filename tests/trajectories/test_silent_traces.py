@@ -13,6 +13,7 @@ from apps.core.models import Project, Role
 from apps.trajectories import assembly, traces
 from apps.trajectories.instrumentation import content_hint, scope_of, tools_hint
 from apps.trajectories.models import Trace
+from apps.trajectories.notices import notices_of_latest
 from apps.trajectories.otlp import Scope, Span
 from apps.trajectories.silent import silent_traces
 from tests.factories import key_headers, make_project, make_trajectory
@@ -99,3 +100,23 @@ def test_what_runs_lack_by_instrumentation(project: Project) -> None:
     assert "Model" not in lacks and "Outcome" in lacks
     listed = viewer.get(reverse("trajectories:list", args=[project.slug])).content.decode()
     assert reverse("trajectories:first", args=[project.slug]) in listed
+
+
+def test_what_the_latest_runs_were_stored_without(project: Project, client: Client) -> None:
+    def usage(*counts: int) -> dict:
+        calls = [{"model": "m", "usage": {"input_tokens": count}} for count in counts]
+        return {"input_tokens": 5, "output_tokens": 1, "calls": calls}
+
+    make_trajectory(project, usage=usage(-1, 3, -2))
+    last = make_trajectory(project, usage=usage(1, -1), tags=["missing-answer"])
+    make_trajectory(make_project(), usage=usage(-1))
+    unread, answer = notices_of_latest(project)
+    assert unread.path == "usage.calls[].usage.input_tokens" and unread.runs == 2
+    assert "not a number from 0" in unread.text and unread.latest == last.pk
+    assert (answer.tag, answer.runs) == ("missing-answer", 1)
+    page = client_of(project, Role.VIEWER).get(
+        reverse("trajectories:arrivals", args=[project.slug])
+    )
+    html = page.content.decode()
+    assert "usage.calls[].usage.input_tokens" in html and "tag=missing-answer" in html
+    assert reverse("trajectories:detail", args=[project.slug, last.pk]) in html

@@ -151,8 +151,9 @@ def test_a_trace_becomes_a_trajectory(agent: Client, project: Project) -> None:
         chat(1, 2, [text("user", "Hi")], "Hello", 1, gen_ai__usage__input_tokens=7),
     )
     assert answer.status_code == 200 and answer.json() == {}
-    assert not project.trajectories.exists() and traces.is_waiting()
-    assert assembled(0) == 1 and not traces.is_waiting()  # its root has come: it is not waited for
+    assert not project.trajectories.exists() and traces.look().has_spans
+    # Its root has come: it is not waited for.
+    assert assembled(0) == 1 and not traces.look().has_spans
     row = project.trajectories.get()
     assert (row.external_id, row.agent_name, row.model, row.input_tokens) == (
         trace_id(1),
@@ -385,7 +386,7 @@ def test_a_trace_that_cannot_be_assembled_waits_for_a_person(
     with monkeypatch.context() as patch:
         broken_for(patch, 1)
         assert assembled() == 2
-    assert list(contents(project)) == [trace_id(2)] and not traces.is_waiting()
+    assert list(contents(project)) == [trace_id(2)] and not traces.look().has_spans
     long_after = timezone.now() + assembly.KEPT + timedelta(hours=1)
     assembly.forget_old(long_after)
     assert SpanBatch.objects.get().trace_id == trace_id(1), (
@@ -463,7 +464,7 @@ def client_of(project: Project, role: Role | None) -> Client:
 
 def test_a_trace_whose_root_has_not_come_is_waited_for(agent: Client, project: Project) -> None:
     send(agent, chat(1, 2, [text("user", "Hi")], "Hello", 1))
-    assert assembled(0) == 0 and traces.is_waiting()
+    assert assembled(0) == 0 and traces.look().has_spans
     send(agent, agent_span(1, 1))
     assert assembled(0) == 1 and project.trajectories.get().agent_name == "helper"
 
@@ -518,7 +519,7 @@ def test_no_valid_body_breaks_the_assembly(
     ]
     assert send(agent, *spans).status_code == 200
     assembled()
-    assert not traces.is_waiting()
+    assert not traces.look().has_spans
 
 
 @pytest.mark.parametrize(("is_late", "digested"), [(False, 0), (True, 5)])
@@ -545,7 +546,7 @@ def test_while_spans_wait_the_digest_waits_and_where_it_is_late_gets_a_fifth_of_
     )
     monkeypatch.setattr(tasks.lags, "is_late", lambda name: is_late)
     monkeypatch.setattr(tasks.traces, "sort_some", lambda: 0)
-    monkeypatch.setattr(tasks.traces, "look", lambda: (False, False))
+    monkeypatch.setattr(tasks.traces, "look", lambda: traces.Work(is_due=False, has_spans=False))
     monkeypatch.setattr(tasks.assembly, "step", work("assembled", 20))
     monkeypatch.setattr(tasks.digesting, "step", work("digested", 20))
     tasks.digest()

@@ -16,6 +16,7 @@ from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.trajectories.actions import arrivals as actions
 from apps.trajectories.models import Arrival, Facet, Trace
+from apps.trajectories.notices import LATEST, notices_of_latest
 from apps.trajectories.otlp import BY_SHAPE
 from apps.trajectories.silent import silent_traces
 
@@ -31,6 +32,8 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "traces": traces[:SHOWN],
         "total": arrivals.count() + traces.count(),
         "silent": silent_traces(project),
+        "notices": notices_of_latest(project),
+        "noticed_among": LATEST,
         "has_shaped": Facet.objects.filter(
             project=project, kind=Facet.Kind.TAG, value=BY_SHAPE
         ).exists(),

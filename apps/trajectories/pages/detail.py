@@ -28,7 +28,7 @@ from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import OF_LISTS, apply_filters, without
 from apps.trajectories.models import Outcome, Trajectory
-from apps.trajectories.pages.first import not_captured
+from apps.trajectories.notices import notices_of
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.transcript import fit
 from apps.trajectories.pages.waterfall import waterfall
@@ -41,14 +41,6 @@ SHOWN_WARNINGS = 20
 SHOWN_SCORES = 100
 SHOWN_REVISION = 100_000  # characters
 MAX_WORDS = 20_000
-NOTICES = {
-    "missing-history": "Earlier messages are missing: they were not in what was sent.",
-    "missing-answer": "An answer of the model is missing: its tokens were counted, but its text was"
-    " not in what was sent.",
-    "unread-messages": "Some objects among the messages do not say who speaks, so they were not"
-    " read as messages. They are in the metadata.",
-    "cut-off": "Some attributes broke off before their end: messages after that are missing.",
-}
 
 
 def find(project: Project, pk: UUID) -> Trajectory:
@@ -87,7 +79,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "metadata": {
                 key: value for key, value in reader.head["metadata"].items() if key != "steps"
             },
-            "notices": _notices(row, reader.head["metadata"]),
+            "notices": notices_of(row, reader.head["metadata"]),
             "waterfall": waterfall(reader.head["metadata"]),
             "newer": newer,
             "older": older,
@@ -102,13 +94,6 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             **opened,
         },
     )
-
-
-def _notices(row: Trajectory, metadata: dict[str, Any]) -> list[str]:
-    """What is missing in what the run was read from."""
-    if metadata.get("content_captured") is False:
-        return [not_captured(metadata)]
-    return [said for tag, said in NOTICES.items() if tag in row.tags]
 
 
 def neighbours(rows: QuerySet[Trajectory], row: Trajectory) -> tuple[UUID | None, UUID | None]:

@@ -15,8 +15,16 @@ from apps.core.http import progress
 from apps.core.models import Project
 from apps.core.scopes import Scope
 from apps.trajectories import contents
-from apps.trajectories.instrumentation import content_hint, scope_of, tools_hint
-from apps.trajectories.models import Arrival, Content, Outcome, Trace, Trajectory
+from apps.trajectories.hints import hints_of
+from apps.trajectories.instrumentation import scope_of
+from apps.trajectories.models import (
+    Arrival,
+    Content,
+    Outcome,
+    Trace,
+    Trajectory,
+    UploadedTrajectory,
+)
 from apps.trajectories.pages.columns import cost
 
 KEYS = 5  # that may send and were used last
@@ -48,14 +56,6 @@ class Source:
     @property
     def lacks(self) -> list[Part]:
         return [part for part in self.parts if not part.arrived]
-
-
-def not_captured(metadata: dict) -> str:
-    """What to do about spans without text, as far as it is known of their instrumentation."""
-    hint = content_hint(metadata)
-    if hint:
-        return f"The spans have no text. Turn it on: {hint}"
-    return "The spans have no text: the instrumentation does not record it, or is told not to."
 
 
 @project_view()
@@ -94,83 +94,49 @@ def waiting(project: Project) -> dict:
 def _sources(project: Project) -> list[Source]:
     """The latest run of each instrumentation among the latest runs, the newest first."""
     rows = list(project.trajectories.order_by("-pk")[:LATEST])
-    parts = Content.objects.filter(trajectory_id__among=[row.pk for row in rows], first=0)
+    keys = [row.pk for row in rows]
+    parts = Content.objects.filter(trajectory_id__among=keys, first=0)
     heads = dict(parts.values_list("trajectory_id", "data"))
+    of_files = dict(
+        UploadedTrajectory.objects.filter(trajectory_id__among=keys).values_list(
+            "trajectory_id", "upload__format"
+        )
+    )
     latest: dict[str, Trajectory] = {}
     for row in rows:
         metadata = contents.unpack(heads[row.pk])["metadata"] if row.pk in heads else {}
-        name = scope_of(metadata) or metadata.get("format") or "REST"
-        latest.setdefault(str(name), row)
-    return [Source(name, row, parts_of(row)) for name, row in list(latest.items())[:SOURCES]]
+        name = scope_of(metadata) or metadata.get("format")
+        way = f"Import: {of_files[row.pk]}" if row.pk in of_files else "REST"
+        latest.setdefault(str(name or way), row)
+    return [
+        Source(name, row, parts_of(row, is_of_file=row.pk in of_files))
+        for name, row in list(latest.items())[:SOURCES]
+    ]
 
 
-def parts_of(row: Trajectory) -> list[Part]:
+def parts_of(row: Trajectory, *, is_of_file: bool) -> list[Part]:
     """What Flywheel can use of a trajectory, the most useful first."""
     content = row.content
-    defined = tools_hint(content["metadata"])
+    hints = hints_of(content["metadata"], is_of_file=is_of_file)
     calls = sum(len(message.get("tool_calls") or []) for message in content["messages"])
     answered = sum(message.get("role") == "tool" for message in content["messages"])
+    defined = len(content["tools"])
     tokens = (row.input_tokens or 0) + (row.output_tokens or 0)
     captured = content["metadata"].get("content_captured", True) and any(
         message.get("content") for message in content["messages"]
     )
-    return [
-        Part("Text", "captured" if captured else "", not_captured(content["metadata"])),
-        Part(
-            "Messages",
-            f"{row.message_count:,}" if row.message_count else "",
-            "Send “messages” in OpenAI chat form.",
-        ),
-        Part(
-            "Outcome",
-            row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
-            "Send outcome.status (success or failure), now or later as feedback. Without it,"
-            " failures are found only by rules, the judge or people.",
-        ),
-        Part(
-            "Agent",
-            row.agent_name,
-            "Send agent.name (OpenTelemetry: service.name) to distinguish agents.",
-        ),
-        Part(
-            "Version",
-            row.agent_version,
-            "Send agent.version (OpenTelemetry: service.version) to see which release caused a"
-            " regression.",
-        ),
-        Part(
-            "Tools",
-            f"{len(content['tools']):,} definitions" if content["tools"] else "",
-            "Send “tools”, the tool definitions given to the model, so that calls can be checked"
-            f" against them.{f' Turn it on: {defined}' if defined else ''}",
-        ),
-        Part(
-            "Tool calls",
-            f"{calls:,}, {answered:,} with a result" if calls else "",
-            "None in this run. If the agent calls tools, send them as tool_calls, and their results"
-            " as messages of role “tool”.",
-        ),
-        Part("Model", row.model, "Send “model”, to compare models."),
-        Part(
-            "Tokens",
-            f"{tokens:,}" if tokens else "",
-            "Send usage.input_tokens and usage.output_tokens.",
-        ),
-        Part(
-            "Latency",
-            f"{row.latency_ms:,.0f} ms" if row.latency_ms is not None else "",
-            "Send “latency_ms”.",
-        ),
-        Part(
-            "Cost",
-            cost(row.cost),
-            "Computed from the tokens where the model's price is known (Models → Prices);"
-            " a cost that is sent as usage.cost_usd wins.",
-        ),
-        Part(
-            "Session",
-            row.session_id,
-            "Send “session_id” (OpenTelemetry: session.id or gen_ai.conversation.id), to read a"
-            " conversation's runs together.",
-        ),
-    ]
+    values = {
+        "Text": "captured" if captured else "",
+        "Messages": f"{row.message_count:,}" if row.message_count else "",
+        "Outcome": row.outcome_status if row.outcome_status != Outcome.UNKNOWN else "",
+        "Agent": row.agent_name,
+        "Version": row.agent_version,
+        "Tools": f"{defined:,} definition{'' if defined == 1 else 's'}" if defined else "",
+        "Tool calls": f"{calls:,}, {answered:,} with a result" if calls else "",
+        "Model": row.model,
+        "Tokens": f"{tokens:,}" if tokens else "",
+        "Latency": f"{row.latency_ms:,.0f} ms" if row.latency_ms is not None else "",
+        "Cost": cost(row.cost),
+        "Session": row.session_id,
+    }
+    return [Part(name, value, hints[name]) for name, value in values.items()]

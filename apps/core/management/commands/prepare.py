@@ -14,6 +14,7 @@ from django.db import DatabaseError
 from apps.core.actions import bootstrap
 from flywheel import embedded
 from flywheel.outages import is_away
+from flywheel.progress import doing
 from flywheel.servers import reason
 
 
@@ -30,16 +31,19 @@ class Command(BaseCommand):
 def prepare_installation(command: BaseCommand) -> None:
     """Raises CommandError."""
     try:
-        embedded.ensure()
-        call_command("migrate", verbosity=0)
-        call_command("createcachetable", verbosity=0)
+        with doing("Starting PostgreSQL and Valkey"):
+            embedded.ensure()
+        with doing("Migrating the database"):
+            call_command("migrate", verbosity=0)
+            call_command("createcachetable", verbosity=0)
     except embedded.ServiceError as error:
         raise CommandError(str(error)) from error
     except DatabaseError as error:
         if not is_away(error):
             raise
         raise CommandError(_why_away(error)) from error
-    _collect_static()
+    with doing("Collecting static files"):
+        _collect_static()
     made = bootstrap()
     if made is None:
         return
