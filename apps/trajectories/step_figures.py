@@ -44,7 +44,7 @@ from apps.trajectories.step_filters import (
 from apps.trajectories.step_samples import COMMON, ENOUGH, PROBED, Drawing, Sample, by_bitmaps
 
 READ = 20_000  # steps of the runs that are asked for: so many are read
-MOST_IN_GAPS = 30_000  # and of hours that are not added up
+MOST_IN_GAPS = 300_000  # and of hours that are not added up
 FEW = 2_000  # and so many that match, where an index leads to them
 NONE = "''::text"  # instead of a column
 GROUPS, PARTS = 12, 6  # that are shown: the newest versions, of others those with most steps

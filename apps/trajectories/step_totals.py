@@ -283,13 +283,25 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def within(spans: Iterable[Span], as_unknown: bool = False) -> Q:
+class Ids(NamedTuple):
+    """The steps of runs of these ids, as numbers, without `end`: times closer than a clock says."""
+
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, span: Span) -> Ids:
+        return cls(*(floor_of(at).int for at in span))
+
+
+def within(spans: Iterable[Span | Ids], as_unknown: bool = False) -> Q:
     """Steps of these times. `as_unknown`: PostgreSQL plans for times that it does not know; of
     short ones it expects no steps, and would not look for them by another index, too.
     """
     said = Q(trajectory_id__in=[])
     for span in spans:
-        first, last = (Value(floor_of(at)) for at in span)
+        ids = span if isinstance(span, Ids) else Ids.of(span)
+        first, last = (Value(UUID(int=number)) for number in ids)
         if as_unknown:
             first, last = (
                 Func(at, template="(SELECT %(expressions)s)", output_field=UUIDField())
