@@ -47,13 +47,13 @@ PAIRS = (
 _PAIR = np.dtype([("bucket", ">i2"), ("n", ">i4")])
 _COUNT_STEPS = f"""
     INSERT INTO {StepTotal._meta.db_table} (project_id, unit, at, {", ".join(ALIKE)}, over, steps,
-        tokens, cost_usd, costed, durations)
-    SELECT %s, %s, %s, {", ".join(ALIKE)}, over, sum(n), sum(tokens), sum(cost), sum(costed),
-        {PAIRS}
+        tokens, with_tokens, cost_usd, costed, durations)
+    SELECT %s, %s, %s, {", ".join(ALIKE)}, over, sum(n), sum(tokens), sum(with_tokens), sum(cost),
+        sum(costed), {PAIRS}
     FROM (
         SELECT {", ".join(ALIKE)}, {OVER} AS over, {BUCKET} AS bucket, count(*) AS n,
-            coalesce(sum(total_tokens), 0) AS tokens, sum(cost_usd) AS cost,
-            count(cost_usd) AS costed
+            coalesce(sum(total_tokens), 0) AS tokens, count(total_tokens) AS with_tokens,
+            sum(cost_usd) AS cost, count(cost_usd) AS costed
         FROM {Step._meta.db_table}
         WHERE project_id = %s AND trajectory_id >= %s AND trajectory_id < %s
         GROUP BY {", ".join(ALIKE)}, over, bucket
