@@ -13,6 +13,7 @@ from apps.core.openapi import NUMBER, described
 from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import READABLE
 from apps.core.timeouts import TooLong, patience
+from apps.trajectories import uncounted
 from apps.trajectories.api import FILTERS, Unavailable
 from apps.trajectories.filters import runs_of
 from apps.trajectories.metrics import query
@@ -62,6 +63,7 @@ ANSWER = {
         "unknown_outcomes",
         "read",
         "complete",
+        "uncounted_runs",
         "note",
         "series",
     ],
@@ -83,8 +85,12 @@ ANSWER = {
         },
         "complete": {
             "type": "boolean",
-            "description": f"false: only the newest {query.NEWEST:,} matching runs were read",
+            "description": (
+                f"false: only the newest {query.NEWEST:,} matching runs were read, or runs have"
+                " just arrived that are not counted yet"
+            ),
         },
+        "uncounted_runs": uncounted.SCHEMA,
         "note": {"type": "string"},
         "series": {"type": "array", "items": SERIES},
     },
@@ -141,7 +147,8 @@ def as_json(answer: Answer, by: str) -> dict[str, Any]:
         "runs": answer.total.runs,
         "unknown_outcomes": answer.total.unknown,
         "read": answer.read,
-        "complete": not answer.more,
+        "complete": answer.is_complete,
+        "uncounted_runs": answer.uncounted,
         "note": answer.note,
         "series": [
             {

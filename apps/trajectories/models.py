@@ -574,6 +574,7 @@ class StepTotal(models.Model):
     )
     steps = models.BigIntegerField()
     tokens = models.BigIntegerField()
+    with_tokens = models.BigIntegerField(help_text="Steps of known tokens")
     cost_usd = models.FloatField(null=True)
     costed = models.BigIntegerField(help_text="Steps of known cost")
     durations = models.BinaryField(help_text="Pairs of a bucket of `metrics.sketch` and its count")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +21,7 @@ from apps.core.intervals import student, wilson
 from apps.core.models import Project
 from apps.core.query import MOMENT, Query
 from apps.core.spreadsheets import cell
+from apps.trajectories import uncounted
 from apps.trajectories.filters import (
     SCORE_RANGE,
     SINCE,
@@ -170,16 +171,21 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Scores of one name whose runs share the `value` of `by`; `mean` of numbers, and of yes and no
-    as 1 and 0, with its 95% interval.
+    """Scores of one name and kind whose runs share the `value` of `by`; `mean` of numbers, and of
+    yes and no as 1 and 0, with its 95% interval.
     """
 
     name: str
+    kind: str
     value: str
     scores: int
     mean: float | None
     low: float | None
     high: float | None
+
+    @property
+    def kind_said(self) -> str:
+        return str(Score.Kind(self.kind).label)
 
 
 @dataclass(frozen=True)
@@ -189,77 +195,96 @@ class Answer:
     scores: int
     more: bool
     omitted: int
+    uncounted: int
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.more and not self.uncounted
 
     @property
     def note(self) -> str:
         said = [f"Of the newest {NEWEST:,} matching scores."] if self.more else []
         if self.omitted:
             said.append(f"{self.omitted:,} smaller groups are not shown.")
+        if self.uncounted:
+            said.append(uncounted.sentence(self.uncounted))
         return " ".join(said)
 
 
 def ask(project: Project, given: Mapping[str, str]) -> Answer:
     """By default by version. Raises QueryError."""
-    by = given.get("by") or "agent_version"
+    by, waiting = given.get("by") or "agent_version", uncounted.runs(project)
     found = _groups(project, given, BY[by][1])
     scores = sum(group.scores for group in found)
-    shown = sorted(_largest(found), key=lambda group: (group.name, in_order(group.value)))
-    return Answer(by, shown, min(scores, NEWEST), scores > NEWEST, len(found) - len(shown))
+    shown = sorted(
+        _largest(found), key=lambda group: (group.name, group.kind, in_order(group.value))
+    )
+    omitted = len(found) - len(shown)
+    return Answer(by, shown, min(scores, NEWEST), scores > NEWEST, omitted, waiting)
 
 
 def _largest(groups: list[Group]) -> Iterator[Group]:
-    names = list(dict.fromkeys(group.name for group in groups))[:NAMES]
+    names = list(dict.fromkeys((group.name, group.kind) for group in groups))[:NAMES]
     room = dict.fromkeys(names, VALUES)
     for group in groups:
-        if room.get(group.name):
-            room[group.name] -= 1
+        if room.get((group.name, group.kind)):
+            room[group.name, group.kind] -= 1
             yield group
 
 
 def whole(project: Project, given: Mapping[str, str]) -> Group | None:
-    """Of all scores of the largest name that match; None if none do. Raises QueryError."""
-    return next(iter(_groups(project, given, "''")), None)
+    """Of all that match, of the name and kind that most have and that has a mean; None if none do.
+    Raises QueryError.
+    """
+    measured = (group for group in _groups(project, given, "''") if group.mean is not None)
+    return next(measured, None)
 
 
 def _groups(project: Project, given: Mapping[str, str], value: str) -> list[Group]:
-    """By name and an expression of `score` and its `run`, the largest first."""
+    """By name, kind and an expression of `score` and its `run`, the largest first."""
     rows = apply_filters(project, given).order_by("-created_at", "-pk")
     sql, params = rows.values_list(
         "trajectory_id", "name", "kind", "value", "text", "source", "created_at"
     )[: NEWEST + 1].query.sql_with_params()
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH score AS MATERIALIZED ({sql}) SELECT score.name, coalesce({value}, ''),"
-            " count(*), count(score.value), avg(score.value), stddev_samp(score.value),"
-            " bool_and(score.kind = 'yes_no') FROM score LEFT JOIN trajectories_trajectory AS run"
-            " ON run.id = score.trajectory_id GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+            f"WITH score AS MATERIALIZED ({sql}) SELECT score.name, score.kind,"
+            f" coalesce({value}, ''), count(*), avg(score.value), stddev_samp(score.value) FROM"
+            " score LEFT JOIN trajectories_trajectory AS run ON run.id = score.trajectory_id"
+            " GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3",
             params,
         )
         return [_group(row) for row in cursor.fetchall()]
 
 
 def _group(row: tuple[Any, ...]) -> Group:
-    name, value, scores, measured, mean, deviation, is_yes_no = row
+    name, kind, value, scores, mean, deviation = row
     low = high = None
-    if measured and is_yes_no:
-        low, high = wilson(round(mean * measured), measured)
-    elif measured > 1:
-        half = student(measured - 1) * deviation / math.sqrt(measured)
+    if kind == Score.Kind.YES_NO:
+        low, high = wilson(round(mean * scores), scores)
+    elif kind == Score.Kind.NUMBER and scores > 1:
+        half = student(scores - 1) * deviation / math.sqrt(scores)
         low, high = mean - half, mean + half
-    return Group(name, value, scores, mean, low, high)
+    return Group(name, kind, value, scores, mean, low, high)
 
 
 def figures(answer: Answer) -> list[tuple[str, dict]]:
-    """A chart a name, with an id: each score has a scale of its own. Only what was measured."""
-    of_name: defaultdict[str, list[Group]] = defaultdict(list)
+    """A chart for each name and kind, with an id: each score has a scale of its own. Only what was
+    measured.
+    """
+    of_name: defaultdict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in answer.groups:
         if group.mean is not None:
-            of_name[group.name].append(group)
+            of_name[group.name, group.kind].append(group)
     draw = _by_day if answer.by == "day" else _by_value
-    labels = unlike(map(short, of_name))
+    kinds = Counter(name for name, _ in of_name)
+    titles = unlike(
+        f"{short(name)} ({Score.Kind(kind).label.lower()})" if kinds[name] > 1 else short(name)
+        for name, kind in of_name
+    )
     return [
-        (f"scores-figure-{at}", draw(label, groups))
-        for at, (label, groups) in enumerate(zip(labels, of_name.values(), strict=True))
+        (f"scores-figure-{at}", draw(title, groups))
+        for at, (title, groups) in enumerate(zip(titles, of_name.values(), strict=True))
     ]
 
 

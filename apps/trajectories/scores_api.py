@@ -18,14 +18,14 @@ from apps.core.query import number_of, parameters, whole_number
 from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import READABLE, SENT
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories import decoding, score_rows
+from apps.trajectories import decoding, score_rows, uncounted
 from apps.trajectories.actions import scores as actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import LIST_MS, MAX_PAGE, PAGE, Unavailable, body_of, redaction_works
 from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory
 from apps.trajectories.score_rows import ScoreOut
-from apps.trajectories.scores import Sent
+from apps.trajectories.scores import KINDS, Sent
 from apps.trajectories.shown import figures_shown, runs_shown
 from apps.trajectories.steps_api import CSV, TOO_LONG
 from workers.lib.typed import convert, json_schema
@@ -49,22 +49,27 @@ RECEIVED = {
 }
 GROUPS = {
     "type": "object",
-    "required": ["by", "scores", "complete", "note", "groups"],
+    "required": ["by", "scores", "complete", "uncounted_runs", "note", "groups"],
     "properties": {
         "by": {"type": "string"},
         "scores": {"type": "integer"},
         "complete": {
             "type": "boolean",
-            "description": f"false: only the newest {score_rows.NEWEST:,} that match were read",
+            "description": (
+                f"false: only the newest {score_rows.NEWEST:,} that match were read, or runs have"
+                " just arrived whose own scores are not counted yet"
+            ),
         },
+        "uncounted_runs": uncounted.SCHEMA,
         "note": {"type": "string"},
         "groups": {
             "type": "array",
             "items": {
                 "type": "object",
-                "required": ["name", "value", "scores", "mean", "low", "high"],
+                "required": ["name", "kind", "value", "scores", "mean", "low", "high"],
                 "properties": {
                     "name": {"type": "string"},
+                    "kind": {"type": "string", "enum": list(KINDS)},
                     "value": {"type": "string"},
                     "scores": {"type": "integer"},
                     "mean": {
@@ -168,7 +173,8 @@ def metrics(request: Request) -> Response:
         {
             "by": answer.by,
             "scores": answer.scores,
-            "complete": not answer.more,
+            "complete": answer.is_complete,
+            "uncounted_runs": answer.uncounted,
             "note": answer.note,
             "groups": [
                 {name: getattr(group, name) for name in group.__slots__} for group in answer.groups

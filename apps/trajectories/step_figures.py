@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.trajectories import step_totals
+from apps.trajectories import step_totals, uncounted
 from apps.trajectories.filters import bounds, scores_with
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.figures import HOVER, TICKS, short, written
@@ -44,7 +44,7 @@ from apps.trajectories.step_filters import (
 from apps.trajectories.step_samples import COMMON, ENOUGH, PROBED, Drawing, Sample, by_bitmaps
 
 READ = 20_000  # steps of the runs that are asked for: so many are read
-MOST_IN_GAPS = 30_000  # and of hours that are not added up
+MOST_IN_GAPS = 300_000  # and of hours that are not added up
 FEW = 2_000  # and so many that match, where an index leads to them
 NONE = "''::text"  # instead of a column
 GROUPS, PARTS = 12, 6  # that are shown: the newest versions, of others those with most steps
@@ -68,7 +68,8 @@ class Group:
     failed: int
     timed: int
     durations: Percentiles | bytes
-    read_tokens: int
+    read_tokens: int | None
+    with_tokens: int
     read_cost: float | None
     costed: int
     share: float = 1.0
@@ -82,7 +83,6 @@ class Group:
 
     def merged(self, other: Group) -> Group:
         """Both of totals."""
-        costs = [cost for cost in (self.read_cost, other.read_cost) if cost is not None]
         return Group(
             self.value,
             self.part,
@@ -90,8 +90,9 @@ class Group:
             self.failed + other.failed,
             self.timed + other.timed,
             self.durations + other.durations,  # type: ignore[operator]
-            self.read_tokens + other.read_tokens,
-            sum(costs) if costs else None,
+            _sum(self.read_tokens, other.read_tokens),
+            self.with_tokens + other.with_tokens,
+            _sum(self.read_cost, other.read_cost),
             self.costed + other.costed,
         )
 
@@ -104,8 +105,8 @@ class Group:
         return round(self.failed / self.share)
 
     @property
-    def tokens(self) -> int:
-        return round(self.read_tokens / self.share)
+    def tokens(self) -> int | None:
+        return None if self.read_tokens is None else round(self.read_tokens / self.share)
 
     @property
     def cost_usd(self) -> float | None:
@@ -119,6 +120,12 @@ class Group:
     def interval(self) -> tuple[float, float]:
         """Wilson's, 95%, of the error rate."""
         return wilson(self.failed, self.read)
+
+
+def _sum(*known: Any) -> Any:
+    """Of those that are known; None if none is."""
+    values = [value for value in known if value is not None]
+    return sum(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,9 @@ MEASURES = {
     "steps": Measure("Steps", "runs", lambda group: group.steps),
     "errors": Measure("Errors", "runs", lambda group: group.errors),
     "error_rate": Measure("Error rate", "share", lambda group: group.error_rate),
-    "tokens": Measure("Tokens", "tokens", lambda group: group.tokens),
+    "tokens": Measure(
+        "Tokens", "tokens", lambda group: group.tokens, lambda group: group.with_tokens
+    ),
     "cost": Measure("Cost", "usd", lambda group: group.cost_usd, lambda group: group.costed),
 }
 SPEC = {"measure": tuple(MEASURES), "by": tuple(BY), "split": tuple(BY)}
@@ -164,7 +173,7 @@ class Found:
 @dataclass(frozen=True)
 class Answer:
     """`groups` in the order of their steps, of `steps` that match: an estimate if of a `sample`.
-    `omitted`: in words, what is not shown.
+    `omitted`: in words, what is not shown. `uncounted`: runs whose steps may be missing.
     """
 
     measure: str
@@ -175,9 +184,16 @@ class Answer:
     sample: Sample | None
     rounded: bool
     omitted: list[str]
+    uncounted: int
 
-    def counted(self, n: int) -> str:
+    @property
+    def is_complete(self) -> bool:
+        return self.sample is None and not self.uncounted
+
+    def counted(self, n: int | None) -> str:
         """An estimate with two digits, and a sign that it is one."""
+        if n is None:
+            return "–"
         if not self.sample:
             return f"{n:,}"
         return f"≈ {round(n, min(0, 2 - len(str(n)))):,}"
@@ -196,13 +212,13 @@ class Answer:
             )
         if self.rounded:
             said.append(f"Percentiles are off by at most {sketch.ACCURACY:.0%}.")
-        return " ".join((*said, *self.omitted))
+        return " ".join(filter(None, (*said, *self.omitted, uncounted.sentence(self.uncounted))))
 
 
 def ask(project: Project, given: Mapping[str, str]) -> Answer:
     """By default the p95 of each tool, model or agent. Raises QueryError."""
     measure, by = given.get("measure") or "p95", given.get("by") or "name"
-    split = given.get("split") or ""
+    split, waiting = given.get("split") or "", uncounted.runs(project)
     found = _find(project, given, COLUMNS[by], COLUMNS.get(split, ""))
     values, few_values = _shown(project, found.groups, by, "value", GROUPS)
     parts, few_parts = _shown(project, found.groups, split, "part", PARTS)
@@ -215,6 +231,7 @@ def ask(project: Project, given: Mapping[str, str]) -> Answer:
         found.sample,
         found.rounded,
         [*few_values, *few_parts],
+        waiting,
     )
 
 
@@ -276,7 +293,7 @@ def _read(rows: QuerySet[Step], by: str, split: str, share: float = 1.0) -> list
         "SELECT {by}, {split}, count(*), count(*) FILTER (WHERE status = 'error'),"
         " count(duration_ms),"
         " percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY duration_ms),"
-        " sum(total_tokens), sum(cost_usd), count(cost_usd)"
+        " sum(total_tokens), count(total_tokens), sum(cost_usd), count(cost_usd)"
         " FROM found GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
         share,
     )
@@ -311,14 +328,15 @@ def _of_totals(project: Project, given: Mapping[str, str], by: str, split: str) 
 
 _SUMMED = """
     SELECT value, part, sum(n)::bigint, (sum(n) FILTER (WHERE status = 'error'))::bigint,
-        (sum(n) FILTER (WHERE is_timed))::bigint, {pairs}, sum(tokens), sum(cost), sum(costed)
+        (sum(n) FILTER (WHERE is_timed))::bigint, {pairs}, sum(tokens), sum(with_tokens),
+        sum(cost), sum(costed)
     FROM {source} GROUP BY 1, 2
 """
 SUM_TOTALS = _SUMMED.format(
     pairs="string_agg(durations, ''::bytea)",
     source="""(
         SELECT {by} AS value, {split} AS part, status, steps AS n, over >= 0 AS is_timed, durations,
-            tokens, cost_usd AS cost, costed
+            tokens, with_tokens, cost_usd AS cost, costed
         FROM found
     ) AS alike""",
 )
@@ -327,11 +345,11 @@ SUM_STEPS = _SUMMED.format(
     source=f"""(
         SELECT {{by}} AS value, {{split}} AS part, status, {step_totals.BUCKET} AS bucket,
             count(*) AS n, duration_ms IS NOT NULL AS is_timed, sum(total_tokens) AS tokens,
-            sum(cost_usd) AS cost, count(cost_usd) AS costed
+            count(total_tokens) AS with_tokens, sum(cost_usd) AS cost, count(cost_usd) AS costed
         FROM found GROUP BY 1, 2, 3, 4, 6
     ) AS alike""",
 )
-OF_TOTALS = ("over", "steps", "durations", "tokens", "cost_usd", "costed")
+OF_TOTALS = ("over", "steps", "durations", "tokens", "with_tokens", "cost_usd", "costed")
 OF_STEPS = ("duration_ms", "total_tokens", "cost_usd")
 
 
@@ -351,7 +369,7 @@ def _groups(rows: QuerySet[Any], by: str, split: str, said: str, share: float = 
 
 
 def _group(row: tuple[Any, ...], share: float) -> Group:
-    value, part, read, failed, timed, durations, tokens, cost, costed = row
+    value, part, read, failed, timed, durations, tokens, with_tokens, cost, costed = row
     is_of_totals = isinstance(durations, bytes | memoryview)
     return Group(
         value,
@@ -360,7 +378,8 @@ def _group(row: tuple[Any, ...], share: float) -> Group:
         failed or 0,
         timed or 0,
         bytes(durations) if is_of_totals else tuple(durations or (None, None, None)),
-        int(tokens or 0),  # PostgreSQL sums bigints as numeric
+        int(tokens) if with_tokens else None,  # PostgreSQL sums bigints as numeric
+        int(with_tokens or 0),
         cost,
         int(costed or 0),
         share,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from django.db import connection, transaction
@@ -17,11 +18,14 @@ from apps.core.models import Project
 from apps.trajectories import step_totals
 from apps.trajectories.ids import time_of
 from apps.trajectories.models import Step
-from apps.trajectories.step_filters import at_most, estimated, within_of
-from apps.trajectories.step_totals import Span
+from apps.trajectories.step_filters import estimated, within_of
+from apps.trajectories.step_totals import Ids, Span
 
 TIMES = 64  # that are drawn
-COUNTED = 100_000  # steps of a time that are not added up; of more, PostgreSQL's estimate
+COUNTED = 500_000  # steps of a time that are looked through; of more, PostgreSQL's estimate
+APART = 256  # of these, so many lie between two that are known
+REFINED = 1_000_000  # steps of times that were taken for even, and are not
+OFF = 0.25  # more or fewer steps than were wanted: then they are not
 READ, ENOUGH = 20_000, 700  # steps of these times, and of those that match
 PROBED, COMMON = 6_000, 60  # if so many of them have the words, more are read in the same way
 WITH_WORDS = 250_000  # else an index finds those that have them in longer times
@@ -55,11 +59,27 @@ class Drawing:
 
     def steps(self, wanted: int = READ) -> tuple[list[Any], Sample]:
         """Of about so many steps."""
-        times = times_of(self.known, min(1.0, wanted / max(1, self.of)))
-        drawn = step_totals.within(times)
-        looked_at = Step.objects.filter(drawn, project=self.project).count()
+        drawn, looked_at = self._drawn(wanted)
+        expected = min(wanted, self.of)
+        if abs(looked_at - expected) > OFF * expected and self._refine():
+            drawn, looked_at = self._drawn(wanted)
         of = max(self.of, looked_at)
         return (self.read(drawn, looked_at / of) if looked_at else []), Sample(looked_at, of)
+
+    def _drawn(self, wanted: int) -> tuple[Q, int]:
+        drawn = step_totals.within(times_of(self.known, min(1.0, wanted / max(1, self.of))))
+        return drawn, Step.objects.filter(drawn, project=self.project).count()
+
+    def _refine(self) -> bool:
+        """Looks through the times with most steps: a burst may be all that an hour has."""
+        room, refined = REFINED, False
+        for ids, n in sorted(self.known.items(), key=lambda item: -item[1]):
+            if APART < n <= room:
+                room, refined = room - n, True
+                del self.known[ids]
+                self.known |= _looked_through(self.project, ids)
+        self.of = round(sum(self.known.values()))
+        return refined
 
     def with_words(self, probed: int) -> tuple[list[Any], Sample]:
         """Of so many steps that about ENOUGH should match; `probed` did of PROBED."""
@@ -74,7 +94,7 @@ class Drawing:
         return groups, Sample(round(share * self.of), self.of)
 
 
-def times_of(known: Mapping[Span, float], share: float) -> list[Span]:
+def times_of(known: Mapping[Ids, float], share: float) -> list[Ids]:
     """Times that have this share of the steps, evenly over all of them; `known` is how many steps
     there are by time.
     """
@@ -97,16 +117,16 @@ def times_of(known: Mapping[Span, float], share: float) -> list[Span]:
             taken = min(left, n - first)
             length = span.end - span.begin
             times.append(
-                Span(
-                    span.begin + length * (first / n),
-                    span.begin + length * ((first + taken) / n),
+                Ids(
+                    span.begin + int(length * (first / n)),
+                    span.begin + int(length * ((first + taken) / n)),
                 )
             )
             begin, left = begin + taken, left - taken
     return times
 
 
-def _density(project: Project, given: Mapping[str, str]) -> dict[Span, float]:
+def _density(project: Project, given: Mapping[str, str]) -> dict[Ids, float]:
     """How many steps there are, by time; about, where they are not added up."""
     within = within_of(project, given)
     begin = time_of(within["gte"]) if "gte" in within else None
@@ -115,15 +135,40 @@ def _density(project: Project, given: Mapping[str, str]) -> dict[Span, float]:
     covered = step_totals.cover(project.pk, begin, end)
     if covered is None:
         gaps = [Span(begin or _first(project), end or timezone.now())]
-        known: dict[Span, float] = {}
+        known: dict[Ids, float] = {}
     else:
         gaps = covered.gaps
-        known = dict(step_totals.by_time(covered))
+        known = {Ids.of(span): n for span, n in step_totals.by_time(covered).items()}
     for gap in gaps:
-        rows = Step.objects.filter(step_totals.within([gap]), project=project)
-        counted = at_most(rows, COUNTED)
-        known[gap] = counted if counted <= COUNTED else max(counted, estimated(rows))
+        known |= _looked_through(project, Ids.of(gap))
     return known
+
+
+def _looked_through(project: Project, ids: Ids) -> dict[Ids, float]:
+    """How many steps there are in its parts, which are as short as steps lie close together."""
+    rows = Step.objects.filter(step_totals.within([ids]), project=project)
+    first = rows.order_by("trajectory_id").values("trajectory_id")[:COUNTED]
+    sql, params = first.query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT trajectory_id, before, total FROM (SELECT trajectory_id, rank() OVER"
+            " id - 1 AS before, row_number() OVER id AS place, count(*) OVER () AS total FROM"
+            f" ({sql}) AS step WINDOW id AS (ORDER BY trajectory_id)) AS placed"
+            f" WHERE place %% {APART} = 0 OR place = total ORDER BY 1",
+            params,
+        )
+        found = cursor.fetchall()
+    if not found:
+        return {}
+    places = [ids.begin, *(pk.int for pk, _, _ in found), ids.end]
+    passed, total = [before for _, before, _ in found], found[-1][2]
+    left = total - passed[-1]
+    if total == COUNTED:
+        beyond = step_totals.within([Ids(places[-2], ids.end)])
+        left = max(left, estimated(Step.objects.filter(beyond, project=project)))
+    sizes = (after - n for n, after in pairwise([0, *passed, passed[-1] + left]))
+    parts = (Ids(begin, end) for begin, end in pairwise(places))
+    return dict(zip(parts, sizes, strict=True))
 
 
 def _first(project: Project) -> datetime:

@@ -47,13 +47,13 @@ PAIRS = (
 _PAIR = np.dtype([("bucket", ">i2"), ("n", ">i4")])
 _COUNT_STEPS = f"""
     INSERT INTO {StepTotal._meta.db_table} (project_id, unit, at, {", ".join(ALIKE)}, over, steps,
-        tokens, cost_usd, costed, durations)
-    SELECT %s, %s, %s, {", ".join(ALIKE)}, over, sum(n), sum(tokens), sum(cost), sum(costed),
-        {PAIRS}
+        tokens, with_tokens, cost_usd, costed, durations)
+    SELECT %s, %s, %s, {", ".join(ALIKE)}, over, sum(n), sum(tokens), sum(with_tokens), sum(cost),
+        sum(costed), {PAIRS}
     FROM (
         SELECT {", ".join(ALIKE)}, {OVER} AS over, {BUCKET} AS bucket, count(*) AS n,
-            coalesce(sum(total_tokens), 0) AS tokens, sum(cost_usd) AS cost,
-            count(cost_usd) AS costed
+            coalesce(sum(total_tokens), 0) AS tokens, count(total_tokens) AS with_tokens,
+            sum(cost_usd) AS cost, count(cost_usd) AS costed
         FROM {Step._meta.db_table}
         WHERE project_id = %s AND trajectory_id >= %s AND trajectory_id < %s
         GROUP BY {", ".join(ALIKE)}, over, bucket
@@ -283,13 +283,25 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def within(spans: Iterable[Span], as_unknown: bool = False) -> Q:
+class Ids(NamedTuple):
+    """The steps of runs of these ids, as numbers, without `end`: times closer than a clock says."""
+
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, span: Span) -> Ids:
+        return cls(*(floor_of(at).int for at in span))
+
+
+def within(spans: Iterable[Span | Ids], as_unknown: bool = False) -> Q:
     """Steps of these times. `as_unknown`: PostgreSQL plans for times that it does not know; of
     short ones it expects no steps, and would not look for them by another index, too.
     """
     said = Q(trajectory_id__in=[])
     for span in spans:
-        first, last = (Value(floor_of(at)) for at in span)
+        ids = span if isinstance(span, Ids) else Ids.of(span)
+        first, last = (Value(UUID(int=number)) for number in ids)
         if as_unknown:
             first, last = (
                 Func(at, template="(SELECT %(expressions)s)", output_field=UUIDField())

@@ -19,7 +19,7 @@ from apps.core.query import number_of, parameters, whole_number
 from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import READABLE
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories import step_figures, step_filters, step_rows
+from apps.trajectories import step_figures, step_filters, step_rows, uncounted
 from apps.trajectories.api import LIST_MS, MAX_PAGE, PAGE, Unavailable
 from apps.trajectories.models import Trajectory
 from apps.trajectories.shown import figures_shown, runs_shown
@@ -80,7 +80,7 @@ class StepGroup(msgspec.Struct):
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
-    tokens: int
+    tokens: int | None
     cost_usd: float | None
 
 
@@ -100,15 +100,19 @@ PAGE_OF_STEPS = {
 }
 FIGURES = {
     "type": "object",
-    "required": ["by", "split", "steps", "complete", "note", "groups"],
+    "required": ["by", "split", "steps", "complete", "uncounted_runs", "note", "groups"],
     "properties": {
         "by": {"type": "string"},
         "split": {"type": "string"},
         "steps": {"type": "integer", "description": "That match"},
         "complete": {
             "type": "boolean",
-            "description": "false: counts, tokens and cost are estimates from a sample",
+            "description": (
+                "false: counts, tokens and cost are estimates from a sample, or runs have just"
+                " arrived whose steps are not counted yet"
+            ),
         },
+        "uncounted_runs": uncounted.SCHEMA,
         "note": {"type": "string"},
         "groups": {"type": "array", "items": _schema(StepGroup)},
     },
@@ -190,7 +194,8 @@ def metrics(request: Request) -> HttpResponse:
             "by": answer.by,
             "split": answer.split,
             "steps": answer.steps,
-            "complete": answer.sample is None,
+            "complete": answer.is_complete,
+            "uncounted_runs": answer.uncounted,
             "note": answer.note,
             "groups": list(map(_group, answer.groups)),
         }

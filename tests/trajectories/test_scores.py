@@ -301,3 +301,19 @@ def test_scores_are_columns_of_the_list(runs: Project, agent: Client, client: Cl
     assert [column.title for column in page["columns"]] == ["Version", "helpful", "tone"]
     cells = {row.external_id: [cell for _, cell in cells] for row, cells in page["table"]}
     assert cells["run-1-0"] == ["1", "1", "calm"] and cells["run-2-3"] == ["2", "2.3", ""]
+
+
+def test_a_name_of_two_kinds_is_two_scores(runs: Project, agent: Client) -> None:
+    for value in (True, True, False, 40, 60, "good"):
+        send(agent, {"run": "run-1-0", "name": "ok", "value": value, "id": str(value)})
+    send(agent, {"run": "run-1-0", "name": "ok", "value": True, "id": "again"})
+    groups = agent.get("/api/v1/scores/metrics/?by=source").json()["groups"]
+    assert [(one["kind"], one["scores"], one["mean"]) for one in groups] == [
+        ("category", 1, None),
+        ("number", 2, 50.0),
+        ("yes_no", 3, pytest.approx(2 / 3)),
+    ]
+    figures = score_rows.figures(score_rows.ask(runs, {"by": "source"}))
+    titles = [figure["layout"]["title"]["text"] for _, figure in figures]
+    assert titles == ["ok (number)", "ok (yes or no)"]
+    assert score_rows.whole(runs, {"name": "ok"}).scores == 3

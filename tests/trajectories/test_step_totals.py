@@ -20,7 +20,7 @@ from apps.core.models import Project
 from apps.trajectories import digest, step_figures, step_samples, step_totals
 from apps.trajectories.actions import deletions, store
 from apps.trajectories.models import Step, StepChange, StepTotal, Trajectory
-from apps.trajectories.step_totals import DAY, HOUR, Span
+from apps.trajectories.step_totals import DAY, HOUR, Ids, Span
 from tests.factories import make_key, make_member, row
 
 pytestmark = pytest.mark.django_db
@@ -237,16 +237,44 @@ def test_steps_that_are_all_different_are_read(
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.9, 1.0])
 def test_drawn_times_have_their_share_of_the_steps(share: float) -> None:
     rng = Random(2)
-    spans = [Span(START + HOUR * n, START + HOUR * (n + 1)) for n in range(200)]
+    hours = [Span(START + HOUR * n, START + HOUR * (n + 1)) for n in range(200)]
+    spans = list(map(Ids.of, hours))
     known = {span: rng.choice((0, 1, 50, 4000)) for span in spans if rng.random() < 0.7}
     times = step_samples.times_of(known, share)
     assert all(one.end <= other.begin for one, other in pairwise(times))
-    drawn: Counter[Span] = Counter()
+    drawn: Counter[Ids] = Counter()
     for one in times:
         (span,) = (span for span in known if span.begin <= one.begin and one.end <= span.end)
-        drawn[span] += known[span] * (one.end - one.begin) / HOUR
+        drawn[span] += known[span] * (one.end - one.begin) / (span.end - span.begin)
     assert sum(drawn.values()) == pytest.approx(share * sum(known.values()), rel=1e-3)
     assert all(drawn[span] <= n * 1.001 for span, n in known.items())
+
+
+@pytest.mark.parametrize("is_added_up", [False, True])
+@pytest.mark.parametrize("apart_ms", [0, 5])
+def test_a_sample_of_a_burst_has_its_steps(
+    project: Project, monkeypatch: pytest.MonkeyPatch, is_added_up: bool, apart_ms: int
+) -> None:
+    for name, value in {"READ": -1, "MOST_IN_GAPS": -1, "FEW": 0}.items():
+        monkeypatch.setattr(step_figures, name, value)
+    monkeypatch.setattr(step_samples, "APART", 8)
+    monkeypatch.setattr(step_totals, "SMALL_DAY", 0)
+    rng = Random(11)
+    burst = [
+        made(rng, f"run-{n}")
+        | {"started_at": (START + timedelta(milliseconds=apart_ms * n)).isoformat()}
+        for n in range(300)
+    ]
+    send(project, *burst, made(rng, "later") | {"started_at": (START + 9 * DAY).isoformat()})
+    if is_added_up:
+        add_up()
+    of = Step.objects.count()
+    monkeypatch.setattr(step_samples.Drawing.steps, "__defaults__", (of // 2,))
+    found = step_figures.ask(project, {"duration_max": "1"})
+    exact = Step.objects.filter(duration_ms__lte=1000).count()
+    assert found.sample and found.sample.of == of
+    assert of * 0.3 < found.sample.read < of * 0.7
+    assert found.steps == pytest.approx(exact, rel=0.2)
 
 
 @pytest.fixture

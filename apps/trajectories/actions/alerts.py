@@ -22,7 +22,7 @@ from apps.core.query import QueryError, from_browser
 from apps.core.timeouts import TooLong, patience
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
-from apps.trajectories import alerts
+from apps.trajectories import alerts, uncounted
 from apps.trajectories.alerts import MEASURES, NOTHING, Measured
 from apps.trajectories.models import Alert, AlertChange, AlertPoint
 from apps.webhooks.actions import announce
@@ -334,7 +334,7 @@ def check(pk: int, now: datetime) -> bool:
         return False
     try:
         with patience(CHECK_MS):
-            found = alerts.measured(alert, now)
+            found = _measured(alert, now)
             _refresh_usual(alert, now)
     except (TooLong, QueryError):  # what it filters by may be gone
         found = NOTHING
@@ -344,6 +344,13 @@ def check(pk: int, now: datetime) -> bool:
     alert.save()
     _plot(alert, found, now, always=change is not None)
     return change is not None
+
+
+def _measured(alert: Alert, now: datetime) -> Measured:
+    """Of a window that ends before what is not counted yet, which would look like silence."""
+    until = uncounted.counted_until(alert.project, now)
+    is_late = now - until >= timedelta(minutes=alert.window_minutes)
+    return NOTHING if is_late else alerts.measured(alert, until)
 
 
 def _refresh_usual(alert: Alert, now: datetime) -> None:

@@ -139,6 +139,16 @@ def _measured(name: str) -> Callable[[Cell], int]:
     return lambda cell: sum(getattr(cell, name).values())
 
 
+def _spent(known: str, *names: str) -> Callable[[Cell], float | None]:
+    """The sum of SPENT, None where no run tells of it: `known` of SKETCHED counts those that do."""
+
+    def value(cell: Cell) -> float | None:
+        told = any(n > 0 for n in getattr(cell, known).values())
+        return sum(getattr(cell, name) for name in names) if told else None
+
+    return value
+
+
 MEASURES: dict[str, Measure] = {
     "runs": Measure("Runs", "runs", lambda cell: cell.runs, adds_up=True),
     "errors": Measure("Failed runs", "runs", lambda cell: cell.failed, adds_up=True),
@@ -153,17 +163,19 @@ MEASURES: dict[str, Measure] = {
         "Unknown outcomes", "share", lambda cell: _share(cell.unknown, cell.runs)
     ),
     "tokens": Measure(
-        "Tokens", "tokens", lambda cell: cell.input_tokens + cell.output_tokens, adds_up=True
+        "Tokens", "tokens", _spent("tokens", "input_tokens", "output_tokens"), adds_up=True
     ),
-    "input_tokens": Measure("Input tokens", "tokens", lambda cell: cell.input_tokens, adds_up=True),
+    "input_tokens": Measure(
+        "Input tokens", "tokens", _spent("tokens", "input_tokens"), adds_up=True
+    ),
     "output_tokens": Measure(
-        "Output tokens", "tokens", lambda cell: cell.output_tokens, adds_up=True
+        "Output tokens", "tokens", _spent("tokens", "output_tokens"), adds_up=True
     ),
     "cache_read_tokens": Measure(
-        "Cached input tokens", "tokens", lambda cell: cell.cache_read_tokens, adds_up=True
+        "Cached input tokens", "tokens", _spent("tokens", "cache_read_tokens"), adds_up=True
     ),
     "cache_write_tokens": Measure(
-        "Cache-write tokens", "tokens", lambda cell: cell.cache_write_tokens, adds_up=True
+        "Cache-write tokens", "tokens", _spent("tokens", "cache_write_tokens"), adds_up=True
     ),
     "cache_share": Measure(
         "Input read from a cache",
@@ -171,9 +183,9 @@ MEASURES: dict[str, Measure] = {
         lambda cell: _share(cell.cache_read_tokens, cell.input_tokens),
     ),
     "reasoning_tokens": Measure(
-        "Reasoning tokens", "tokens", lambda cell: cell.reasoning_tokens, adds_up=True
+        "Reasoning tokens", "tokens", _spent("tokens", "reasoning_tokens"), adds_up=True
     ),
-    "cost": Measure("Cost", "usd", lambda cell: cell.cost_usd, adds_up=True),
+    "cost": Measure("Cost", "usd", _spent("cost", "cost_usd"), adds_up=True),
     "unpriced": Measure(
         "Runs without a known cost", "runs", lambda cell: cell.unpriced, adds_up=True
     ),

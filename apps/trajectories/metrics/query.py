@@ -17,6 +17,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Project
+from apps.trajectories import uncounted
 from apps.trajectories.filters import active, apply_filters, bounds
 from apps.trajectories.ids import floor_of, time_of
 from apps.trajectories.metrics import sketch
@@ -91,7 +92,7 @@ class Series:
 @dataclass(frozen=True)
 class Answer:
     """`read` is the number of trajectories that were read, where roll-ups could not answer; `more`
-    that there are more.
+    that there are more; `uncounted`, that so many runs may be missing.
     """
 
     measure: str
@@ -102,6 +103,11 @@ class Answer:
     more: bool = False
     others: int = 0  # groups that are one series
     rounded: bool = False  # the hours at the ends of the time range are counted whole
+    uncounted: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.more and not self.uncounted
 
     @property
     def note(self) -> str:
@@ -121,6 +127,8 @@ class Answer:
             said.append("The first and last hour are counted in full.")
         if self.others:
             said.append(f"“{OTHER}” are {self.others:,} smaller groups.")
+        if self.uncounted:
+            said.append(uncounted.sentence(self.uncounted))
         return " ".join(said)
 
 
@@ -144,7 +152,10 @@ def ask(
     """
     keys = measures_of(measure, by)
     begin, end = _span(project, given)
-    unit = unit_of(begin, end and min(end, timezone.now()), bucket)
+    unit, waiting = (
+        unit_of(begin, end and min(end, timezone.now()), bucket),
+        uncounted.runs(project),
+    )
     read = _read(project, given, by, "hour" if unit == "hour" else "day", begin, end)
     cells = _in_units(read.cells, unit)
     groups, others = _groups(cells)
@@ -160,15 +171,23 @@ def ask(
             series.append(
                 Series(title, key, points, _point(MEASURES[key], None, whole), whole.runs)
             )
-    return Answer(measure, unit, series, total, read.rows, read.more, others, read.rounded)
+    return Answer(measure, unit, series, total, read.rows, read.more, others, read.rounded, waiting)
 
 
 def totals(project: Project, given: Mapping[str, str]) -> Answer:
     """All that match, added up, without groups or times."""
+    waiting = uncounted.runs(project)
     begin, _ = _span(project, given)
     read = _read(project, given, "", "day", begin, bounds(given)[1] or FOREVER)
     return Answer(
-        "runs", "day", [], _merged(read.cells.values()), read.rows, read.more, rounded=read.rounded
+        "runs",
+        "day",
+        [],
+        _merged(read.cells.values()),
+        read.rows,
+        read.more,
+        rounded=read.rounded,
+        uncounted=waiting,
     )
 
 

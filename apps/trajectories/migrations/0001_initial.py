@@ -303,6 +303,7 @@ class Migration(migrations.Migration):
                 ),
                 ("steps", models.BigIntegerField()),
                 ("tokens", models.BigIntegerField()),
+                ("with_tokens", models.BigIntegerField(help_text="Steps of known tokens")),
                 ("cost_usd", models.FloatField(null=True)),
                 ("costed", models.BigIntegerField(help_text="Steps of known cost")),
                 (

@@ -249,7 +249,7 @@ def tiles_of(cell: Cell) -> list[tuple[str, str, str]]:
         ),
         (
             "tokens",
-            written(cell.input_tokens + cell.output_tokens, "tokens"),
+            written(MEASURES["tokens"].value(cell), "tokens"),
             _tokens_in_words(cell),
         ),
         (
