@@ -12,7 +12,7 @@ import msgspec
 
 from apps.trajectories.schema import BASES, MAX_COST_USD, ModelCall, Parsed
 from workers.lib import token_usage
-from workers.lib.prices import COMPLETE, SENT, Cost, PriceOf, cost_of, total_cost
+from workers.lib.prices import COMPLETE, SENT, Cost, Price, PriceOf, cost_of, total_cost
 from workers.lib.token_usage import Usage, parse
 from workers.lib.typed import know
 
@@ -50,8 +50,7 @@ def cost_of_run(parsed: Parsed, price_of: PriceOf) -> Cost:
         return _cost_of_calls(row.usage.calls, row.model, row.started_at, price_of)
     calls = sum(message.role == "assistant" for message in row.messages)
     used = parsed.used
-    price = price_of((row.model,), "", row.started_at, used.service_tier) if used.is_known else None
-    return cost_of(used, price, calls=max(calls, 1))
+    return _priced(used, (row.model,), "", row.started_at, price_of, calls=max(calls, 1))
 
 
 def _cost_of_calls(
@@ -125,8 +124,7 @@ def cost_of_stored(
     if not counted and (calls := _kept_calls(metadata)):
         return _cost_of_calls(calls, model, at, price_of)
     if not counted:
-        price = price_of((model,), "", at, "") if used.is_known else None
-        return cost_of(used, price, calls=max(answers, 1))
+        return _priced(used, (model,), "", at, price_of, calls=max(answers, 1))
     unknown = metadata.get("uncounted_calls") or metadata.get("steps_omitted")
     known = [Cost(step.get("cost_usd"), step.get("cost_basis") or SENT) for step in counted]
     known = [cost if cost.usd is not None else Cost() for cost in known]
@@ -154,6 +152,23 @@ def _cost(
     if used.cost_usd is not None:
         basis = sent.get("cost_basis")
         return Cost(used.cost_usd, basis if basis in BASES and basis else SENT)
+    return _priced(used, names, provider, at, price_of)
+
+
+def _priced(
+    used: Usage,
+    names: tuple[str, ...],
+    provider: str,
+    at: datetime | None,
+    price_of: PriceOf,
+    *,
+    calls: int = 1,
+) -> Cost:
     if not used.is_known:
         return Cost()
-    return cost_of(used, price_of(names, provider, at, used.service_tier))
+
+    def price_of_model(model: str) -> Price | None:
+        return price_of((model,), provider, at, used.service_tier)
+
+    price = price_of(names, provider, at, used.service_tier)
+    return cost_of(used, price, calls=calls, price_of_model=price_of_model)

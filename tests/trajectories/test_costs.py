@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from apps.trajectories.models import Cause, Trajectory
 from apps.trajectories.otlp import Span, assemble
 from apps.trajectories.pages.columns import cost, money
 from tests.factories import admin_of, make_project, make_server
-from workers.lib.prices import AT_LEAST, PRICED, SENT, Cost, list_price
+from workers.lib.prices import AT_LEAST, PRICED, SENT, Cost, cost_of, list_price
+from workers.lib.token_usage import parse
 
 SAID = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 AT = "2026-11-01T12:00:00Z"
@@ -214,6 +216,104 @@ BILLS: dict[str, tuple[str, str, dict[str, Any], float]] = {
         {"prompt_tokens": 2_000, "completion_tokens": 3_000},
         (2_000 * 1.00 + 3_000 * 1.00) / M + 12.00 / 1_000,
     ),
+    "Perplexity: citations and reasoning have prices, and stand beside the output": (
+        "sonar-deep-research",
+        "perplexity",
+        {
+            "prompt_tokens": 40,
+            "completion_tokens": 7_000,
+            "total_tokens": 7_040,
+            "citation_tokens": 19_000,
+            "reasoning_tokens": 70_000,
+            "num_search_queries": 21,
+        },
+        (40 * 2 + 7_000 * 8 + 19_000 * 2 + 70_000 * 3) / M + 21 * 5.00 / 1_000,
+    ),
+    "Anthropic: the fast mode of a model, beside the usual tier": (
+        "claude-fable-5-2",
+        "anthropic",
+        {
+            "input_tokens": 1_000,
+            "cache_read_input_tokens": 4_000,
+            "output_tokens": 2_000,
+            "service_tier": "standard",
+            "speed": "fast",
+        },
+        (1_000 * 16.00 + 4_000 * 0.40 + 2_000 * 80.00) / M,
+    ),
+    "Anthropic: a compaction is left out of the counts, and each request has its tier": (
+        "claude-sonnet-4-5",
+        "anthropic",
+        {
+            "input_tokens": 23_000,
+            "output_tokens": 1_000,
+            "iterations": [
+                {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3_500},
+                {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000},
+            ],
+        },
+        (203_000 * 3.00 + 4_500 * 15.00) / M,
+    ),
+    "Anthropic: an advisor is another model": (
+        "claude-sonnet-4-5",
+        "anthropic",
+        {
+            "input_tokens": 1_000,
+            "output_tokens": 200,
+            "server_tool_use": {"web_search_requests": 2},
+            "iterations": [
+                {"type": "message", "input_tokens": 400, "output_tokens": 90},
+                {
+                    "type": "advisor_message",
+                    "model": "claude-opus-4-5",
+                    "input_tokens": 5_000,
+                    "output_tokens": 700,
+                },
+                {"type": "message", "input_tokens": 600, "output_tokens": 110},
+            ],
+        },
+        (1_000 * 3.00 + 200 * 15.00 + 5_000 * 5.00 + 700 * 25.00) / M + 2 * 10.00 / 1_000,
+    ),
+    "Cohere bills fewer tokens than the model read": (
+        "command-r-plus-08-2024",
+        "cohere",
+        {
+            "billed_units": {"input_tokens": 50, "output_tokens": 418},
+            "tokens": {"input_tokens": 710, "output_tokens": 418},
+        },
+        (50 * 2.50 + 418 * 10.00) / M,
+    ),
+    "Gemini: video has a price of its own": (
+        "gemini-live-2.5-flash",
+        "gcp.gemini",
+        {
+            "promptTokenCount": 10_000,
+            "responseTokenCount": 100,
+            "totalTokenCount": 10_100,
+            "promptTokensDetails": [
+                {"modality": "TEXT", "tokenCount": 2_000},
+                {"modality": "VIDEO", "tokenCount": 8_000},
+            ],
+            "responseTokensDetails": [{"modality": "AUDIO", "tokenCount": 100}],
+        },
+        (2_000 * 0.50 + 8_000 * 3.00 + 100 * 12.00) / M,
+    ),
+    "Vercel's name of Together AI": (
+        "meta-llama/Llama-3.3-70B-Instruct-Turbo",
+        "togetherai.chat",
+        {"inputTokens": 10_000, "outputTokens": 1_000, "totalTokens": 11_000},
+        (10_000 * 0.88 + 1_000 * 0.88) / M,
+    ),
+    "a whole response, whose tier stands beside its usage": (
+        "gpt-5",
+        "openai",
+        {
+            "id": "resp_1",
+            "service_tier": "flex",
+            "usage": {"input_tokens": 10_000, "output_tokens": 5_000, "total_tokens": 15_000},
+        },
+        (10_000 * 0.625 + 5_000 * 5.00) / M,
+    ),
     "OpenRouter says it": (
         "moonshotai/kimi-k2",
         "openrouter",
@@ -261,6 +361,17 @@ def test_the_cost_of_a_run_is_the_providers_bill_on_the_page_to_the_cent(
     )
     assert whole.cost_usd == pytest.approx(sum(bill for *_, bill in BILLS.values()))
     assert whole.cost_basis == PRICED
+
+
+@pytest.mark.parametrize(("model", "provider", "used", "bill"), BILLS.values(), ids=BILLS)
+def test_what_importers_and_spans_hand_on_of_a_usage_costs_the_same(
+    model: str, provider: str, used: dict[str, Any], bill: float
+) -> None:
+    handed_on = parse(parse(used).as_sent)
+    prices = partial(list_price, provider=provider, at=datetime.fromisoformat(AT))
+    price = prices(model, service_tier=handed_on.service_tier)
+    cost = cost_of(handed_on, price, price_of_model=prices)
+    assert cost.usd == pytest.approx(bill, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,37 @@ USAGES: dict[str, tuple[dict[str, Any], tuple[int, int], dict[str, int]]] = {
         (3970, 60),
         BOTH,
     ),
+    "Anthropic, with a compaction that its counts leave out": (
+        {
+            "input_tokens": 100,
+            "output_tokens": 10,
+            "iterations": [
+                {"type": "compaction", "input_tokens": 900, "output_tokens": 50},
+                {"type": "message", "input_tokens": 100, "output_tokens": 10},
+            ],
+        },
+        (1000, 60),
+        {},
+    ),
+    "Anthropic, one request that its counts hold": (
+        {
+            "input_tokens": 30,
+            "cache_read_input_tokens": 900,
+            "cache_creation_input_tokens": 70,
+            "output_tokens": 60,
+            "iterations": [
+                {
+                    "type": "message",
+                    "input_tokens": 30,
+                    "cache_read_input_tokens": 900,
+                    "cache_creation_input_tokens": 70,
+                    "output_tokens": 60,
+                }
+            ],
+        },
+        (1000, 60),
+        BOTH,
+    ),
     "Anthropic's names from a gateway that counts all": (
         {
             "input_tokens": 3970,

@@ -30,11 +30,14 @@ UNITS: dict[str, tuple[str, ...]] = {
     "cache_write": ("input",),
     "input_audio": ("input",),
     "input_image": ("input",),
+    "input_video": ("input",),
     "output_audio": ("output",),
     "output_image": ("output",),
+    "output_video": ("output",),
     "output_reasoning": ("output",),
     "input": (),
     "output": (),
+    "output_citation": (),
 }
 OF_A_CALL = ("requests", "web_searches")  # priced per thousand
 
@@ -139,12 +142,22 @@ class Cost(Struct, frozen=True):
 PriceOf = Callable[[tuple[str, ...], str, datetime | None, str], Price | None]
 
 
-def cost_of(usage: Usage, price: Price | None, *, calls: int = 1) -> Cost:
+def cost_of(
+    usage: Usage,
+    price: Price | None,
+    *,
+    calls: int = 1,
+    price_of_model: Callable[[str], Price | None] = lambda model: None,
+) -> Cost:
     """A cost that was sent wins. Of several calls counted together whose price depends on each,
-    the least is known.
+    the least is known. `price_of_model`: of requests that name another model than their call.
     """
     if usage.cost_usd is not None:
         return Cost(usage.cost_usd, SENT)
+    if usage.billed:
+        return total_cost(
+            cost_of(each, price_of_model(model) if model else price) for model, each in usage.billed
+        )
     if price is None or usage.input_tokens is None or usage.output_tokens is None:
         return Cost()
     if calls == 1 or not price.is_by_call(usage.input_tokens):
@@ -206,7 +219,6 @@ CONTEXT = ("service_tier", "processing", "speed")  # where the package says what
 DATED = re.compile(r"-(20\d\d-\d\d-\d\d|20\d{6})$")
 # As OpenTelemetry and SDKs name providers that the package knows by another name.
 PROVIDERS = {
-    "x_ai": "x-ai",
     "azure.ai.openai": "azure",
     "azure.ai.inference": "azure",
     "az": "azure",  # the first part of the names of a cloud's services
@@ -242,11 +254,25 @@ def _places(model: str, provider: str, base_url: str) -> list[tuple[str, dict[st
         return [(name, {"provider_api_url": base_url}) for name in models]
     if provider and provider not in FRAMEWORKS:
         names = (provider, provider.partition(".")[0])
-        ids = dict.fromkeys(PROVIDERS.get(name, name) for name in names)
-        return [(name, {"provider_id": each}) for name in models for each in ids]
+        ids = [PROVIDERS.get(name, name) for name in names]
+        ids += [known for name in names if (known := _provider_ids().get(_letters(name)))]
+        return [(name, {"provider_id": each}) for name in models for each in dict.fromkeys(ids)]
     owner, _, name = model.partition("/")
     places: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in models]
     return [*places, *([(name, {"provider_id": owner})] if owner and name else [])]
+
+
+@lru_cache(1)
+def _provider_ids() -> dict[str, str]:
+    """The package's ids of providers by their letters, also with the “AI” that some add."""
+    from genai_prices.data import providers
+
+    ids = {_letters(provider.id): provider.id for provider in providers}
+    return {f"{letters}ai": known for letters, known in ids.items()} | ids
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _price(prices: dict[str, Any], source: str) -> Price | None:

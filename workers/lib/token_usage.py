@@ -40,6 +40,8 @@ class Usage(Struct, frozen=True):
     parts:              further parts that have a price of their own, by the names of
                         `prices.UNITS` (`input_audio`, `cache_write_1h`, `web_searches`)
     service_tier:       “priority”, “batch” … where the price depends on it
+    billed:             (model, usage) of each request that is billed, where the provider lists them
+                        and they are not simply these counts; "" is the model of the call
     unread:             the members that none of this says, as they were sent
     """
 
@@ -51,6 +53,7 @@ class Usage(Struct, frozen=True):
     cost_usd: float | None = None
     parts: dict[str, int] = field(default_factory=dict)
     service_tier: str = ""
+    billed: tuple[tuple[str, Usage], ...] = ()
     unread: dict[str, Any] = field(default_factory=dict)
 
     def __add__(self, other: Usage) -> Usage:
@@ -103,7 +106,9 @@ class Usage(Struct, frozen=True):
     def as_sent(self) -> dict[str, Any]:
         """A usage object that `parse` reads as this one."""
         tier = {"service_tier": self.service_tier} if self.service_tier else {}
-        return self.counts | {f"{name}_tokens": n for name, n in self.parts.items()} | tier
+        billed = [({"model": model} if model else {}) | each.as_sent for model, each in self.billed]
+        sent = self.counts | {f"{name}_tokens": n for name, n in self.parts.items()} | tier
+        return sent | ({BILLED: billed} if billed else {})
 
     @property
     def tokens(self) -> int:
@@ -176,8 +181,11 @@ PARTS = {
     "cache_image_read": r"cache.*image|image.*cache",
     "input_audio": r"^(?!.*cache)(input|prompt).*audio|^audioinput",
     "input_image": r"^(?!.*cache)(input|prompt).*image|^imageinput",
+    "input_video": r"^(?!.*cache)(input|prompt).*video|^videoinput",
     "output_audio": r"^(output|completion|candidates|response).*audio|^audiooutput",
     "output_image": r"^(output|completion|candidates|response).*image|^imageoutput",
+    "output_video": r"^(output|completion|candidates|response).*video|^videooutput",
+    "output_citation": r"^(output)?citationtokens$",  # Perplexity's, beside the output
     "web_searches": r"websearch(requests|es)|numsearchqueries",
 }
 COLUMNS = ("cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
@@ -199,7 +207,9 @@ COST = {
     "costinusdticks": 1e-10,
 }
 OWN_KEY, UPSTREAM_COST = "isbyok", "costdetailsupstreaminferencecost"
-SERVICE_TIER = ("service_tier", "serviceTier", "speed")
+SERVICE_TIER = ("service_tier", "serviceTier", "speed", "trafficType", "traffic_type")
+USUAL_TIERS = ("", "standard", "default", "auto", "on_demand")
+BILLED = "billed"  # as `as_sent` calls what providers list under names of their own
 NAMESPACE = re.compile(r"^(gen_ai|llm|ai)\.(usage|token_count|aggregated_usage)\.")
 INSIDE = ("tokens", "billedunits", "usage", "usagemetadata")  # Cohere and whole responses
 GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
@@ -259,14 +269,62 @@ def _parsed(usage: dict[str, Any], includes_cache: bool) -> Usage:
     plan = _plan(paths) if len(paths) <= USUAL_MEMBERS else _plan.__wrapped__(paths)
     parts = {name: max(int(members[path]) for path in paths) for name, paths in plan.parts.items()}
     input_tokens, output_tokens = _sides(plan, members, parts, includes_cache)
-    return Usage(
+    used = Usage(
         input_tokens,
         output_tokens,
         *(parts.pop(name, None) for name in COLUMNS),
         _cost(plan, members),
         {name: count for name, count in parts.items() if count},
-        _service_tier(counted),
+        _service_tier(counted) or _service_tier(usage),
+        (),
         _unread(usage, plan.read) if counted is usage else usage,
+    )
+    return _with_billed(used, usage, counted)
+
+
+def _with_billed(used: Usage, usage: dict[str, Any], counted: dict[str, Any]) -> Usage:
+    """With the requests that are billed. Anthropic lists those of a call as `iterations`, some of
+    which (compaction, an advisor of another model) its counts leave out; Cohere bills fewer tokens
+    than the model read.
+    """
+    listed, units = counted.get(BILLED), usage.get("billed_units")
+    if isinstance(listed, list):
+        return replace(used, billed=_requests(used, listed))
+    if isinstance(units, dict) and counted is not units:
+        billed = parse(units)
+        return replace(used, billed=(("", billed),)) if billed.is_known else used
+    requests = _requests(used, counted.get("iterations"))
+    together = total(each for _, each in requests)
+    more = together - used
+    if min(more.input_tokens or 0, more.output_tokens or 0) < 0 or not more.tokens:
+        return used
+    whole = {name: count for name, count in together.counts.items() if name in TOKENS}
+    return replace(used, **whole, parts=used.parts | together.parts, billed=requests)
+
+
+def _requests(used: Usage, listed: Any) -> tuple[tuple[str, Usage], ...]:
+    """Each with the service tier of the call. What is priced and is no tokens (searches) is only
+    known of the call: the last one has it.
+    """
+    rows = listed[:MAX_MEMBERS] if isinstance(listed, list) else []
+    requests = [
+        (model if isinstance(model := row.get("model"), str) else "", parse(row))
+        for row in rows
+        if isinstance(row, dict)
+    ]
+    requests = [(model, each) for model, each in requests if each.is_known]
+    apart = {name: used.parts[name] for name in COUNTED_APART if name in used.parts}
+    return tuple(
+        (
+            model,
+            replace(
+                each,
+                service_tier=each.service_tier or used.service_tier,
+                parts=each.parts | (apart if number == len(requests) else {}),
+                unread={},
+            ),
+        )
+        for number, (model, each) in enumerate(requests, start=1)
     )
 
 
@@ -474,8 +532,13 @@ def _cost(plan: Plan, members: dict[str, float]) -> float | None:
 
 
 def _service_tier(usage: dict) -> str:
+    """The tier that changes the price, if one of the members says one: Anthropic says `standard`
+    beside `speed: fast`, Vertex `ON_DEMAND_FLEX`.
+    """
     found = (usage.get(name) for name in SERVICE_TIER)
-    return next((tier[:40] for tier in found if isinstance(tier, str) and tier), "")
+    tiers = [tier[:40] for tier in found if isinstance(tier, str) and tier]
+    named = [tier.lower().removeprefix("on_demand_") for tier in tiers]
+    return next((tier for tier in named if tier not in USUAL_TIERS), next(iter(tiers), ""))
 
 
 @lru_cache(1_000)
