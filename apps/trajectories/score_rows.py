@@ -64,6 +64,11 @@ BY = {
     "score_is": ("Value", "CASE WHEN score.kind <> 'text' THEN score.text END"),
     "day": ("Day", "to_char(score.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"),
 }
+# Each is looked up (OFFSET): else PostgreSQL would read every run there is, to join some thousand.
+RUN = (
+    "LEFT JOIN LATERAL (SELECT agent_version, model, agent_name FROM trajectories_trajectory"
+    " WHERE id = score.trajectory_id OFFSET 0) AS run ON true"
+)
 NEWEST, AT_ONCE = 20_000, 1_000
 NAMES, VALUES = 12, 31  # that are shown: of the names, and of the values of each, the largest
 
@@ -250,8 +255,7 @@ def _groups(project: Project, given: Mapping[str, str], value: str) -> list[Grou
         cursor.execute(
             f"WITH score AS MATERIALIZED ({sql}) SELECT score.name, score.kind,"
             f" coalesce({value}, ''), count(*), avg(score.value), stddev_samp(score.value) FROM"
-            " score LEFT JOIN trajectories_trajectory AS run ON run.id = score.trajectory_id"
-            " GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3",
+            f" score {RUN if 'run.' in value else ''} GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3",
             params,
         )
         return [_group(row) for row in cursor.fetchall()]

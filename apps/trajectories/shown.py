@@ -21,13 +21,14 @@ NEWEST = 20_000  # runs behind a figure that are looked through
 
 
 class RunsShown(Event):
-    """`runs`: ids, or a query where the answer is a file of all of it; `to`: a user or an API key.
+    """`runs` gives ids, or a query where the answer is a file of all of it: to find them may take
+    as long as the answer did, so only who needs them asks. `to`: a user or an API key.
 
     `previews`: of each run only how it begins is shown, as in a list.
     """
 
     project: Project
-    runs: Runs
+    runs: Callable[[], Runs]
     to: Any
     where: str
     previews: bool
@@ -36,7 +37,7 @@ class RunsShown(Event):
 def runs_shown(
     project: Project, runs: Runs, *, to: Any, where: str, previews: bool = False
 ) -> None:
-    publish(RunsShown(project, runs, to, where, previews))
+    publish(RunsShown(project, lambda: runs, to, where, previews))
 
 
 def figures_shown(
@@ -51,5 +52,12 @@ def figures_shown(
     found or grouped by what was said, or are of one run.
     """
     if given.get("by") in DISCLOSING or any(map(given.get, DISCLOSING)):
-        runs = project.trajectories.filter(pk__in=ids()[:NEWEST])
-        runs_shown(project, runs, to=to, where=where, previews=True)
+        publish(
+            RunsShown(
+                project,
+                lambda: project.trajectories.filter(pk__in=ids()[:NEWEST]),
+                to,
+                where,
+                previews=True,
+            )
+        )

@@ -22,7 +22,7 @@ from apps.trajectories import digest, filters, ids, step_filters, steps
 from apps.trajectories.actions import store
 from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
-from tests.factories import make_key, make_member, make_project, row
+from tests.factories import make_eval_set, make_key, make_member, make_project, row
 from tests.shared import copied, once
 
 NOON = 1_790_000_000 * 10**9
@@ -511,6 +511,23 @@ def test_what_nothing_matches(
     for page in ("steps", "steps_chart"):
         address = reverse(f"trajectories:{page}", args=[runs.slug])
         assert engineer.get(f"{address}?{query}").status_code == 200
+
+
+@pytest.mark.django_db
+def test_runs_behind_figures_are_looked_for_only_where_something_is_held_out(
+    runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookups, runs_of = [], step_filters.runs_of
+
+    def counted(project: Project, given: Any) -> Any:
+        lookups.append(given)
+        return runs_of(project, given)
+
+    monkeypatch.setattr(step_filters, "runs_of", counted)
+    address = "/api/v1/steps/metrics/?arguments=order"
+    assert agent.get(address).status_code == 200 and not lookups
+    make_eval_set(runs)
+    assert agent.get(address).status_code == 200 and lookups
 
 
 @pytest.mark.django_db

@@ -44,10 +44,11 @@ def record_runs_shown(event: RunsShown) -> None:
     """The runs that held-out tasks were made from, and others with the same request, reveal what is
     held out, wherever they are shown.
     """
-    project, runs = event.project, event.runs
+    project = event.project
     tasks = Task.objects.holdout().filter(project=project)
     if not tasks.exists():
         return
+    runs = event.runs()
     rows = runs if isinstance(runs, QuerySet) else project.trajectories.filter(pk__in=runs)
     made_from = tasks.exclude(trajectory=None).filter(trajectory__in=rows.order_by().values("pk"))
     asked = begun_by(tasks, rows)
