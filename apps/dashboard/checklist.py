@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from apps.core.models import JobState, Project, Role
 from apps.evals.models import EvalRun, EvalSetState, Split
+from apps.failures.judge import rubrics
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.models import HourlyCount, Outcome
 
@@ -49,11 +50,17 @@ def checklist(project: Project) -> list[Item]:
         ),
         Item(
             "Report outcomes",
-            "With the run, or later as feedback. Without an outcome, failures are found only by "
-            "rules, the judge or people.",
+            "With the run, or later as feedback.",
             "trajectories:first",
             counts.exclude(outcome_status=Outcome.UNKNOWN).exists(),
             Role.VIEWER,
+        ),
+        Item(
+            "Switch on a judge",
+            f"A language model reads runs and says what failed. {rubrics.WITHOUT_A_JUDGE}",
+            "failures:rubric",
+            rubrics.current(project) is not None,
+            Role.OPERATOR,
         ),
         Item(
             "Triage failures",

@@ -691,3 +691,32 @@ def test_the_page_says_which_price_the_model_has(judge: JudgeServer) -> None:
     assert "$3 in" in shown and "server own" in shown
     used = Usage(1_000_000, 0, cache_read_tokens=1_000_000)
     assert rubrics.server_of(rubric).cost(used) == pytest.approx(0.5)
+
+
+def test_what_is_not_found_without_a_judge_and_what_one_costs_is_said_before_the_first_call(
+    judge: JudgeServer,
+) -> None:
+    project = make_project()
+    for _ in range(3):
+        make_run(project)
+    classify_project(project=project)
+    admin = logged_in(admin_of(project))
+
+    def says_it(page: str) -> bool:
+        html = admin.get(reverse(page, args=[project.slug])).content.decode()
+        return "only structural failures are found" in html
+
+    assert all(map(says_it, ("failures:list", "failures:rubric", "dashboard:home")))
+    rubric = make_rubric(project, judge, on=False)
+    assert rubrics.forecast(rubric) == rubrics.Forecast(1000, 3, None)
+    page = reverse("failures:rubric", args=[project.slug])
+    assert "unknown without a price" in admin.get(page).content.decode()
+    set_price(project=project, by=None, given=NewPrice(model="m", input=1.0, output=1.0))
+    found = rubrics.forecast(rubric)
+    assert found and found.usd and 0.5 < found.usd < 20
+    assert f"at most ${round(found.usd, 2):g}" in admin.get(page).content.decode()
+    assert not judge.seen
+    rubrics.switch(project=project, version=rubric.version, by=None)
+    assert not says_it("failures:list") and not says_it("dashboard:home")
+    empty = make_project()
+    assert rubrics.forecast(make_rubric(empty, judge, on=False)) is None

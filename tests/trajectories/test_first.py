@@ -126,7 +126,7 @@ def done(project: Project) -> list[str]:
 def test_the_checklist_follows_the_project(
     client: Client, project: Project, data_dir: Path
 ) -> None:
-    assert done(project) == [] and len(checklist(project)) == 8
+    assert done(project) == [] and len(checklist(project)) == 9
     home = client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
     assert "Get started" in home and "workplace" not in home.lower()
     make_key(project)

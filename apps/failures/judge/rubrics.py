@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -18,16 +18,24 @@ from apps.core.diffing import changed_lines
 from apps.core.intervals import wilson
 from apps.core.models import AuditEvent, Project
 from apps.core.outgoing_keys import key_hosts
+from apps.failures.actions.diagnose import as_input
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode
+from apps.failures.judge.strategies import Question
 from apps.failures.models import FailureState, JudgeVerdict, Rubric, Source
 from apps.registry.prices import price_for
+from apps.trajectories.models import with_content
 from workers.lib.prices import Price
 
 SERVER = ("base_url", "model", "key_variable")
 ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # defaults
 FIELDS = ("text", *SERVER, "usd_per_day", *ASKING)
+FORECAST_OF, FORECAST_FROM = 1000, 20  # runs
 TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
+WITHOUT_A_JUDGE = (
+    "Without a judge only structural failures are found: broken calls, errors that stand, loops,"
+    " cut-off runs, empty answers and bad ratings."
+)
 DEFAULT_TEXT = """\
 The agent failed if its user did not get what was asked for, if it did something that nobody asked \
 for, or if it said \
@@ -42,6 +50,11 @@ names the cause, not the effect."""
 def current(project: Project) -> Rubric | None:
     """The active rubric; None if the judge is off."""
     return project.rubrics.filter(is_on=True).first()
+
+
+def without(project: Project) -> str:
+    """What is not found as long as the judge is off; empty if it is on."""
+    return "" if current(project) else WITHOUT_A_JUDGE
 
 
 def locked(project: Project) -> Project:
@@ -111,6 +124,32 @@ def server_of(rubric: Rubric, **changes: Any) -> Server:
         key_hosts=key_hosts(),
         **changes,
     )
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What judging so many runs costs at most, from the newest `n`; `usd` is None without a
+    price.
+    """
+
+    runs: int
+    n: int
+    usd: float | None
+
+
+def forecast(rubric: Rubric) -> Forecast | None:
+    """Before anything is asked. None if there is no run yet."""
+    project = rubric.project
+    rows = with_content(list(project.trajectories.order_by("-pk")[:FORECAST_FROM]))
+    if not rows:
+        return None
+    price, modes = price_for(project, rubric.model, rubric.base_url), modes_of(project)
+    server = replace(server_of(rubric), price=price or Price())
+    usd = sum(
+        Question.of(rubric.strategy, rubric.text, modes, as_input(row)).max_cost(server)
+        for row in rows
+    )
+    return Forecast(FORECAST_OF, len(rows), usd / len(rows) * FORECAST_OF if price else None)
 
 
 def modes_of(project: Project) -> list[Mode]:

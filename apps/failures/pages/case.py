@@ -23,6 +23,7 @@ from apps.core.models import Project, Role
 from apps.core.query import FLAG, KEY, Query
 from apps.core.routes import RUNS, shows
 from apps.failures.actions import bulk, decisions
+from apps.failures.judge import rubrics
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.prompts import undecided
 from apps.failures.similar.query import SHOWN, similar_to
@@ -299,6 +300,7 @@ def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpRe
     if request.htmx:
         context = {"said": said, "queue": queue, "left": queue.count(), "is_done": not left}
         context["undecided_rules"] = undecided(queue.project)
+        context["without_judge"] = rubrics.without(queue.project)
         return render(request, "failures/_case_none.html", context)
     if not left and queue.project.failures.exists():
         link = reverse("failures:clusters", args=[queue.project.slug])

@@ -143,6 +143,9 @@ def _page(
         "many": MANY,
         "drawn": judging.drawn_rate(project),
         "problem": _problem(rows[0]) if rows else "",
+        "forecast": rubrics.forecast(rows[0]) if rows else None,
+        "without": rubrics.WITHOUT_A_JUDGE,
+        "servers": project.servers.order_by("name"),
     }
     return render(request, "failures/rubric.html", context)
 

@@ -24,6 +24,7 @@ from apps.failures import classify_job, rates
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
 from apps.failures.actions.decisions import Refused
 from apps.failures.changes import changes, marked
+from apps.failures.judge import rubrics
 from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
 from apps.failures.prompts import undecided
@@ -91,6 +92,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "last": last_change(request, project) if may else None,
             "job": project.classifications.first(),
             "undecided_rules": undecided(project),
+            "without_judge": rubrics.without(project),
         },
     )
 
