@@ -34,6 +34,8 @@ from apps.dashboard.charts import Spec
 from apps.evals import importing
 from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
+from apps.failures.actions.signals import NewSignal
+from apps.failures.actions.signals import add as add_signal
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
 from apps.promotion.deployment.actions import begin
@@ -238,6 +240,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
     )
     cluster = make_cluster(trajectory.failure)
     alert = add_alert(project=project, by=by, given=NewAlert(name="a", measure="cost", line=1.0))
+    signal = add_signal(project=project, by=by, given=NewSignal(name="a", question="Is it?"))
     rays = add_cluster(
         project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
@@ -271,6 +274,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
                 ("webhooks:delivery", "webhooks:again"), send_test(hook=hook, by=by).pk
             ),
             "core:audit_export": "csv",
+            "failures:signal": signal.pk,
             "trajectories:alert": alert.pk,
             **dict.fromkeys(
                 ("core:manage", "core:object_rename", "core:object_archive", "core:object_delete"),

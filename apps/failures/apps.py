@@ -4,14 +4,17 @@ from django.apps import AppConfig
 class FailuresConfig(AppConfig):
     name = "apps.failures"
     label = "failures"
+    audit_section = "failures"
     pages = {
         "failures.failure": "failures:case",
         "failures.failurecluster": "failures:cluster",
         "failures.reclassification": "failures:reclassification",
+        "failures.signal": "failures:signal",
     }
     lists = {"failures.failure": "failures:list"}
     declares = (
         "actions.decisions",
+        "actions.signals",
         "audit_words",
         "classify_job",
         "jobs",

@@ -621,6 +621,79 @@ class JudgeVerdict(models.Model):
         return f"{self.mode or 'no failure'} by {self.rubric}"
 
 
+class Signal(models.Model):
+    """A question in plain words that the judge answers about runs; each answer is a score of the
+    signal's name. An edit is a new version, which has to be tried before it is switched on.
+    """
+
+    class Kind(models.TextChoices):
+        YES_NO = "yes_no", "Yes or no"
+        NUMBER = "number", "A number from 1 to 5"
+        CATEGORY = "category", "One of several words"
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="signals", db_index=False)
+    name = models.CharField(max_length=80)
+    question = models.TextField()
+    kind = models.CharField(max_length=8, choices=Kind, default=Kind.YES_NO)
+    choices = models.CharField(max_length=400, blank=True)
+    share = models.FloatField(default=0.1, help_text="Of the runs that arrive while it is on")
+    version = models.PositiveIntegerField(default=1)
+    on_since = models.DateTimeField(null=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_signal_per_name")
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return reverse("failures:signal", args=[self.project.slug, self.pk])
+
+    @property
+    def words(self) -> list[str]:
+        """The answers of a category."""
+        return [word for part in self.choices.split(",") if (word := part.strip())]
+
+
+class SignalAnswer(models.Model):
+    """The judge's answer to one version of a signal about a run. While `error` is not empty there
+    is none; an empty `value` without an error: the run does not say.
+    """
+
+    signal = models.ForeignKey(Signal, models.CASCADE, related_name="answers", db_index=False)
+    version = models.PositiveIntegerField()
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
+    probability = models.FloatField(
+        null=True, help_text="Probability with which the run was drawn; null if it was tried"
+    )
+    value = models.CharField(max_length=120, blank=True)
+    quote = models.TextField(blank=True)
+    reason = models.TextField(blank=True)
+    error = models.TextField(blank=True)
+    tries = models.PositiveSmallIntegerField(default=0)
+    cost_usd = models.FloatField(default=0)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-at", "-id")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["signal", "version", "trajectory"], name="one_answer_per_signal_and_run"
+            )
+        ]
+        indexes = [models.Index(fields=["signal", "at"], name="signal_answer_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.signal} {self.version}: {self.value or 'unknown'}"
+
+
 class OutcomeModel(models.Model):
     """A model of failure, trained on the project's decisions (`outcomes.model`). Append-only; the
     newest one is used.

@@ -4,9 +4,12 @@ from celery import shared_task
 
 from apps.core.models import Project
 from apps.failures import classify_job
+from apps.failures.actions import signals
 from apps.failures.clusters import store
 from apps.failures.judge import judging
+from apps.failures.models import Signal
 from apps.failures.outcomes import train_job
+from apps.failures.signals import asking
 
 
 @shared_task(name=store.TASK, expires=3600)
@@ -53,6 +56,28 @@ def judge_new() -> int:
 def judge_project(project_id: int) -> dict | None:
     project = Project.objects.filter(pk=project_id).first()
     return vars(judging.judge_new(project)) if project else None
+
+
+@shared_task(name="failures.ask_signals", expires=150)
+def ask_signals() -> int:
+    """Every few minutes, some questions for each project that has a signal on."""
+    on = Project.objects.running().filter(signals__on_since__isnull=False).distinct()
+    projects = on.filter(rubrics__is_on=True).values_list("pk", flat=True)
+    for pk in projects:
+        ask_signals_of.apply_async(args=[pk], expires=150)
+    return len(projects)
+
+
+@shared_task(name="failures.ask_signals_of")
+def ask_signals_of(project_id: int) -> dict | None:
+    project = Project.objects.filter(pk=project_id).first()
+    return vars(asking.ask_due(project)) if project else None
+
+
+@shared_task(name=signals.TASK)
+def try_signal(pk: int, version: int) -> dict | None:
+    signal = Signal.objects.filter(pk=pk, version=version).first()
+    return vars(asking.try_out(signal)) if signal else None
 
 
 @shared_task(name="failures.train_outcomes", expires=600)

@@ -1,5 +1,6 @@
 from django.urls import path
 
+from apps.core.operations import page_urls
 from apps.failures.pages import (
     case,
     checks,
@@ -11,6 +12,7 @@ from apps.failures.pages import (
     modes,
     prompt_rules,
     reclassify,
+    signals,
 )
 
 app_name = "failures"
@@ -67,5 +69,8 @@ urlpatterns = [
     path("judge/try/one/", judge.try_one, name="rubric_try_one"),
     path("judge/diff/", judge.diff, name="rubric_diff"),
     path("judge/run/", judge.run, name="judge_run"),
+    *page_urls("failures"),
+    path("signals/", signals.listing, name="signals"),
+    path("signals/<int:pk>/", signals.signal, name="signal"),
     path("judge/verdicts/", judge.verdicts, name="verdicts"),
 ]

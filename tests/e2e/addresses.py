@@ -26,8 +26,11 @@ from apps.evals.holdout.view_log import record_output_view
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
-from apps.failures.models import Failure, JudgeVerdict
+from apps.failures.actions.signals import NewSignal
+from apps.failures.actions.signals import add as add_signal
+from apps.failures.models import Failure, JudgeVerdict, Signal
 from apps.failures.reclassify import start as start_reclassification
+from apps.failures.signals.asking import WAITING
 from apps.promotion.deployment.models import Deployment
 from apps.promotion.gate.policy import Policy
 from apps.promotion.policies import channel_of, save_policy
@@ -74,6 +77,7 @@ STATIONS = {
     "trajectories:steps": "No steps yet",
     "trajectories:scores": "No scores yet",
     "trajectories:alerts": "No alerts yet",
+    "failures:signals": "No signals yet",
     "trajectories:parquet": "No files yet",
     "trajectories:sessions": "No sessions",
     "trajectories:arrivals": "All batches are indexed",
@@ -120,6 +124,7 @@ FORMS = (
     "failures:modes",
     "failures:policy_new",
     "failures:rubric",
+    "failures:signal_new",
     "environments:new",
     "environments:connect",
     "environments:import_grader",
@@ -344,6 +349,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
     )
     server = make_server(project, "https://gpu.example.com/v1")
     make_endpoint(project, server)
+    signal = answered_signal(runs[0], by)
     alert = add_alert(
         project=project,
         given=NewAlert(
@@ -435,6 +441,8 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "registry:server": (server.name,),
         "registry:server_edit": (server.name,),
         "registry:ray_cluster_edit": (ray_cluster.name,),
+        "failures:signal": (signal.pk,),
+        "failures:signal_edit": (signal.pk,),
         "trajectories:alert": (alert.pk,),
         "trajectories:alert_edit": (alert.pk,),
         **talked(runs[0], by),
@@ -567,6 +575,18 @@ def told(project: Project, by: Any) -> dict[str, tuple]:
             ("webhooks:delivery", row.pk),
         )
     }
+
+
+def answered_signal(run: Trajectory, by: Any) -> Signal:
+    """With an answer, one that is late, and one that the run does not give."""
+    question = "Is the user frustrated with the agent, or does the user give up?"
+    given = NewSignal(name="user is frustrated", question=question, share=0.2)
+    signal = add_signal(project=run.project, by=by, given=given)
+    others = run.project.trajectories.exclude(pk=run.pk)[:2]
+    said = {"value": "yes", "quote": "the third time I ask", "reason": "They ask again."}
+    for row, fields in zip((run, *others), (said, {"error": WAITING}, {}), strict=False):
+        signal.answers.create(version=1, trajectory=row, **fields)
+    return signal
 
 
 def opened(world: World, by: Any) -> EvalRun:

@@ -91,6 +91,11 @@ def quote_from(given: dict[str, Any], index: int, bodies: Sequence[str]) -> str:
     return _quote(_text(given, "quote"), index, bodies)
 
 
+def quoted_anywhere(given: dict[str, Any], bodies: Sequence[str]) -> str:
+    """The “quote” of an answer, if any message contains it. Raises AnswerError."""
+    return _quote(_text(given, "quote"), None, bodies)
+
+
 def _objects(text: str) -> Iterator[dict[str, Any]]:
     """All JSON objects in a text, except nested ones."""
     decoder, at = json.JSONDecoder(), text.find("{")

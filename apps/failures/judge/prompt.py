@@ -177,12 +177,17 @@ def chat_about(question: str, run: dict[str, Any], upto: int | None = None) -> l
     """The chat that asks another question about a failed run; `upto`: the number of the last
     message shown.
     """
+    return about(STEP_FRAME.format(question=clean(question)), run, upto)
+
+
+def about(system: str, run: dict[str, Any], upto: int | None = None) -> list[dict[str, str]]:
+    """The chat with these instructions and the run, or its messages up to one, quoted as data."""
     shown = run if upto is None else run | HIDDEN
-    roles, bodies, about = _parts(shown, None if upto is None else upto + 1)
-    nonce = _unused_word([*bodies, *roles, *about, question])
+    roles, bodies, notes = _parts(shown, None if upto is None else upto + 1)
+    nonce = _unused_word([*bodies, *roles, *notes, system])
     return [
-        {"role": "system", "content": STEP_FRAME.format(question=clean(question))},
-        _quotation(nonce, [*about, *_within(MAX_RUN, _blocks(nonce, roles, bodies))]),
+        {"role": "system", "content": system},
+        _quotation(nonce, [*notes, *_within(MAX_RUN, _blocks(nonce, roles, bodies))]),
     ]
 
 

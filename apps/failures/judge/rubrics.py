@@ -22,7 +22,7 @@ from apps.failures.actions.diagnose import as_input
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import Question
-from apps.failures.models import FailureState, JudgeVerdict, Rubric, Source
+from apps.failures.models import FailureState, JudgeVerdict, Rubric, Signal, SignalAnswer, Source
 from apps.registry.prices import price_for
 from apps.trajectories.models import with_content
 from workers.lib.prices import Price
@@ -164,11 +164,18 @@ def midnight() -> datetime:
 
 
 def spent_since(project: Project, since: datetime) -> float:
-    """USD for verdicts and tries; running ones count with their maximum."""
-    verdicts = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).aggregate(
-        usd=Sum("cost_usd")
+    """USD for verdicts, signals and tries; running ones count with their maximum."""
+    asked = (
+        JudgeVerdict.objects.filter(rubric__project=project, at__gte=since),
+        SignalAnswer.objects.filter(signal__project=project, at__gte=since),
     )
-    return (verdicts["usd"] or 0.0) + sum(usd for _, usd in _tries(project, since))
+    usd = sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in asked)
+    return usd + sum(usd for _, usd in _tries(project, since))
+
+
+def of_signal(signal: Signal) -> float:
+    """USD for all answers of a signal."""
+    return signal.answers.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0
 
 
 def _tries(project: Project, since: datetime) -> Iterator[tuple[date, float]]:

@@ -1448,4 +1448,122 @@ agent_version, model
                 name="one_active_outcome_training",
             ),
         ),
+        migrations.CreateModel(
+            name="Signal",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=80)),
+                ("question", models.TextField()),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("yes_no", "Yes or no"),
+                            ("number", "A number from 1 to 5"),
+                            ("category", "One of several words"),
+                        ],
+                        default="yes_no",
+                        max_length=8,
+                    ),
+                ),
+                ("choices", models.CharField(blank=True, max_length=400)),
+                (
+                    "share",
+                    models.FloatField(
+                        default=0.1, help_text="Of the runs that arrive while it is on"
+                    ),
+                ),
+                ("version", models.PositiveIntegerField(default=1)),
+                ("on_since", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="signals",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("name",),
+            },
+        ),
+        migrations.CreateModel(
+            name="SignalAnswer",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("version", models.PositiveIntegerField()),
+                (
+                    "probability",
+                    models.FloatField(
+                        help_text="Probability with which the run was drawn; null if it was tried",
+                        null=True,
+                    ),
+                ),
+                ("value", models.CharField(blank=True, max_length=120)),
+                ("quote", models.TextField(blank=True)),
+                ("reason", models.TextField(blank=True)),
+                ("error", models.TextField(blank=True)),
+                ("tries", models.PositiveSmallIntegerField(default=0)),
+                ("cost_usd", models.FloatField(default=0)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "signal",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="answers",
+                        to="failures.signal",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="trajectories.trajectory",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-at", "-id"),
+            },
+        ),
+        migrations.AddConstraint(
+            model_name="signal",
+            constraint=models.UniqueConstraint(
+                fields=("project", "name"), name="one_signal_per_name"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="signalanswer",
+            index=models.Index(fields=["signal", "at"], name="signal_answer_by_time"),
+        ),
+        migrations.AddConstraint(
+            model_name="signalanswer",
+            constraint=models.UniqueConstraint(
+                fields=("signal", "version", "trajectory"), name="one_answer_per_signal_and_run"
+            ),
+        ),
     ]

@@ -1,0 +1,1 @@
+"""Questions in plain words that the judge answers about a share of all runs."""
