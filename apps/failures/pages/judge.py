@@ -143,11 +143,22 @@ def _page(
         "many": MANY,
         "drawn": judging.drawn_rate(project),
         "problem": _problem(rows[0]) if rows else "",
-        "forecast": rubrics.forecast(rows[0]) if rows else None,
+        "forecast": (costs := rubrics.forecast(rows[0]) if rows else None),
+        "warning": _warning(rows[0], costs) if rows else "",
         "without": rubrics.WITHOUT_A_JUDGE,
         "servers": project.servers.order_by("name"),
     }
     return render(request, "failures/rubric.html", context)
+
+
+def _warning(rubric: Rubric, costs: rubrics.Forecast | None) -> str:
+    """Before it is switched on."""
+    usd = costs.usd if costs else None
+    runs = f"; 1,000 runs cost at most ${usd:.2f}" if usd is not None else ""
+    return (
+        "Conversations of failed runs, plus a random sample of others, will be sent to"
+        f" {rubric.base_url}, for at most ${rubric.usd_per_day:g} a day{runs}. Switch the judge on?"
+    )
 
 
 def _problem(rubric: Rubric) -> str:
