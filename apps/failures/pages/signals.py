@@ -45,6 +45,7 @@ def signal(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "page": page,
         "left": left,
         "tried": asking.TRIED,
+        "waiting": asking.WAITING,
         "is_asking": row.answers.filter(version=row.version, error=asking.WAITING).exists(),
         "agreement": signals.agreement(row),
         "scores": f"{scores}?{urlencode({'name': row.name})}",
