@@ -53,6 +53,8 @@ def alert(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 def _measured(alert: Alert) -> str:
     """Of nothing even a sum says nothing, where nothing is decided by it."""
+    if alert.checked_at is None:
+        return "Not checked yet"
     is_of_nothing = alert.unmeasured_since is not None and not alert.n
     return in_words(alert, None if is_of_nothing else alert.value)
 
