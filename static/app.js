@@ -415,6 +415,12 @@ document.addEventListener("click", async (event) => {
     button.textContent = label;
   }, 2500);
 });
+/* On a phone the cells of a row stand beside each other: those that hold only the template's white space must be empty to be left out. */
+function emptyCells(scope) {
+  for (const cell of scope.querySelectorAll(".stacked td"))
+    if (cell.firstChild && !cell.firstElementChild && !cell.textContent.trim())
+      cell.replaceChildren();
+}
 function addCopyButtons(scope) {
   for (const pre of scope.querySelectorAll("pre.copyable")) {
     if (pre.parentElement.classList.contains("snippet")) continue;
@@ -665,6 +671,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const letters = document.getElementById("single-keys");
   if (letters) letters.checked = singleKeys();
   fillBars(document);
+  emptyCells(document);
   addCopyButtons(document);
   drawCharts(document);
   showInTree();
@@ -699,6 +706,7 @@ document.addEventListener("htmx:oobAfterSwap", () => {
 for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"])
   document.addEventListener(swapped, () => {
     fillBars(document);
+    emptyCells(document);
     addCopyButtons(document);
     drawCharts(document, ":not(.js-plotly-plot)");
     showInTree();

@@ -162,7 +162,6 @@ def ranked(
     series: dict[str, tuple[Sequence[str], Sequence[float]]],
     title: str,
     *,
-    x: str = "",
     colours: dict[str, str] | None = None,
 ) -> dict:
     """{name: (names, values)} with the names beside the chart. Bars; of several series a dot each,
@@ -186,7 +185,7 @@ def ranked(
             else go.Bar(orientation="h", marker={"color": colour}, **common)
         )
     figure.update_layout(scattermode="group", scattergap=0.3)
-    drawn = _finish(figure, title, x, "", ROW_HEIGHT, legend=len(series) > 1)
+    drawn = _finish(figure, title, "", "", ROW_HEIGHT, legend=len(series) > 1)
     return beside(
         drawn, list(dict.fromkeys(name for names, _ in series.values() for name in names))
     )

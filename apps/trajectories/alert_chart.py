@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from apps.core.charts import BAD, PALETTE, UNKNOWN, lines
 from apps.trajectories.alerts import MEASURES, crosses, limit_of
-from apps.trajectories.metrics.figures import HOVER, TICKS
+from apps.trajectories.metrics.figures import HOVER, set_unit
 from apps.trajectories.models import Alert, AlertPoint
 
 HEIGHT = 230
@@ -36,7 +36,7 @@ def figure(
         others[1] |= {"fill": "tonexty", "fillcolor": SHADE}
     trace |= _drawn(alert, points, link)
     drawn["layout"]["xaxis"] |= {"type": "date", "range": [first, last]}
-    _scale(alert, drawn["layout"])
+    _scale(alert, drawn)
     return drawn
 
 
@@ -78,9 +78,9 @@ def _drawn(alert: Alert, points: Sequence[AlertPoint], link: Callable[[AlertPoin
     }
 
 
-def _scale(alert: Alert, layout: dict) -> None:
-    unit = MEASURES[alert.measure].unit
-    layout["yaxis"] |= {"nticks": 5}
-    if unit:
-        layout["yaxis"] |= {"tickformat": TICKS[unit], "rangemode": "tozero"}
-    layout["margin"] |= {"t": 30, "b": 22}
+def _scale(alert: Alert, drawn: dict) -> None:
+    drawn["layout"]["yaxis"] |= {"nticks": 5}
+    if unit := MEASURES[alert.measure].unit:
+        drawn["layout"]["yaxis"] |= {"rangemode": "tozero"}
+        set_unit(drawn, "y", unit)
+    drawn["layout"]["margin"] |= {"t": 30, "b": 22}

@@ -55,6 +55,16 @@ def notices_of(row: Trajectory, metadata: dict[str, Any]) -> list[str]:
     return [text for tag, text in TAGS.items() if tag in row.tags]
 
 
+def by_kind(warnings: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """The first warning of each kind as {path, text}, and how many `more` there are."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in warnings:
+        kind = INDEX.sub("[]", one["path"]), one["warning"]
+        shown = found.setdefault(kind, {"path": one["path"], "text": one["warning"], "more": -1})
+        shown["more"] += 1
+    return list(found.values())
+
+
 def notices_of_latest(project: Project) -> list[Notice]:
     """The most frequent first."""
     rows = dict(project.trajectories.order_by("-pk").values_list("pk", "tags")[:LATEST])

@@ -24,7 +24,7 @@ from apps.core.models import Project
 from apps.trajectories import step_totals, uncounted
 from apps.trajectories.filters import bounds, scores_with
 from apps.trajectories.metrics import sketch
-from apps.trajectories.metrics.figures import HOVER, TICKS, short, written
+from apps.trajectories.metrics.figures import HOVER, set_unit, short, written
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.step_filters import (
     COLUMNS,
@@ -442,7 +442,6 @@ def figure(answer: Answer, link: Callable[[Group], str]) -> dict | None:
     drawn = ranked(
         series,
         title_of(answer),
-        x="ms" if measure.unit == "ms" else "",
         colours=dict.fromkeys(series, BAD) if is_bad else None,
     )
     hover = HOVER[measure.unit].replace("{y", "{x")
@@ -451,7 +450,7 @@ def figure(answer: Answer, link: Callable[[Group], str]) -> dict | None:
         trace["customdata"] = [f"n = {measure.n(group):,}" for group in groups]
         named = f" · {trace['name']}" if answer.split else ""
         trace["hovertemplate"] = f"%{{y}}{named}: {hover}<br>%{{customdata}}<extra></extra>"
-    drawn["layout"]["xaxis"]["tickformat"] = TICKS[measure.unit]
+    set_unit(drawn, "x", measure.unit)
     return beside(drawn, list(names.values()))
 
 

@@ -273,6 +273,22 @@ def test_no_budget_no_question_but_a_free_model_is_free(judge: JudgeServer) -> N
     assert run(project).asked == 1
 
 
+def test_a_model_without_a_price_judges_so_many_runs_a_day(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "UNPRICED_A_DAY", 2)
+    project = make_project()
+    rows = [make_run(project, request=f"Close ticket {n}.") for n in range(3)]
+    make_rubric(project, judge)
+    report = run(project, *rows)
+    assert report.asked == 2 and "2 runs a day are judged until a price is set" in report.stopped
+    later(days=1)
+    assert run(project, *rows).asked == 1  # the next day
+    rows.append(make_run(project, request="Close ticket 4."))
+    make_rubric(project, judge, price=Price(), text="Be kind.")
+    assert run(project, *rows).asked == 4
+
+
 def test_saving_a_new_version_does_not_fill_the_purse(judge: JudgeServer) -> None:
     project = make_project()
     make_run(project)
@@ -683,7 +699,7 @@ def test_the_page_says_which_price_the_model_has(judge: JudgeServer) -> None:
     project = make_project()
     page, admin = reverse("failures:rubric", args=[project.slug]), logged_in(admin_of(project))
     rubric = make_rubric(project, judge)
-    assert "answers count as free" in " ".join(admin.get(page).content.decode().split())
+    assert "1,000 runs a day" in " ".join(admin.get(page).content.decode().split())
     make_rubric(project, judge, price=Price(2.0, 6.0), text="b")
     assert "$2 in" in admin.get(page).content.decode()
     make_server(project, judge.url, name="own", prices={"m": [3.0, 9.0, 0.5, None]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -317,3 +318,25 @@ def test_by_api_and_page(project: Project, client: Client) -> None:
     )
     assert saved.status_code == 302, saved.content
     assert Alert.objects.get().window_minutes == 30
+
+
+@pytest.mark.parametrize(
+    ("route", "query", "measure", "filters"),
+    [
+        ("steps", "kind=tool&status=error&since=7d", "step_error_rate", "kind=tool&status=error"),
+        ("steps", "kind=tool&measure=p95&by=name", "step_p95", "kind=tool"),
+        ("scores", "name=helpful&from=2026-11-01", "score", "name=helpful"),
+        ("list", "agent_version=7&sort=-cost", "failure_rate", "agent_version=7"),
+    ],
+)
+def test_a_list_leads_to_an_alert_on_what_it_shows(
+    project: Project, client: Client, route: str, query: str, measure: str, filters: str
+) -> None:
+    client.force_login(make_member(project, Role.ENGINEER))
+    address = reverse(f"trajectories:{route}", args=[project.slug])
+    link = client.get(f"{address}?{query}").context["new_alert"]
+    assert link in unescape(client.get(f"{address}?{query}").content.decode())
+    initial = client.get(link).context["form"].initial
+    assert (initial["measure"], initial["filters"]) == (measure, filters)
+    client.force_login(make_member(project, Role.VIEWER))
+    assert "Add an alert" not in client.get(f"{address}?{query}").content.decode()

@@ -205,6 +205,21 @@ def test_a_person_scores_a_run(runs: Project, client: Client) -> None:
     assert "tone" in page and "Polite." in page
 
 
+def test_a_person_scores_a_step(runs: Project, client: Client) -> None:
+    step = Step.objects.filter(kind="tool").first()
+    run = Trajectory.objects.get(pk=step.trajectory_id)
+    address = reverse("trajectories:score_give", args=[runs.slug, run.pk])
+    client.force_login(make_member(runs, Role.REVIEWER))
+    offered = client.get(run.get_absolute_url()).context["score_form"].fields["step"].choices
+    assert offered[0] == ("", "The whole run") and step.key in dict(offered)
+    client.post(address, {"name": "right tool", "value": "no", "step": "of no run"})
+    assert not Score.objects.exists()
+    client.post(address, {"name": "right tool", "value": "no", "step": step.key})
+    assert Score.objects.get().step == step.key
+    page = client.get(run.get_absolute_url())
+    assert [name for _, name in page.context["scores"]] == [step.name]
+
+
 # That come with their runs
 
 

@@ -457,7 +457,7 @@ def test_figures_by_tool_and_version(runs: Project, agent: Client, engineer: Cli
     drawn = json.loads(re.search(r"<script[^>]*json[^>]*>(.*?)</script>", text, re.DOTALL)[1])
     assert drawn["layout"]["yaxis"]["categoryarray"] == ["search", "pay"]  # names beside the chart
     assert [trace["name"] for trace in drawn["data"]] == ["1", "2"]
-    assert drawn["data"][0]["y"] == ["pay", "search"] and drawn["data"][0]["x"][1] == 2900
+    assert drawn["data"][0]["y"] == ["pay", "search"] and drawn["data"][0]["x"][1] == 2.9
     links = re.findall(r'href="(\?[^"]+)"', text)
     for link in {unescape(link) for link in links}:
         listed = engineer.get(reverse("trajectories:steps", args=[runs.slug]) + link)

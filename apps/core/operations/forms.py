@@ -33,8 +33,8 @@ SIMPLE: Mapping[type, tuple[Any, Any, dict[str, str]]] = {
 
 class OperationForm(PlainForm):
     """Valid if the operation takes what it holds: `values` of its inputs. `rows` are the references
-    that the address of the page names. What is offered may depend on them, and on the project:
-    `rows` of a reference, `choices` and `only_if` of Meta's `extra` are functions of both.
+    that the address of the page names. What is offered may depend on them, on the object and on the
+    project: `rows` of a reference, `choices` and `only_if` of Meta's `extra` are functions of them.
     """
 
     operation: Operation
@@ -45,12 +45,13 @@ class OperationForm(PlainForm):
         *args: Any,
         project: Project | None = None,
         rows: Mapping[str, Any] | None = None,
+        target: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.project, self.rows, self.values = project, dict(rows or {}), dict[str, Any]()
         self.references = self.operation.inputs.references
-        known = {"project": project, **self.rows}
+        known = {"project": project, self.operation.target_name: target, **self.rows}
         ask = cache(lambda function: call(function, known))
         for name, field in list(self.fields.items()):
             extra = self.inputs[name].extra

@@ -119,7 +119,7 @@ def submitted(
         if target is not None or name in request.GET
     }
     data = request.POST if request.method == "POST" else None
-    form = form_class(data, initial=initial, project=project, rows=rows)
+    form = form_class(data, initial=initial, project=project, rows=rows, target=target)
     if not form.is_valid():
         return form, NOT_DONE
     try:

@@ -22,9 +22,10 @@ DROPPABLE = ("seed", "temperature", "response_format")
 
 @dataclass(frozen=True)
 class Server(ChatServer):
-    """A judge's server and the price of its model."""
+    """A judge's server and the price of its model, which is 0 where it is not known."""
 
     price: Price = field(default_factory=Price)
+    is_priced: bool = True
     key_hosts: dict[str, str] = field(
         default_factory=dict
     )  # never None: this process has its own variables

@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -54,6 +55,7 @@ TOO_MANY_ERRORS = 3  # errors in a row after which the server counts as down
 CHUNK, BATCH_S = 20, 120.0
 # (estimate, sampling probability): the first line whose estimate is above a run's own gives the
 # probability.
+UNPRICED_A_DAY = 1_000  # runs, where the price of the judge's model is unknown
 DRAWN = (
     (0.1, 0.02),
     (0.2, 0.06),
@@ -111,6 +113,7 @@ class Standing(Enum):
     ANSWERED = "answered"
     LATER = "later"
     NO_MONEY = "no money"
+    NO_PRICE = "no price"
     OFF = "off"
 
 
@@ -221,14 +224,12 @@ class _Batch:
         server = rubrics.server_of(self._rubric)
         question = Question.of(self._rubric.strategy, self._rubric.text, self._modes, subject.run)
         estimated = question.max_cost(server)
-        standing, verdict = _claim(
-            self._project, self._rubric, subject, max_cost := estimated * self._cost_factor
-        )
+        is_priced = server.is_priced
+        claim = partial(_claim, self._project, self._rubric, subject, is_priced=is_priced)
+        standing, verdict = claim(max_cost := estimated * self._cost_factor)
         while standing is Standing.NO_MONEY and self._under_way:
             self._settle_first()
-            standing, verdict = _claim(
-                self._project, self._rubric, subject, max_cost := estimated * self._cost_factor
-            )
+            standing, verdict = claim(max_cost := estimated * self._cost_factor)
         if standing is Standing.OURS:
             asked = self._threads.submit(question.ask, server, self._sleep)
             self._under_way[asked] = _Asked(subject, verdict, server, max_cost)
@@ -289,6 +290,12 @@ class _Batch:
 def _why(standing: Standing, rubric: Rubric) -> str:
     if standing is Standing.OFF:
         return "The judge was switched off, or its rubric changed."
+    if standing is Standing.NO_PRICE:
+        return (
+            f"The price of {rubric.model} is unknown, so the budget cannot be kept:"
+            f" {UNPRICED_A_DAY:,} runs a day are judged until a price is set (Models → Prices; 0"
+            " for a model of your own)."
+        )
     return (
         f"Today's budget of ${rubric.usd_per_day:g} is used up. The judge continues tomorrow (UTC)."
     )
@@ -296,7 +303,7 @@ def _why(standing: Standing, rubric: Rubric) -> str:
 
 @transaction.atomic
 def _claim(
-    project: Project, rubric: Rubric, subject: Subject, max_cost: float
+    project: Project, rubric: Rubric, subject: Subject, max_cost: float, is_priced: bool = True
 ) -> tuple[Standing, JudgeVerdict | None]:
     """Reserve the maximum cost and claim the run, if it is due. The verdict's `at` marks when it
     was claimed.
@@ -318,6 +325,8 @@ def _claim(
         and max_cost > 0
     ):
         return Standing.NO_MONEY, None
+    if not is_priced and _judged_today(project) >= UNPRICED_A_DAY:
+        return Standing.NO_PRICE, None
     chance = _chance(subject.trajectory) if subject.trajectory else None
     verdict = found or JudgeVerdict(
         rubric=rubric, content_digest=subject.digest, probability=chance
@@ -329,6 +338,10 @@ def _claim(
     verdict.cost_usd += max_cost
     verdict.save()
     return Standing.OURS, verdict
+
+
+def _judged_today(project: Project) -> int:
+    return JudgeVerdict.objects.filter(rubric__project=project, at__gte=rubrics.midnight()).count()
 
 
 def _chance(row: Trajectory) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -112,14 +112,14 @@ def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
 
 
 def server_of(rubric: Rubric, **changes: Any) -> Server:
-    """The server of a rubric, by the rules of this installation. A model without a price is one
-    that costs nothing.
-    """
+    """The server of a rubric, by the rules of this installation."""
+    price = price_for(rubric.project, rubric.model, rubric.base_url)
     return Server(
         base_url=rubric.base_url,
         model=rubric.model,
         key_variable=rubric.key_variable,
-        price=price_for(rubric.project, rubric.model, rubric.base_url) or Price(),
+        price=price or Price(),
+        is_priced=price is not None,
         allow_private=settings.FLYWHEEL_ALLOW_PRIVATE_URLS,
         key_hosts=key_hosts(),
         **changes,
@@ -143,13 +143,14 @@ def forecast(rubric: Rubric) -> Forecast | None:
     rows = with_content(list(project.trajectories.order_by("-pk")[:FORECAST_FROM]))
     if not rows:
         return None
-    price, modes = price_for(project, rubric.model, rubric.base_url), modes_of(project)
-    server = replace(server_of(rubric), price=price or Price())
+    server, modes = server_of(rubric), modes_of(project)
     usd = sum(
         Question.of(rubric.strategy, rubric.text, modes, as_input(row)).max_cost(server)
         for row in rows
     )
-    return Forecast(FORECAST_OF, len(rows), usd / len(rows) * FORECAST_OF if price else None)
+    return Forecast(
+        FORECAST_OF, len(rows), usd / len(rows) * FORECAST_OF if server.is_priced else None
+    )
 
 
 def modes_of(project: Project) -> list[Mode]:

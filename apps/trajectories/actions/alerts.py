@@ -53,7 +53,7 @@ class NewAlert(Struct, forbid_unknown_fields=True, kw_only=True):
     name: Annotated[str, Meta(title="Name", min_length=1, max_length=80, pattern=LINE)]
     measure: Annotated[
         choice_of(Alert.Measure),  # type: ignore[valid-type]
-        Meta(title="Measure", description="Shares are from 0 to 1, times in milliseconds"),
+        Meta(title="Measure"),
     ]
     filters: Annotated[
         str,
@@ -74,25 +74,40 @@ class NewAlert(Struct, forbid_unknown_fields=True, kw_only=True):
     line: (
         Annotated[
             float,
-            Meta(title="Line", ge=-1e12, le=1e12, description="Unless it is the usual range"),
+            Meta(
+                title="Line",
+                ge=-1e12,
+                le=1e12,
+                description="A share from 0 to 1, $ or milliseconds. None for the usual range",
+            ),
         ]
         | None
     ) = None
     window_minutes: Annotated[
         int,
-        Meta(title="Of the last minutes", ge=5, le=10_080, description="That are added up"),
+        Meta(
+            title="Window in minutes",
+            ge=5,
+            le=10_080,
+            description="What happened in the last so many minutes is added up",
+        ),
     ] = 60
     for_minutes: Annotated[
         int,
-        Meta(title="For minutes", ge=0, le=1_440, description="How long before it fires"),
+        Meta(
+            title="Fires after minutes",
+            ge=0,
+            le=1_440,
+            description="For which it has to hold; 0: at once",
+        ),
     ] = 0
     at_least: Annotated[
         int,
         Meta(
-            title="At least",
+            title="Minimum count",
             ge=1,
             le=1_000_000,
-            description="Runs, steps or scores; with fewer nothing is decided",
+            description="With fewer runs, steps or scores in the window nothing is decided",
         ),
     ] = 20
     enabled: Annotated[bool, Meta(title="Enabled")] = True

@@ -14,10 +14,12 @@ from apps.core.actions import audit
 from apps.core.models import Project, Role
 from apps.core.operations import Page, operation
 from apps.trajectories import merging, tombstones
-from apps.trajectories.models import Score, Trajectory, TrajectoryKey
+from apps.trajectories.models import Score, Step, Trajectory, TrajectoryKey
 from apps.trajectories.schema import MAX_NAME
 from apps.trajectories.scores import MAX_COMMENT, MAX_TEXT, Came, Sent, value_of
+from apps.trajectories.steps import KINDS
 
+OFFERED_STEPS = 500
 UNIQUE = ["project", "external_id", "step", "name", "key"]
 CHANGED = ["trajectory_id", "kind", "value", "text", "source", "by", "comment", "created_at"]
 
@@ -65,6 +67,19 @@ def receive(*, project: Project, sent: Sequence[Sent], account: int = 0) -> dict
     }
 
 
+def steps_of(trajectory: Trajectory | None) -> list[tuple[str, str]]:
+    """What a person may score: the run, or one of its first steps."""
+    rows = Step.objects.filter(
+        project_id=trajectory and trajectory.project_id,
+        trajectory_id=trajectory and trajectory.pk,
+    )
+    shown = [
+        (row.key, f"{row.number + 1}. {row.name[:60]} ({KINDS.get(row.kind, row.kind).lower()})")
+        for row in rows.order_by("number")[:OFFERED_STEPS]
+    ]
+    return [("", "The whole run"), *shown]
+
+
 @operation(
     "scores_give",
     page=Page("<uuid:pk>/scores/", "score_give", done="Score saved."),
@@ -86,14 +101,18 @@ def give(
             description="A number, yes or no, a category, or a text",
         ),
     ],
+    step: Annotated[str, Meta(title="Of", extra={"choices": steps_of, "hint": ""})] = "",
     comment: Annotated[str, Meta(max_length=MAX_COMMENT, title="Comment")] = "",
 ) -> None:
-    """A person's score of a run; another of the same name replaces theirs."""
+    """A person's score of a run or of one of its steps; another of the same name replaces
+    theirs.
+    """
     person = by.get_username()
     sent = Sent(
         run=trajectory.external_id,
         name=name.strip(),
         value=_typed(value.strip()),
+        step=step,
         comment=comment,
         source="person",
         by=person,

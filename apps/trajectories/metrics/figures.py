@@ -26,15 +26,20 @@ KINDS = {
     "number": "Number",
     "table": "Table",
 }
-TICKS = {"share": ".0%", "usd": "$~g", "ms": "~s", "tokens": "~s", "runs": "~s"}
+TICKS = {
+    "share": {"tickformat": ".0%"},
+    "usd": {"tickformat": "$~g"},
+    "ms": {"tickformat": "~s", "ticksuffix": "s"},
+    "tokens": {"tickformat": "~s"},
+    "runs": {"tickformat": "~s"},
+}
 HOVER = {
     "share": "%{y:.1%}",
     "usd": "$%{y:,.4~f}",
-    "ms": "%{y:,.0f} ms",
+    "ms": "%{y:.3~s}s",
     "tokens": "%{y:,.0f}",
     "runs": "%{y:,.0f}",
 }
-AXIS = {"ms": "ms"}
 HEIGHT = 240
 OUTCOMES = {"success": 0, "failure": 1, "unknown": 2}  # from the bottom up, on every chart
 SHADE = {"p50": PALETTE[5], "p95": PALETTE[0], "p99": PALETTE[7]}
@@ -98,13 +103,18 @@ def figure(answer: Answer, by: str, kind: str = "auto", height: int = HEIGHT) ->
         trace["hovertemplate"] = (
             f"%{{x}}<br>{trace['name']}: {HOVER[measure.unit]}<br>%{{customdata}}<extra></extra>"
         )
-    drawn["layout"]["yaxis"] |= {
-        "tickformat": TICKS[measure.unit],
-        "rangemode": "tozero",
-        "nticks": 5,
-    }
-    drawn["layout"]["yaxis"]["title"] = {"text": AXIS.get(measure.unit, ""), "font": {"size": 11}}
+    drawn["layout"]["yaxis"] |= {"rangemode": "tozero", "nticks": 5}
+    set_unit(drawn, "y", measure.unit)
     return drawn
+
+
+def set_unit(drawn: dict, axis: str, unit: str) -> None:
+    """Milliseconds are drawn as seconds, to which plotly gives the prefix that suits them: 300ms,
+    1.5s.
+    """
+    drawn["layout"][f"{axis}axis"] |= TICKS[unit]
+    for trace in drawn["data"] if unit == "ms" else ():
+        trace[axis] = [value if value is None else value / 1000 for value in trace[axis]]
 
 
 def _unique(answer: Answer, one: Series) -> str:
@@ -164,7 +174,7 @@ def _ranking(answer: Answer, by: str) -> dict:
             "%{y}: " + HOVER[measure.unit].replace("{y", "{x") + "<br>%{customdata}<extra></extra>"
         ),
     }
-    drawn["layout"]["xaxis"]["tickformat"] = TICKS[measure.unit]
+    set_unit(drawn, "x", measure.unit)
     return drawn
 
 

@@ -23,7 +23,7 @@ SHOWN_CHANGES, SHOWN_POINTS = 50, 60
 
 @project_view()
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
-    alerts = [(row, in_words(row, row.value)) for row in project.alerts.order_by("state", "name")]
+    alerts = [(row, _measured(row)) for row in project.alerts.order_by("state", "name")]
     context = {"alerts": alerts, "may_write": request.membership.may(Role.ENGINEER)}
     return render(request, "trajectories/alerts.html", context)
 
@@ -41,7 +41,7 @@ def alert(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "trajectories/alert.html",
         {
             "alert": row,
-            "said": in_words(row, row.value),
+            "said": _measured(row),
             "limit": limit_of(row),
             "figure": points and alert_chart.figure(row, points, partial(rows_at, row)),
             "points": [_shown(row, point) for point in reversed(points[-SHOWN_POINTS:])],
@@ -49,6 +49,14 @@ def alert(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
             "may_write": request.membership.may(Role.ENGINEER),
         },
     )
+
+
+def _measured(alert: Alert) -> str:
+    """Of nothing even a sum says nothing, where nothing is decided by it."""
+    if alert.checked_at is None:
+        return "Not checked yet"
+    is_of_nothing = alert.unmeasured_since is not None and not alert.n
+    return in_words(alert, None if is_of_nothing else alert.value)
 
 
 def _shown(alert: Alert, point: AlertPoint) -> dict:
@@ -72,3 +80,11 @@ def rows_between(alert: Alert, begin: datetime, end: datetime) -> str:
     route = f"trajectories:{MEASURES[alert.measure].source.route}"
     query = urlencode(QueryDict(alert.filters).dict() | times)
     return f"{reverse(route, args=[alert.project.slug])}?{query}"
+
+
+def new_alert(project: Project, measure: str, given: QueryDict) -> str:
+    """The address of the form of an alert on what a list shows."""
+    known = MEASURES[measure].source.known
+    filters = urlencode({name: value for name, value in given.items() if value and name in known})
+    query = urlencode({"measure": measure, "filters": filters})
+    return f"{reverse('trajectories:alert_new', args=[project.slug])}?{query}"

@@ -27,8 +27,8 @@ from apps.trajectories.actions.scores import give
 from apps.trajectories.api import as_json
 from apps.trajectories.decoding import RowError
 from apps.trajectories.filters import OF_LISTS, apply_filters, without
-from apps.trajectories.models import Outcome, Trajectory
-from apps.trajectories.notices import notices_of
+from apps.trajectories.models import Outcome, Score, Step, Trajectory
+from apps.trajectories.notices import by_kind, notices_of
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.pages.transcript import fit
 from apps.trajectories.pages.waterfall import waterfall
@@ -75,7 +75,7 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
                 (name, tool.get("x-dangerous") is True)
                 for name, tool in functions_of(reader.head["tools"])
             ],
-            "warnings": reader.head["warnings"][:SHOWN_WARNINGS],
+            "warnings": by_kind(reader.head["warnings"])[:SHOWN_WARNINGS],
             "metadata": {
                 key: value for key, value in reader.head["metadata"].items() if key != "steps"
             },
@@ -86,14 +86,23 @@ def detail(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
             "query": without(request.GET),
             "revisions": row.revisions.defer("content")[:20],
             "tasks": row.tasks.select_related("eval_set")[:20],
-            "scores": row.scores()[:SHOWN_SCORES],
-            "score_form": form_of(give.operation)(),
+            "scores": _scores(row),
+            "score_form": form_of(give.operation)(target=row),
             "outcomes": Outcome.choices,
             "may_write": request.membership.may(Role.REVIEWER),
             "replay": pk if request.membership.may(Role.ENGINEER) else None,
             **opened,
         },
     )
+
+
+def _scores(row: Trajectory) -> list[tuple[Score, str]]:
+    """With the names of the steps that they are of."""
+    scores = list(row.scores()[:SHOWN_SCORES])
+    steps = Step.objects.filter(project=row.project_id, trajectory_id=row.pk)
+    keys = {score.step for score in scores if score.step}
+    names = dict(steps.filter(key__in=keys).values_list("key", "name")) if keys else {}
+    return [(score, names.get(score.step, score.step)) for score in scores]
 
 
 def neighbours(rows: QuerySet[Trajectory], row: Trajectory) -> tuple[UUID | None, UUID | None]:

@@ -50,6 +50,7 @@ from apps.trajectories.models import (
 )
 from apps.trajectories.ordering import page_of
 from apps.trajectories.pages import totals
+from apps.trajectories.pages.alerts import new_alert
 from apps.trajectories.pages.columns import (
     COLUMNS,
     DEFAULT,
@@ -104,6 +105,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "cleared": without(given, *(chip.name for chip in chips)),
             "hidden_filters": sum(chip.name not in EXPOSED for chip in chips),
             "query": without(given),
+            "new_alert": new_alert(project, "failure_rate", given),
             "outcomes": Outcome.choices,
             "since": SINCE,
             "facets": facets(project, given),

@@ -17,6 +17,7 @@ from apps.core.timeouts import TooLong, patience
 from apps.trajectories import score_rows
 from apps.trajectories.filters import SINCE, without
 from apps.trajectories.models import Score
+from apps.trajectories.pages.alerts import new_alert
 from apps.trajectories.score_rows import (
     BY,
     FILTERS,
@@ -57,6 +58,7 @@ def scores(request: HttpRequest, project: Project) -> HttpResponse:
             "since": SINCE,
             "groups": {name: title for name, (title, _) in BY.items()},
             "by": given.get("by") or "agent_version",
+            "new_alert": new_alert(project, "score", given),
         },
     )
 

@@ -19,6 +19,7 @@ from apps.core.timeouts import TooLong, patience
 from apps.trajectories import step_figures, step_rows
 from apps.trajectories.filters import SINCE, without
 from apps.trajectories.models import SavedView, Step
+from apps.trajectories.pages.alerts import new_alert
 from apps.trajectories.pages.listing import facets, saved_views
 from apps.trajectories.shown import figures_shown, runs_shown
 from apps.trajectories.step_figures import BY, MEASURES, SPEC, Group
@@ -79,6 +80,7 @@ def steps(request: HttpRequest, project: Project) -> HttpResponse:
             "measures": {name: measure.title for name, measure in MEASURES.items()},
             "groups": BY,
             "spec": {"measure": given.get("measure") or "p95", "by": given.get("by") or "name"},
+            "new_alert": new_alert(project, _alerted(given), given),
             "usual_views": [
                 {"name": name, "query": query, "at": query == without(given)}
                 for name, query in VIEWS
@@ -90,6 +92,12 @@ def steps(request: HttpRequest, project: Project) -> HttpResponse:
             },
         },
     )
+
+
+def _alerted(given: QueryDict) -> str:
+    """What an alert on these steps is likely to be about."""
+    is_slow = given.get("duration_min") or given.get("measure") in ("p50", "p95", "p99")
+    return "step_p95" if is_slow else "step_error_rate"
 
 
 def read_page(project: Project, given: QueryDict) -> tuple[dict[str, Any], bool]:

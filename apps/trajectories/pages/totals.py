@@ -13,6 +13,7 @@ from apps.core.charts import BAD, GOOD, PALETTE, UNKNOWN, bars, lines
 from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.filters import apply_filters, bounds, dimensions
+from apps.trajectories.metrics.figures import set_unit
 from apps.trajectories.models import HourlyCount, Outcome
 from apps.trajectories.rollups import SUMS, rollup_unit
 
@@ -123,4 +124,6 @@ def _figure(found: list[dict[str, Any]], measure: str, unit: str) -> dict:
         row["sum_latency_ms"] / row["sum_with_latency"] if row["sum_with_latency"] else None
         for row in found
     ]
-    return lines({"mean": (at, means)}, f"Mean latency per {unit}", x="", y="ms", height=HEIGHT)
+    drawn = lines({"mean": (at, means)}, f"Mean latency per {unit}", x="", height=HEIGHT)
+    set_unit(drawn, "y", "ms")
+    return drawn
