@@ -169,7 +169,7 @@ def messages_of(
         if lost is not None:
             lost.is_cut = True
         return messages_of(_without_partial(part), role, lost=lost)
-    if value is None or value in ("", [], {}) or _is_control(value) or _only_ends(value):
+    if _is_empty(value) or _is_control(value) or _only_ends(value):
         return []
     if isinstance(value, list):
         return _messages_of_list(value, role, lost)
@@ -202,6 +202,13 @@ def _speaks(member: Any) -> bool:
     items = member if isinstance(member, list) else [member]
     are_objects = all(isinstance(item, dict) and "role" in item for item in items)
     return bool(items) and are_objects and all(map(_is_message, items))
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a value says nothing, nor does any member of an object."""
+    if isinstance(value, dict):
+        return all(item is None or item in ("", [], {}) for item in value.values())
+    return value is None or value in ("", [])
 
 
 def _only_ends(value: Any) -> bool:
@@ -372,7 +379,7 @@ def _messages_of_list(items: list, role: str, lost: Lost | None = None) -> list[
         return spoken
     if lost is not None and role == "user" and all(isinstance(item, dict) for item in items):
         said = [item for item in items if not _says_nothing(item)]
-        left = [item for item in items if any(item.values())]
+        left = [item for item in items if not _is_empty(item)]
         lost.is_unread = lost.is_unread or len(said) < len(left)
         items = said
     return [message for item in items for message in messages_of(item, role, lost=lost)]

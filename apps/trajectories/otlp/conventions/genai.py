@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from apps.trajectories.dialects import ROLES, Message, chat, messages_of, one_turn
+from apps.trajectories.dialects import ROLES, Message, chat, one_turn
 from apps.trajectories.interruptions import CANCELLED
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
@@ -157,9 +157,11 @@ def add_events(spoken: Spoken) -> None:
         return
     messages: list[tuple[bool, Message]] = []
     for event in spoken.span.events:
-        messages += messages_of_event(event.name, _body_of(event.attributes), event.attributes)
+        body = _body_of(event.attributes)
+        messages += messages_of_event(spoken, event.name, body, event.attributes)
     for log in spoken.logs:
-        messages += messages_of_event(log.event_name, structured(log.body), log.attributes)
+        body = structured(log.body)
+        messages += messages_of_event(spoken, log.event_name, body, log.attributes)
     add_event_messages(spoken, messages)
 
 
@@ -201,14 +203,15 @@ def is_event_read(name: str) -> bool:
     return is_message or name in (*DETAILS, EVALUATION)
 
 
-def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:
+def messages_of_event(
+    spoken: Spoken, name: str, body: Any, attributes: Attributes
+) -> list[tuple[bool, Message]]:
     """The messages of one event, each with whether it is the model's answer."""
     if name in DETAILS:
         both = attributes | body if isinstance(body, dict) else attributes
-        given = messages_of(first(both, INSTRUCTIONS), "system") + one_turn(
-            messages_of(first(both, INPUT), "user")
-        )
-        answer = one_turn(messages_of(first(both, OUTPUT), "assistant"))
+        prompt = spoken.messages(first(both, INSTRUCTIONS), "system")
+        given = prompt + spoken.messages(first(both, INPUT), "user")
+        answer = spoken.messages(first(both, OUTPUT), "assistant")
         return [(False, message) for message in given] + [(True, message) for message in answer]
     if name == "gen_ai.choice":
         choice = body if isinstance(body, dict) else {"content": body}
