@@ -19,6 +19,7 @@ from apps.trajectories.values import (
     cut_text,
     dumps,
     label,
+    printed_fields,
     python_literal,
     structured,
     text,
@@ -638,12 +639,17 @@ def _is_ui_tool(part: dict) -> bool:
 
 
 def _item_in(words: Any) -> dict | None:
-    """The item of a response (a call, its reasoning) that some write as the text of the answer."""
-    if not isinstance(words, str) or words[:2] != '{"' or words[-1:] != "}":
+    """The item of a response (a call, its reasoning) that some write as the text of the answer, as
+    JSON or as a language prints the object.
+    """
+    if not isinstance(words, str) or words[-1:] not in ("}", ")"):
         return None
-    if not any(f'"{name}"' in words for name in ("call_id", "summary")):
+    if not any(name in words for name in ("call_id", "summary")):
         return None
-    item = structured(words)
+    if words[:2] == '{"':
+        item = structured(words)
+    else:
+        item = printed_fields(words) if is_object(words) else None
     is_item = isinstance(item, dict) and "role" not in item
     if is_item and _kind(item) == "function_call" and item.get("call_id") and item.get("name"):
         return item
@@ -717,7 +723,9 @@ class _Turn:
 
     def add(self, part: Any) -> None:
         if not isinstance(part, dict):
-            if part is not None:
+            if self.is_models and (item := _item_in(part)) is not None:
+                self.add(item)
+            elif part is not None:
                 self.blocks.append({"type": "text", "text": text(part)})
             return
         inner = part.get("message_content")

@@ -380,3 +380,56 @@ def test_counts_by_provider() -> None:
     (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra=extra)], [])
     used = run.row["usage"]["calls"][0]["usage"]
     assert (used["cache_read_tokens"], used["reasoning_tokens"], used["input_tokens"]) == (4, 3, 10)
+
+
+PRINTED = "ToolCall(arguments='{\"q\": 1}', call_id='call_one', name='look', "
+PRINTED += "type='function_call', id='item_one', status=<Status.DONE: 'done'>, caller=None)"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [bot(PRINTED), {"role": "assistant", "parts": [{"type": "text", "content": PRINTED}]}],
+)
+def test_a_call_as_a_language_prints_it(answer: dict) -> None:
+    """The first call answers with it, the second repeats the request without it."""
+    look = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look"}
+    values = {"gen_ai.tool.call.arguments": '{"q": 1}', "gen_ai.tool.call.result": "ok"}
+    spans = [
+        agent(1, 0, 9),
+        model(2, 1, [user("Hi")], [answer], parent=1),
+        span(3, 3, 1, attributes=look | values),
+        model(4, 5, [user("Hi")], [bot("Done.")], parent=1),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Hi", None, "ok", "Done."]
+    (call,) = run.row["messages"][1]["tool_calls"]
+    assert call["id"] == run.row["messages"][2]["tool_call_id"] == "call_one"
+    assert call["function"] == {"name": "look", "arguments": '{"q": 1}'}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "look(q=1, call_id='c')",
+        "ToolCall(arguments='{}', call_id=broken(, name='look', type='function_call')",
+        "ToolCall(call_id='call_one', type='function_call', status='done')",
+        "In short: ToolCall(call_id='c', name='look', type='function_call')",
+    ],
+)
+def test_words_that_name_a_call_are_none(words: str) -> None:
+    assert not any(one.get("tool_calls") for one in messages_of([bot(words)], "user"))
+
+
+def test_a_request_that_is_repeated_without_a_tool_in_between_stands_alone() -> None:
+    def read(*tools: Span) -> list:
+        spans = [
+            agent(1, 0, 9),
+            model(2, 1, [user("Hi")], [wants("c1")], parent=1),
+            *tools,
+            model(4, 5, [user("Hi")], [bot("Done.")], parent=1),
+        ]
+        (run,) = assemble(spans, [])
+        return texts(run.row)
+
+    assert read(tool(3, 3, "c1", parent=1, result="ok")) == ["Hi", None, "ok", "Done."]
+    assert read() == ["Hi", "Done."]

@@ -7,8 +7,9 @@ usage) and the reasoning in a message that only the span above the call holds.
 lie.
 
 `tell_requests`: some have the messages of a request in an attribute of their own, in a span above
-the call. The words and the tools are put into the readings of the calls, as if the server kept the
-history: each has what is new, so that threads and messages are made as for all other traces.
+the call; others repeat in each call only what the agent was asked. The words and the tools are put
+into the readings of the calls, as if the server kept the history: each has what is new, so that
+threads and messages are made as for all other traces.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from apps.trajectories.dialects import OWN_ROLES, chat, instructions_beside, messages_of, one_turn
@@ -200,8 +201,37 @@ def tell_requests(nodes: list[Node]) -> None:
             if (own := kinds.get(node.reading.kind)) is not None:
                 own[id(node.agent), node.in_tool].append(node)
     for talk, own in calls.items():
-        if not any(map(_holds_request, own)) and (request := _request_around(own[0])):
+        if any(map(_holds_request, own)):
+            _tell_repeats(own, tools[talk])
+        elif request := _request_around(own[0]):
             _tell(own, tools[talk], request)
+
+
+def _tell_repeats(calls: list[Node], tools: list[Node]) -> None:
+    """Some say of each call what the agent was asked and leave out the history: a call with the
+    request of the one before it, between which a tool ran that this one called, goes on with it.
+    """
+    asked: list[Message] = []
+    for before, call in pairwise(calls):
+        asked = asked or before.reading.input
+        is_same = bool(asked) and call.reading.input == asked
+        if not is_same or not _ran_between(tools, before, call):
+            asked = []
+            continue
+        for reading in (before.reading, call.reading):
+            reading.server_conversation = f"{call.span.trace_id}:{call.agent.span.span_id}"
+        call.reading.input = []
+
+
+def _ran_between(tools: list[Node], before: Node, call: Node) -> bool:
+    """Whether a tool that a call called ran before the next one."""
+    said = before.reading.output[-1:]
+    called = {one["function"]["name"] for m in said for one in m.get("tool_calls") or ()}
+    return bool(called) and any(
+        tool.reading.tool_name in called
+        and before.span.start_ns <= tool.span.start_ns <= call.span.start_ns
+        for tool in tools
+    )
 
 
 def _holds_request(call: Node) -> bool:
