@@ -80,12 +80,21 @@ def python_literal(value: str) -> Any:
         return value
 
 
+# A string, or what Python prints of an object without a literal form, in which an enum's value is.
+PRINTED = re.compile(
+    r"""('[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*")|<(?:[\w.]+: ('[^'<>]*'|\d+)|[^<>]*)>"""
+)
+
+
 def printed_fields(value: str) -> dict[str, Any] | None:
     """The fields of an object as Python prints it, `Call(name='look', id=None)`, as far as these
     are plain values; None if the text is no such object.
     """
+    if len(value) > MAX_LITERAL:
+        return None
+    literal = PRINTED.sub(lambda found: found[1] or found[2] or "None", value.strip())
     try:
-        made = ast.parse(value.strip(), mode="eval").body if len(value) <= MAX_LITERAL else None
+        made = ast.parse(literal, mode="eval").body
         if not isinstance(made, ast.Call) or made.args:
             return None
         named = [(field.arg, field.value) for field in made.keywords if field.arg]
