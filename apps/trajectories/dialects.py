@@ -177,7 +177,8 @@ def messages_of(
     if not isinstance(value, dict):
         return [{"role": role, "content": text(value)}]
     if _is_message(value):
-        return chat(value, role, lost)
+        inner = _spoken_in(value) if "tool_calls" in value else None
+        return chat(value if inner is None else inner, role, lost)
     if isinstance(value.get("text"), str) and isinstance(value.get("toolCalls"), list):
         return _words_and_calls(value)
     if "goto" in value and "update" in value:  # a command, which holds what was said
@@ -210,6 +211,14 @@ def _is_empty(value: Any) -> bool:
     if isinstance(value, dict):
         return all(item is None or item in ("", [], {}) for item in value.values())
     return value is None or value in ("", [])
+
+
+def _spoken_in(value: dict) -> dict | None:
+    """The message in an object that repeats its calls beside it and has no words of its own."""
+    if "role" in value or not SAYS_SOMETHING.isdisjoint(value.keys() - {"tool_calls"}):
+        return None
+    messages = [item for item in value.values() if isinstance(item, dict) and _speaks(item)]
+    return messages[0] if len(messages) == 1 else None
 
 
 def _only_ends(value: Any) -> bool:
@@ -429,7 +438,7 @@ def _is_message(value: dict) -> bool:
 
 def _kind(value: dict) -> str:
     """Its `type`, in snake case."""
-    kind = value.get("type") or value.get("kind")
+    kind = value.get("type") or value.get("kind") or value.get("block_type")
     return kind.replace("-", "_") if isinstance(kind, str) else ""
 
 
@@ -862,6 +871,7 @@ def tool_call(raw: Any) -> dict | None:
         or raw.get("toolCallId")
         or raw.get("tool_call_id")
         or raw.get("toolUseId")
+        or raw.get("tool_id")
         or raw.get("ref")
     )
     if identity := label(found):
@@ -895,8 +905,12 @@ def tool_reply(part: dict) -> Message:
     said = next((part[name] for name in ANSWERED if part.get(name) is not None), None)
     name = part.get("name") or part.get("toolName") or call.get("function", {}).get("name")
     reply = _reply(found, said, name)
-    has_failed = part.get("is_error") is True or part.get("error") is True
-    return reply | {"is_error": True} if has_failed else reply
+    return reply | {"is_error": True} if has_failed(part) else reply
+
+
+def has_failed(result: dict) -> bool:
+    """Whether what a tool gave back says that it failed."""
+    return result.get("is_error") is True or result.get("error") is True
 
 
 def _call_beside(part: dict) -> dict:
@@ -923,6 +937,8 @@ def reply_text(said: Any) -> str:
         blocks = structured(said)
         said = blocks if are_texts(blocks) and all("type" in block for block in blocks) else said
     said = _out_of_envelope(said)
+    if isinstance(said, dict) and are_texts(said.get("blocks")):
+        said = said["blocks"]
     if are_texts(said):
         return "\n".join(text(_words_of(block)) for block in said)
     return text(said)
@@ -983,7 +999,7 @@ def are_texts(value: Any) -> bool:
 
 
 def _is_text(block: dict) -> bool:
-    return block.keys() == {"text"} or (block.get("type") in TEXTS and block.keys() > {"type"})
+    return block.keys() == {"text"} or (_kind(block) in TEXTS and len(block) > 1)
 
 
 def tool_definitions(value: Any) -> list[dict]:

@@ -27,6 +27,7 @@ from apps.trajectories.otlp.shape import read_shapes
 from apps.trajectories.otlp.spans import LogRecord, Span
 from apps.trajectories.otlp.threads import Call
 from apps.trajectories.otlp.told import tell
+from apps.trajectories.otlp.unrecorded import read_steps
 from workers.lib.messages import Message
 from workers.lib.token_usage import Usage
 
@@ -137,6 +138,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     for trace_id, nodes in traces.items():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
+        read_steps(nodes)
         _relate(nodes)
         if _name_loops(nodes):
             _relate(nodes)
