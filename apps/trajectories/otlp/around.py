@@ -17,23 +17,32 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from apps.trajectories.dialects import OWN_ROLES, chat, instructions_beside, messages_of, one_turn
 from apps.trajectories.otlp.conventions import ANSWER, Reading, is_known
-from apps.trajectories.otlp.conventions.raw import METADATA, complete_by_answer, is_alias, is_lossy
+from apps.trajectories.otlp.conventions.raw import (
+    METADATA,
+    USAGE,
+    Head,
+    complete_by_answer,
+    head_beside,
+    is_alias,
+    is_lossy,
+)
 from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.otlp.threads import print_of
 from apps.trajectories.values import label, structured
 from workers.lib.messages import PROMPT_ROLES, Message
-from workers.lib.token_usage import Usage, parse
+from workers.lib.token_usage import Usage
 
 if TYPE_CHECKING:
     from apps.trajectories.otlp.runs import Node
 
 Talk = tuple[int, bool]
-Answer = tuple[bytes, dict, list[Message]]  # its print, as it is in a raw value, and as chat
+Answer = tuple[bytes, Head, list[Message]]  # its print, what is beside it, and as chat
+SIGNS_OF_HEADS = (f'"{METADATA}"', *(f'"{name}"' for name in USAGE))
 MAX_DEPTH = 12  # of objects around an answer
 MAX_ABOVE = 32  # spans above a call that are looked through
 
@@ -50,14 +59,26 @@ def tell_answers(nodes: list[Node]) -> None:
             continue
         if reading.response_id and reading.usage.cache_read_tokens is None:
             uncached[reading.response_id] = reading
-        if len(reading.output) != 1 or reading.response_id or not is_alias(reading):
+        if len(reading.output) != 1 or reading.response_id or not _lacks_head(reading):
             continue
-        said = print_of(reading.output[0])
-        found = (answer for answer in _answers_above(node, kept) if answer[0] == said)
-        for _, raw, messages in islice(found, 1):
-            complete_by_answer(reading, raw, messages)
+        said = b""
+        for print_, head, messages in _answers_above(node, kept):
+            said = said or print_of(reading.output[0])
+            if print_ == said and _may_count(reading.usage, head.usage):
+                complete_by_answer(reading, head, messages)
+                break
     if uncached:
         _tell_cached(nodes, uncached)
+
+
+def _lacks_head(reading: Reading) -> bool:
+    used = reading.usage
+    return is_alias(reading) or used.cache_read_tokens is used.reasoning_tokens is None
+
+
+def _may_count(known: Usage, other: Usage) -> bool:
+    """Whether two counts may be of one call: the same words may be answered twice."""
+    return known.output_tokens in (None, other.output_tokens) or other.output_tokens is None
 
 
 def _tell_cached(nodes: list[Node], calls: dict[str, Reading]) -> None:
@@ -69,10 +90,9 @@ def _tell_cached(nodes: list[Node], calls: dict[str, Reading]) -> None:
             value = node.span.attributes.get(name)
             if not isinstance(value, str) or not any(identity in value for identity in calls):
                 continue
-            for raw in _heads_in(value):
-                reading = calls.pop(label(raw[METADATA].get("id")), None)
-                if reading is not None:
-                    _complete_cached(reading, parse(raw.get("usage_metadata")))
+            for head in _heads_in(value):
+                if (reading := calls.pop(label(head.said.get("id")), None)) is not None:
+                    _complete_cached(reading, head.usage)
             if not calls:
                 return
 
@@ -97,22 +117,21 @@ def _answers_above(call: Node, kept: dict[str, list[Answer]]) -> Iterator[Answer
 
 def _answers_in(value: Any) -> list[Answer]:
     answers = []
-    for raw in _heads_in(value):
-        if len(messages := one_turn(chat(raw, "assistant"))) == 1:
-            answers.append((print_of(messages[0]), raw, messages))
+    for head in _heads_in(value):
+        if len(messages := one_turn(chat(head.message, "assistant"))) == 1:
+            answers.append((print_of(messages[0]), head, messages))
     return answers
 
 
-def _heads_in(value: Any) -> Iterator[dict]:
-    if isinstance(value, str) and f'"{METADATA}"' in value:
+def _heads_in(value: Any) -> Iterator[Head]:
+    if isinstance(value, str) and any(sign in value for sign in SIGNS_OF_HEADS):
         yield from _with_heads(structured(value), MAX_DEPTH)
 
 
-def _with_heads(value: Any, levels: int) -> Iterator[dict]:
+def _with_heads(value: Any, levels: int) -> Iterator[Head]:
     """The messages that have a response's head beside them."""
-    if isinstance(value, dict) and isinstance(head := value.get(METADATA), dict):
-        if head:
-            yield value
+    if isinstance(value, dict) and (head := head_beside(value)) is not None:
+        yield head
     elif levels and isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _with_heads(item, levels - 1)

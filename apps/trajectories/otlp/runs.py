@@ -25,6 +25,7 @@ from apps.trajectories.otlp.conventions.raw import ids_of, is_alias, is_lossy
 from apps.trajectories.otlp.replies import says_error, words_at_end
 from apps.trajectories.otlp.shape import read_shapes
 from apps.trajectories.otlp.spans import LogRecord, Span
+from apps.trajectories.otlp.streamed import tell_arguments
 from apps.trajectories.otlp.threads import Call
 from apps.trajectories.otlp.told import tell
 from apps.trajectories.otlp.unrecorded import read_steps
@@ -143,6 +144,7 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
         if _name_loops(nodes):
             _relate(nodes)
         tell_answers(nodes)
+        tell_arguments(nodes)
         tell_loops(nodes)
         tell_sums(nodes)
         _fail_silent_calls(nodes)
