@@ -433,3 +433,106 @@ def test_a_request_that_is_repeated_without_a_tool_in_between_stands_alone() -> 
 
     assert read(tool(3, 3, "c1", parent=1, result="ok")) == ["Hi", None, "ok", "Done."]
     assert read() == ["Hi", "Done."]
+
+
+# Streams
+
+
+def streamed(words: str, whole: str) -> list:
+    said = {"gen_ai.output.messages": json.dumps([bot(whole)])}
+    spans = [agent(1, 0, 9, extra=said), model(2, 1, [user("Hi")], [bot(words)], parent=1)]
+    (run,) = assemble(spans, [])
+    return texts(run.row)
+
+
+@pytest.mark.parametrize("words", ["ns in Ulm today.", " in Ulm today.", "in Ulm today."])
+def test_the_last_piece_of_a_stream_is_completed_by_the_agents_answer(words: str) -> None:
+    whole = "It rains in Ulm today."
+    expected = words if words == "in Ulm today." else whole
+    assert streamed(words, whole) == ["Hi", expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "whole"),
+    [("42", "Answer: 42"), ("It rains.", "Note. It rains."), ("rain", "It rains"), ("x", "x")],
+)
+def test_words_that_an_agent_says_more_about_stay(words: str, whole: str) -> None:
+    assert streamed(words, whole)[:2] == ["Hi", words]
+
+
+def defined(name: str, *properties: str, required: tuple = ()) -> dict:
+    members = {"properties": {key: {"type": "string"} for key in properties}, "required": required}
+    return {"type": "function", "function": {"name": name, "parameters": members}}
+
+
+LOOK = defined("look", "city", "day", required=("city",))
+
+
+def added_up(words: str, reply: dict, *tools: dict, later: str = "Hi") -> list:
+    """The messages of two calls, the first of which answers with words."""
+    said = {"gen_ai.tool.definitions": json.dumps(tools)}
+    spans = [
+        model(1, 0, [user("Hi")], [bot(words)], extra=said),
+        model(2, 2, [user(later), reply], [bot("Done.")]),
+    ]
+    return [message for run in assemble(spans, []) for message in run.row["messages"]]
+
+
+def test_arguments_that_were_added_up_as_words_are_a_call() -> None:
+    tools = (LOOK, defined("ask", "question"))
+    _, called, reply, done = added_up('{"city": "Ulm"}', replied("call_one", "ok"), *tools)
+    (call,) = called["tool_calls"]
+    assert call["id"] == reply["tool_call_id"] == "call_one" and done["content"] == "Done."
+    assert call["function"] == {"name": "look", "arguments": '{"city": "Ulm"}'}
+
+
+@pytest.mark.parametrize(
+    ("words", "reply", "tools", "later"),
+    [
+        ('{"city": "Ulm"}', replied("call_one", "ok"), [LOOK, defined("see", "city")], "Hi"),
+        ('{"day": "1"}', replied("call_one", "ok"), [LOOK], "Hi"),
+        ('{"city": "Ulm", "x": 1}', replied("call_one", "ok"), [LOOK], "Hi"),
+        ("{city}", replied("call_one", "ok"), [LOOK], "Hi"),
+        ('{"city": "Ulm"}', user("ok"), [LOOK], "Hi"),
+        ('{"city": "Ulm"}', replied("call_one", "ok"), [LOOK], "Ho"),
+        ('{"city": "Ulm"}', replied("call_one", "ok"), [], "Hi"),
+    ],
+)
+def test_other_words_are_no_call(words: str, reply: dict, tools: list, later: str) -> None:
+    messages = added_up(words, reply, *tools, later=later)
+    assert not any(message.get("tool_calls") for message in messages)
+
+
+# What events say
+
+
+def test_what_of_an_event_is_not_read_is_said() -> None:
+    empty = {"gen_ai.input.messages": "", "gen_ai.output.messages": ""}
+
+    def read(*given: Any) -> Run:
+        events = [
+            Event("gen_ai.content.prompt", 1, {"gen_ai.prompt": json.dumps(given)}),
+            Event("gen_ai.content.completion", 2, {"gen_ai.completion": json.dumps([bot("Ho")])}),
+        ]
+        (run,) = assemble([model(1, 0, [], [], extra=empty, events=events)], [])
+        return run
+
+    run = read(user("Hi"), {"invoice": 7})
+    assert texts(run.row) == ["Hi", "Ho"] and run.row["tags"] == ["unread-messages"]
+    run = read(user("Hi"), [{"id": "", "type": "", "parts": []}])
+    assert texts(run.row) == ["Hi", "Ho"] and run.row["tags"] == []
+
+
+def test_a_zero_says_something() -> None:
+    assert messages_of([{"id": "", "count": 0}], "assistant")
+    assert not messages_of([{"id": "", "count": None}], "assistant")
+
+
+def test_a_call_of_no_convention_that_failed() -> None:
+    def read(**more: Any) -> list[Run]:
+        given = {"x.messages": json.dumps([user("Hi")]), "x.config.model_name": "gpt-4o-mini"}
+        return assemble([span(1, 0, attributes=given, **more)], [])
+
+    (run,) = read(**FAILED)
+    assert texts(run.row) == ["Hi"] and run.row["outcome"]["status"] == "failure"
+    assert read() == []
