@@ -170,7 +170,7 @@ def messages_of(
         if lost is not None:
             lost.is_cut = True
         return messages_of(_without_partial(part), role, lost=lost)
-    if _is_empty(value) or _is_control(value) or _only_ends(value):
+    if value is None or value in ("", [], {}) or _is_control(value) or _only_ends(value):
         return []
     if isinstance(value, list):
         return _messages_of_list(value, role, lost)
@@ -196,7 +196,7 @@ def messages_of(
     members = [item for item in value.values() if _speaks(item)]
     if len(members) == 1:
         return messages_of(members[0], role, lost=lost)
-    return [{"role": role, "content": dumps(value)}]
+    return [] if _is_empty(value) else [{"role": role, "content": dumps(value)}]
 
 
 def _speaks(member: Any) -> bool:
@@ -206,11 +206,9 @@ def _speaks(member: Any) -> bool:
     return bool(items) and are_objects and all(map(_is_message, items))
 
 
-def _is_empty(value: Any) -> bool:
-    """Whether a value says nothing, nor does any member of an object."""
-    if isinstance(value, dict):
-        return all(item is None or item in ("", [], {}) for item in value.values())
-    return value is None or value in ("", [])
+def _is_empty(value: dict) -> bool:
+    """Whether no member of an object says anything."""
+    return all(item is None or item in ("", [], {}) for item in value.values())
 
 
 def _spoken_in(value: dict) -> dict | None:
