@@ -519,7 +519,7 @@ def test_what_of_an_event_is_not_read_is_said() -> None:
 
     run = read(user("Hi"), {"invoice": 7})
     assert texts(run.row) == ["Hi", "Ho"] and run.row["tags"] == ["unread-messages"]
-    run = read(user("Hi"), [{"id": "", "type": "", "parts": []}])
+    run = read(user("Hi"), [{"id": "", "type": "", "members": []}])
     assert texts(run.row) == ["Hi", "Ho"] and run.row["tags"] == []
 
 
