@@ -229,9 +229,9 @@ def test_counts_in_an_object_of_any_name_beside_the_same_answer():
         return [call["usage"] for call in assemble(spans, [])[0].row["usage"]["calls"]]
 
     first, second = used(
+        beside("No.", counted(5, cached_tokens=2)),
         beside("Yes.", counted(7, cached_tokens=4), "info"),
         beside("Yes.", counted(5, cached_tokens=3)),
-        beside("No.", counted(5, cached_tokens=2)),
     )
     assert (first["cache_read_tokens"], second["cache_read_tokens"]) == (3, 4)
     alone, other = used(beside("Yes.", counted(6, cached_tokens=3)))

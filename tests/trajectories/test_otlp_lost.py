@@ -85,7 +85,16 @@ def test_a_printed_object_is_no_answer(words: str) -> None:
         assert texts(run.row) == ["Hi"] and run.row["tags"] == ["missing-answer"]
 
 
-@pytest.mark.parametrize("words", ["<b>at 0x10</b>", "[object lost]", "I saw <x at 0x12345> here"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "<b>at 0x10</b>",
+        "[object lost]",
+        "I saw <x at 0x12345> here",
+        "<x at 0x12345> was here",
+        "[object Object] is what I saw",
+    ],
+)
 def test_words_that_look_like_one_are_an_answer(words: str) -> None:
     (run,) = assemble([model(1, 0, [user("Hi")], [bot(words)])], [])
     assert texts(run.row) == ["Hi", words]
@@ -209,6 +218,7 @@ APART = {
     "two wait for it": (unanswered(), unanswered(3, 0.5), asked_again()),
     "too late": (unanswered(), asked_again(700)),
     "before it": (unanswered(at=5), asked_again(2)),
+    "before it ends": (unanswered(seconds=9), asked_again(2)),
     "another request": (unanswered(), asked_again(word="Ho")),
     "no tokens": (unanswered(extra=NO_TOKENS), asked_again()),
     "an error": (unanswered(**FAILED), asked_again()),
@@ -226,6 +236,14 @@ APART = {
 @pytest.mark.parametrize("spans", APART.values(), ids=APART)
 def test_runs_stay_apart(spans: tuple[Span, ...]) -> None:
     assert len(runs(*spans)) == len(spans)
+
+
+def test_a_call_whose_answer_is_known_already_waits_for_no_other() -> None:
+    def goes_on(trace: int, at: float, call: str, said: list) -> Span:
+        return model(trace, at, [user("Hi"), wants(call), replied(call, call)], said, trace=trace)
+
+    first, other = runs(unanswered(), goes_on(2, 2, "c1", []), goes_on(3, 4, "c2", [bot("Ho")]))
+    assert len(first.trace_ids) == 2 and texts(other.row) == ["Hi", None, "c2", "Ho"]
 
 
 def test_an_answer_that_nothing_says_is_missing() -> None:
@@ -338,6 +356,7 @@ def test_blocks_in_pythons_notation_are_words() -> None:
         ("StopEvent(result=Output(text=<Role.ASSISTANT: 'a'>), current='agent')", False),
         ("Point(x, y) is what you want.", True),
         ("Use Point(x=1)", True),
+        ("Use Point(x=1, y=2)", True),
         ("Point(x=1)", True),
     ],
 )
@@ -346,9 +365,9 @@ def test_an_object_in_pythons_notation_is_no_answer(words: str, is_kept: bool) -
     assert texts(run.row) == (["Hi", words] if is_kept else ["Hi"])
 
 
-def test_a_number_is_nobodys_answer() -> None:
-    attributes = {
-        "gen_ai.operation.name": "chat",
+@pytest.mark.parametrize("kind", [{"gen_ai.operation.name": "chat"}, {"acme.span.kind": "llm"}])
+def test_a_number_is_nobodys_answer(kind: dict) -> None:
+    attributes = kind | {
         "acme.request.messages": json.dumps([user("Hi")]),
         "acme.config.max_output": -1,
         "acme.end.choices": json.dumps([{"message": bot("Ho")}]),
@@ -411,13 +430,24 @@ def test_a_call_as_a_language_prints_it(answer: dict) -> None:
     "words",
     [
         "look(q=1, call_id='c')",
-        "ToolCall(arguments='{}', call_id=broken(, name='look', type='function_call')",
-        "ToolCall(call_id='call_one', type='function_call', status='done')",
         "In short: ToolCall(call_id='c', name='look', type='function_call')",
+        '{"type": "function_call", "call_id": "c"}',
+        '{"type": "function_call", "call_id": "", "name": "look"}',
     ],
 )
-def test_words_that_name_a_call_are_none(words: str) -> None:
-    assert not any(one.get("tool_calls") for one in messages_of([bot(words)], "user"))
+def test_words_that_name_a_call_are_words(words: str) -> None:
+    assert messages_of([bot(words)], "user") == [bot(words)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ToolCall(arguments='{}', call_id=broken(, name='look', type='function_call')",
+        "ToolCall(call_id='call_one', type='function_call', status='done')",
+    ],
+)
+def test_objects_that_name_no_tool_are_no_call(words: str) -> None:
+    assert messages_of([bot(words)], "user") == []
 
 
 def test_a_request_that_is_repeated_without_a_tool_in_between_stands_alone() -> None:
@@ -429,10 +459,12 @@ def test_a_request_that_is_repeated_without_a_tool_in_between_stands_alone() -> 
             model(4, 5, [user("Hi")], [bot("Done.")], parent=1),
         ]
         (run,) = assemble(spans, [])
-        return texts(run.row)
+        return run.row["messages"]
 
-    assert read(tool(3, 3, "c1", parent=1, result="ok")) == ["Hi", None, "ok", "Done."]
-    assert read() == ["Hi", "Done."]
+    _, called, reply, done = read(tool(3, 3, parent=1, result="ok"))
+    assert called["tool_calls"][0]["id"] == reply["tool_call_id"] == "c1"
+    assert [reply["content"], done["content"]] == ["ok", "Done."]
+    assert read() == [user("Hi"), bot("Done.")]
 
 
 # Streams

@@ -141,6 +141,7 @@ SAME = [user("a"), bot("b")]
         ([*SAME, user("c")], [bot("b")], [*SAME, user("c"), bot("b")]),
         ([user("c")], [*SAME, user("c")], [*SAME, user("c")]),
         (SAME, [user("a"), user("c")], [*SAME, user("c")]),
+        ([*SAME, user("c")], [user("a"), PROMPT, user("c")], [*SAME, PROMPT, user("c")]),
         (
             [user("a"), CALLED, replied("call_seven", "8")],
             [CALLED],
