@@ -568,3 +568,27 @@ def test_a_call_of_no_convention_that_failed() -> None:
     (run,) = read(**FAILED)
     assert texts(run.row) == ["Hi"] and run.row["outcome"]["status"] == "failure"
     assert read() == []
+
+
+@pytest.mark.parametrize("name", ["acme.provider_metadata", "x.responseMetadata"])
+def test_what_providers_say_of_an_answer_is_known_by_the_end_of_its_name(name: str) -> None:
+    said = {"acme": {"reasoningTokens": 3}, "gateway": {"cost": "0.5"}, "note": "x"}
+    (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra={name: json.dumps(said)})], [])
+    used = run.row["usage"]["calls"][0]["usage"]
+    assert (used["reasoning_tokens"], used["cost_usd"]) == (3, 0.5)
+    extra = {f"{name}.limits": json.dumps(said)}
+    (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra=extra)], [])
+    assert "cost_usd" not in run.row["usage"]["calls"][0]["usage"]
+
+
+@pytest.mark.parametrize("name", ["gen_ai.event.content", "body", "acme.payload"])
+def test_the_body_of_an_event_is_known_by_its_members(name: str) -> None:
+    empty = {"gen_ai.input.messages": "", "gen_ai.output.messages": ""}
+    choice = {"index": 0, "message": {"content": None, "tool_calls": wants("c1")["tool_calls"]}}
+    events = [
+        Event("gen_ai.user.message", 1, {name: json.dumps({"content": "Hi"}), "x": '{"y": 1}'}),
+        Event("gen_ai.choice", 2, {name: json.dumps(choice)}),
+    ]
+    (run,) = assemble([model(1, 0, [], [], extra=empty, events=events)], [])
+    assert texts(run.row) == ["Hi", None]
+    assert run.row["messages"][1]["tool_calls"][0]["id"] == "c1"

@@ -42,7 +42,7 @@ INSTRUCTIONS = ("gen_ai.system_instructions", "langfuse.observation.metadata.ins
 INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
 OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
 TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
-EVENT_CONTENT = "gen_ai.event.content"
+BODY = frozenset(("role", "content", "message", "tool_calls"))  # members of an event's body
 TOOLS_PREFIX = "gen_ai.tool.definitions."
 # Older versions say each message in an event of its own; newer ones all of them in one.
 DETAILS = (
@@ -235,10 +235,13 @@ def _body_of(attributes: Attributes) -> Attributes:
     body = {
         key: structured(value) if key != "content" else value for key, value in attributes.items()
     }
-    if isinstance(whole := body.get(EVENT_CONTENT), dict):
-        del body[EVENT_CONTENT]
-        body |= whole
+    for key in [key for key, value in body.items() if key != "message" and _is_body(value)]:
+        body |= body.pop(key)
     return {key.removeprefix("gen_ai.event."): value for key, value in body.items()}
+
+
+def _is_body(value: Any) -> bool:
+    return isinstance(value, dict) and not BODY.isdisjoint(value)
 
 
 def add_instructions(spoken: Spoken) -> None:

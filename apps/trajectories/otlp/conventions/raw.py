@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -29,7 +30,9 @@ USAGE_OBJECTS = (  # a provider's, as it came
     "langsmith.metadata.usage_metadata",
     "usage",
 )
-BY_PROVIDER = "ai.response.providerMetadata"  # an object of each that had a say
+# The end of the name of what is said about an answer, an object of each provider that had a say.
+ABOUT_ANSWER = re.compile(r"(?:provider|response)[._]?metadata$", re.IGNORECASE)
+MANY_SPANS, USUAL_NAMES = 256, 64
 
 
 def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
@@ -37,10 +40,24 @@ def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
     for name in USAGE_OBJECTS:
         if (value := attributes.get(name)) is not None:
             _complete_usage(spoken.reading, _object(value))
-    by_provider = _object(attributes.get(BY_PROVIDER))
-    for said in by_provider.values() if isinstance(by_provider, dict) else ():
-        if isinstance(said, dict):
-            _complete_usage(spoken.reading, said)
+    for said in said_by_providers(attributes):
+        _complete_usage(spoken.reading, said)
+
+
+def said_by_providers(attributes: Attributes) -> Iterator[dict]:
+    """What each provider or gateway says of an answer, in an object of its own."""
+    keys = tuple(attributes)
+    named = _about_answer if len(keys) <= USUAL_NAMES else _about_answer.__wrapped__
+    for name in named(keys):
+        by_provider = _object(attributes[name])
+        for said in by_provider.values() if isinstance(by_provider, dict) else ():
+            if isinstance(said, dict):
+                yield said
+
+
+@lru_cache(MANY_SPANS)
+def _about_answer(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if ABOUT_ANSWER.search(name))
 
 
 def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
