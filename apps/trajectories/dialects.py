@@ -19,6 +19,7 @@ from apps.trajectories.values import (
     cut_text,
     dumps,
     label,
+    printed_fields,
     python_literal,
     structured,
     text,
@@ -176,7 +177,8 @@ def messages_of(
     if not isinstance(value, dict):
         return [{"role": role, "content": text(value)}]
     if _is_message(value):
-        return chat(value, role, lost)
+        inner = _spoken_in(value) if "tool_calls" in value else None
+        return chat(value if inner is None else inner, role, lost)
     if isinstance(value.get("text"), str) and isinstance(value.get("toolCalls"), list):
         return _words_and_calls(value)
     if "goto" in value and "update" in value:  # a command, which holds what was said
@@ -194,7 +196,7 @@ def messages_of(
     members = [item for item in value.values() if _speaks(item)]
     if len(members) == 1:
         return messages_of(members[0], role, lost=lost)
-    return [{"role": role, "content": dumps(value)}]
+    return [] if _is_empty(value) else [{"role": role, "content": dumps(value)}]
 
 
 def _speaks(member: Any) -> bool:
@@ -202,6 +204,19 @@ def _speaks(member: Any) -> bool:
     items = member if isinstance(member, list) else [member]
     are_objects = all(isinstance(item, dict) and "role" in item for item in items)
     return bool(items) and are_objects and all(map(_is_message, items))
+
+
+def _is_empty(value: dict) -> bool:
+    """Whether no member of an object says anything."""
+    return all(item is None or item in ("", [], {}) for item in value.values())
+
+
+def _spoken_in(value: dict) -> dict | None:
+    """The message in an object that repeats its calls beside it and has no words of its own."""
+    if "role" in value or not SAYS_SOMETHING.isdisjoint(value.keys() - {"tool_calls"}):
+        return None
+    messages = [item for item in value.values() if isinstance(item, dict) and _speaks(item)]
+    return messages[0] if len(messages) == 1 else None
 
 
 def _only_ends(value: Any) -> bool:
@@ -372,7 +387,7 @@ def _messages_of_list(items: list, role: str, lost: Lost | None = None) -> list[
         return spoken
     if lost is not None and role == "user" and all(isinstance(item, dict) for item in items):
         said = [item for item in items if not _says_nothing(item)]
-        left = [item for item in items if any(item.values())]
+        left = [item for item in items if not _is_empty(item)]
         lost.is_unread = lost.is_unread or len(said) < len(left)
         items = said
     return [message for item in items for message in messages_of(item, role, lost=lost)]
@@ -421,7 +436,7 @@ def _is_message(value: dict) -> bool:
 
 def _kind(value: dict) -> str:
     """Its `type`, in snake case."""
-    kind = value.get("type") or value.get("kind")
+    kind = value.get("type") or value.get("kind") or value.get("block_type")
     return kind.replace("-", "_") if isinstance(kind, str) else ""
 
 
@@ -631,12 +646,17 @@ def _is_ui_tool(part: dict) -> bool:
 
 
 def _item_in(words: Any) -> dict | None:
-    """The item of a response (a call, its reasoning) that some write as the text of the answer."""
-    if not isinstance(words, str) or words[:2] != '{"' or words[-1:] != "}":
+    """The item of a response (a call, its reasoning) that some write as the text of the answer, as
+    JSON or as a language prints the object.
+    """
+    if not isinstance(words, str) or words[-1:] not in ("}", ")"):
         return None
-    if not any(f'"{name}"' in words for name in ("call_id", "summary")):
+    if not any(name in words for name in ("call_id", "summary")):
         return None
-    item = structured(words)
+    if words[:2] == '{"':
+        item = structured(words)
+    else:
+        item = printed_fields(words) if is_object(words) else None
     is_item = isinstance(item, dict) and "role" not in item
     if is_item and _kind(item) == "function_call" and item.get("call_id") and item.get("name"):
         return item
@@ -710,7 +730,9 @@ class _Turn:
 
     def add(self, part: Any) -> None:
         if not isinstance(part, dict):
-            if part is not None:
+            if self.is_models and (item := _item_in(part)) is not None:
+                self.add(item)
+            elif part is not None:
                 self.blocks.append({"type": "text", "text": text(part)})
             return
         inner = part.get("message_content")
@@ -847,6 +869,7 @@ def tool_call(raw: Any) -> dict | None:
         or raw.get("toolCallId")
         or raw.get("tool_call_id")
         or raw.get("toolUseId")
+        or raw.get("tool_id")
         or raw.get("ref")
     )
     if identity := label(found):
@@ -880,8 +903,12 @@ def tool_reply(part: dict) -> Message:
     said = next((part[name] for name in ANSWERED if part.get(name) is not None), None)
     name = part.get("name") or part.get("toolName") or call.get("function", {}).get("name")
     reply = _reply(found, said, name)
-    has_failed = part.get("is_error") is True or part.get("error") is True
-    return reply | {"is_error": True} if has_failed else reply
+    return reply | {"is_error": True} if has_failed(part) else reply
+
+
+def has_failed(result: dict) -> bool:
+    """Whether what a tool gave back says that it failed."""
+    return result.get("is_error") is True or result.get("error") is True
 
 
 def _call_beside(part: dict) -> dict:
@@ -908,6 +935,8 @@ def reply_text(said: Any) -> str:
         blocks = structured(said)
         said = blocks if are_texts(blocks) and all("type" in block for block in blocks) else said
     said = _out_of_envelope(said)
+    if isinstance(said, dict) and are_texts(said.get("blocks")):
+        said = said["blocks"]
     if are_texts(said):
         return "\n".join(text(_words_of(block)) for block in said)
     return text(said)
@@ -968,7 +997,7 @@ def are_texts(value: Any) -> bool:
 
 
 def _is_text(block: dict) -> bool:
-    return block.keys() == {"text"} or (block.get("type") in TEXTS and block.keys() > {"type"})
+    return block.keys() == {"text"} or (_kind(block) in TEXTS and len(block) > 1)
 
 
 def tool_definitions(value: Any) -> list[dict]:

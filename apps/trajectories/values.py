@@ -80,6 +80,34 @@ def python_literal(value: str) -> Any:
         return value
 
 
+# A string, or what Python prints of an object without a literal form, in which an enum's value is.
+PRINTED = re.compile(
+    r"""('[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*")|<(?:[\w.]+: ('[^'<>]*'|\d+)|[^<>]*)>"""
+)
+
+
+def printed_fields(value: str) -> dict[str, Any] | None:
+    """The fields of an object as Python prints it, `Call(name='look', id=None)`, as far as these
+    are plain values; None if the text is no such object.
+    """
+    if len(value) > MAX_LITERAL:
+        return None
+    literal = PRINTED.sub(lambda found: found[1] or found[2] or "None", value.strip())
+    try:
+        made = ast.parse(literal, mode="eval").body
+        if not isinstance(made, ast.Call) or made.args:
+            return None
+        named = [(field.arg, field.value) for field in made.keywords if field.arg]
+        fields = {name: ast.literal_eval(node) for name, node in named if _is_plain(node)}
+        return _tidied(json.loads(json.dumps(fields)), DEPTH)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, _NotKept):
+        return None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return not any(isinstance(inner, ast.Call | ast.Name) for inner in ast.walk(node))
+
+
 OPENS_JSON = re.compile(r'\s*(?:\[\s*){0,3}\{\s*"[^"\\]{0,200}"\s*:')
 OPENS_PYTHON = re.compile(r"\s*(?:\[\s*){0,3}\{\s*'[^'\\]{0,200}'\s*:")
 JSON_SIGNS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\],]', re.DOTALL)

@@ -204,6 +204,40 @@ def test_the_answer_in_a_span_above_says_which_model_answered_and_what_it_though
     assert alias("At sea.", outer, gen_ai__response__id="resp_two")["model"] == "m"
 
 
+def counted(output: int, **parts: int) -> dict:
+    return {"prompt_tokens": 9, "completion_tokens": output, **parts}
+
+
+def beside(words: str, used: dict, name: str = "meta") -> dict:
+    """An answer with what was counted in an object beside its words."""
+    return {"role": "assistant", "content": words, name: {"model": "m", "usage": used}}
+
+
+def test_counts_in_an_object_of_any_name_beside_the_same_answer():
+    def used(*answers: dict) -> list[dict]:
+        state = json.dumps({"state": {"steps": list(answers), "exit": "text"}})
+        named = {"gen_ai__request__model": "m", "gen_ai__response__model": "m-1"}
+        spans = [
+            span(1, 0, 0, "invoke_agent", traceloop__entity__output=state),
+            *(
+                chat(number, number, "Yes.", gen_ai__usage__output_tokens=number, **named)
+                for number in (5, 7)
+            ),
+        ]
+        for call in spans[1:]:
+            call.parent_id = spans[0].span_id
+        return [call["usage"] for call in assemble(spans, [])[0].row["usage"]["calls"]]
+
+    first, second = used(
+        beside("No.", counted(5, cached_tokens=2)),
+        beside("Yes.", counted(7, cached_tokens=4), "info"),
+        beside("Yes.", counted(5, cached_tokens=3)),
+    )
+    assert (first["cache_read_tokens"], second["cache_read_tokens"]) == (3, 4)
+    alone, other = used(beside("Yes.", counted(6, cached_tokens=3)))
+    assert "cache_read_tokens" not in alone | other
+
+
 def test_a_call_that_said_nothing_failed_with_its_agent_and_costs_nothing():
     def run_of(status: int) -> dict:
         asked = json.dumps([{"role": "user", "content": "Where?"}])

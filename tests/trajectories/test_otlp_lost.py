@@ -85,7 +85,16 @@ def test_a_printed_object_is_no_answer(words: str) -> None:
         assert texts(run.row) == ["Hi"] and run.row["tags"] == ["missing-answer"]
 
 
-@pytest.mark.parametrize("words", ["<b>at 0x10</b>", "[object lost]", "I saw <x at 0x12345> here"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "<b>at 0x10</b>",
+        "[object lost]",
+        "I saw <x at 0x12345> here",
+        "<x at 0x12345> was here",
+        "[object Object] is what I saw",
+    ],
+)
 def test_words_that_look_like_one_are_an_answer(words: str) -> None:
     (run,) = assemble([model(1, 0, [user("Hi")], [bot(words)])], [])
     assert texts(run.row) == ["Hi", words]
@@ -209,6 +218,7 @@ APART = {
     "two wait for it": (unanswered(), unanswered(3, 0.5), asked_again()),
     "too late": (unanswered(), asked_again(700)),
     "before it": (unanswered(at=5), asked_again(2)),
+    "before it ends": (unanswered(seconds=9), asked_again(2)),
     "another request": (unanswered(), asked_again(word="Ho")),
     "no tokens": (unanswered(extra=NO_TOKENS), asked_again()),
     "an error": (unanswered(**FAILED), asked_again()),
@@ -226,6 +236,14 @@ APART = {
 @pytest.mark.parametrize("spans", APART.values(), ids=APART)
 def test_runs_stay_apart(spans: tuple[Span, ...]) -> None:
     assert len(runs(*spans)) == len(spans)
+
+
+def test_a_call_whose_answer_is_known_already_waits_for_no_other() -> None:
+    def goes_on(trace: int, at: float, call: str, said: list) -> Span:
+        return model(trace, at, [user("Hi"), wants(call), replied(call, call)], said, trace=trace)
+
+    first, other = runs(unanswered(), goes_on(2, 2, "c1", []), goes_on(3, 4, "c2", [bot("Ho")]))
+    assert len(first.trace_ids) == 2 and texts(other.row) == ["Hi", None, "c2", "Ho"]
 
 
 def test_an_answer_that_nothing_says_is_missing() -> None:
@@ -338,6 +356,7 @@ def test_blocks_in_pythons_notation_are_words() -> None:
         ("StopEvent(result=Output(text=<Role.ASSISTANT: 'a'>), current='agent')", False),
         ("Point(x, y) is what you want.", True),
         ("Use Point(x=1)", True),
+        ("Use Point(x=1, y=2)", True),
         ("Point(x=1)", True),
     ],
 )
@@ -346,9 +365,9 @@ def test_an_object_in_pythons_notation_is_no_answer(words: str, is_kept: bool) -
     assert texts(run.row) == (["Hi", words] if is_kept else ["Hi"])
 
 
-def test_a_number_is_nobodys_answer() -> None:
-    attributes = {
-        "gen_ai.operation.name": "chat",
+@pytest.mark.parametrize("kind", [{"gen_ai.operation.name": "chat"}, {"acme.span.kind": "llm"}])
+def test_a_number_is_nobodys_answer(kind: dict) -> None:
+    attributes = kind | {
         "acme.request.messages": json.dumps([user("Hi")]),
         "acme.config.max_output": -1,
         "acme.end.choices": json.dumps([{"message": bot("Ho")}]),
@@ -380,3 +399,230 @@ def test_counts_by_provider() -> None:
     (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra=extra)], [])
     used = run.row["usage"]["calls"][0]["usage"]
     assert (used["cache_read_tokens"], used["reasoning_tokens"], used["input_tokens"]) == (4, 3, 10)
+
+
+PRINTED = "ToolCall(arguments='{\"q\": 1}', call_id='call_one', name='look', "
+PRINTED += "type='function_call', id='item_one', status=<Status.DONE: 'done'>, caller=None)"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [bot(PRINTED), {"role": "assistant", "parts": [{"type": "text", "content": PRINTED}]}],
+)
+def test_a_call_as_a_language_prints_it(answer: dict) -> None:
+    """The first call answers with it, the second repeats the request without it."""
+    look = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "look"}
+    values = {"gen_ai.tool.call.arguments": '{"q": 1}', "gen_ai.tool.call.result": "ok"}
+    spans = [
+        agent(1, 0, 9),
+        model(2, 1, [user("Hi")], [answer], parent=1),
+        span(3, 3, 1, attributes=look | values),
+        model(4, 5, [user("Hi")], [bot("Done.")], parent=1),
+    ]
+    (run,) = assemble(spans, [])
+    assert texts(run.row) == ["Hi", None, "ok", "Done."]
+    (call,) = run.row["messages"][1]["tool_calls"]
+    assert call["id"] == run.row["messages"][2]["tool_call_id"] == "call_one"
+    assert call["function"] == {"name": "look", "arguments": '{"q": 1}'}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "look(q=1, call_id='c')",
+        "In short: ToolCall(call_id='c', name='look', type='function_call')",
+        '{"type": "function_call", "call_id": "c"}',
+        '{"type": "function_call", "call_id": "", "name": "look"}',
+    ],
+)
+def test_words_that_name_a_call_are_words(words: str) -> None:
+    assert messages_of([bot(words)], "user") == [bot(words)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ToolCall(arguments='{}', call_id=broken(, name='look', type='function_call')",
+        "ToolCall(call_id='call_one', type='function_call', status='done')",
+    ],
+)
+def test_objects_that_name_no_tool_are_no_call(words: str) -> None:
+    assert messages_of([bot(words)], "user") == []
+
+
+def test_a_request_that_is_repeated_without_a_tool_in_between_stands_alone() -> None:
+    def read(*tools: Span) -> list:
+        spans = [
+            agent(1, 0, 9),
+            model(2, 1, [user("Hi")], [wants("c1")], parent=1),
+            *tools,
+            model(4, 5, [user("Hi")], [bot("Done.")], parent=1),
+        ]
+        (run,) = assemble(spans, [])
+        return run.row["messages"]
+
+    _, called, reply, done = read(tool(3, 3, parent=1, result="ok"))
+    assert called["tool_calls"][0]["id"] == reply["tool_call_id"] == "c1"
+    assert [reply["content"], done["content"]] == ["ok", "Done."]
+    assert read() == [user("Hi"), bot("Done.")]
+
+
+# Streams
+
+
+def streamed(words: str, whole: str) -> list:
+    said = {"gen_ai.output.messages": json.dumps([bot(whole)])}
+    spans = [agent(1, 0, 9, extra=said), model(2, 1, [user("Hi")], [bot(words)], parent=1)]
+    (run,) = assemble(spans, [])
+    return texts(run.row)
+
+
+@pytest.mark.parametrize("words", ["ns in Ulm today.", " in Ulm today.", "in Ulm today."])
+def test_the_last_piece_of_a_stream_is_completed_by_the_agents_answer(words: str) -> None:
+    whole = "It rains in Ulm today."
+    expected = words if words == "in Ulm today." else whole
+    assert streamed(words, whole) == ["Hi", expected]
+
+
+@pytest.mark.parametrize(
+    ("words", "whole"),
+    [("42", "Answer: 42"), ("It rains.", "Note. It rains."), ("rain", "It rains"), ("x", "x")],
+)
+def test_words_that_an_agent_says_more_about_stay(words: str, whole: str) -> None:
+    assert streamed(words, whole)[:2] == ["Hi", words]
+
+
+def defined(name: str, *properties: str, required: tuple = ()) -> dict:
+    members = {"properties": {key: {"type": "string"} for key in properties}, "required": required}
+    return {"type": "function", "function": {"name": name, "parameters": members}}
+
+
+LOOK = defined("look", "city", "day", required=("city",))
+
+
+def added_up(words: str, reply: dict, *tools: dict, later: str = "Hi") -> list:
+    """The messages of two calls, the first of which answers with words."""
+    said = {"gen_ai.tool.definitions": json.dumps(tools)}
+    spans = [
+        model(1, 0, [user("Hi")], [bot(words)], extra=said),
+        model(2, 2, [user(later), reply], [bot("Done.")]),
+    ]
+    return [message for run in assemble(spans, []) for message in run.row["messages"]]
+
+
+def test_arguments_that_were_added_up_as_words_are_a_call() -> None:
+    tools = (LOOK, defined("ask", "question"))
+    _, called, reply, done = added_up('{"city": "Ulm"}', replied("call_one", "ok"), *tools)
+    (call,) = called["tool_calls"]
+    assert call["id"] == reply["tool_call_id"] == "call_one" and done["content"] == "Done."
+    assert call["function"] == {"name": "look", "arguments": '{"city": "Ulm"}'}
+
+
+@pytest.mark.parametrize(
+    ("words", "reply", "tools", "later"),
+    [
+        ('{"city": "Ulm"}', replied("call_one", "ok"), [LOOK, defined("see", "city")], "Hi"),
+        ('{"day": "1"}', replied("call_one", "ok"), [LOOK], "Hi"),
+        ('{"city": "Ulm", "x": 1}', replied("call_one", "ok"), [LOOK], "Hi"),
+        ("{city}", replied("call_one", "ok"), [LOOK], "Hi"),
+        ('{"city": "Ulm"}', user("ok"), [LOOK], "Hi"),
+        ('{"city": "Ulm"}', replied("call_one", "ok"), [LOOK], "Ho"),
+        ('{"city": "Ulm"}', replied("call_one", "ok"), [], "Hi"),
+    ],
+)
+def test_other_words_are_no_call(words: str, reply: dict, tools: list, later: str) -> None:
+    messages = added_up(words, reply, *tools, later=later)
+    assert not any(message.get("tool_calls") for message in messages)
+
+
+# What events say
+
+
+def test_what_of_an_event_is_not_read_is_said() -> None:
+    empty = {"gen_ai.input.messages": "", "gen_ai.output.messages": ""}
+
+    def read(*given: Any) -> Run:
+        events = [
+            Event("gen_ai.content.prompt", 1, {"gen_ai.prompt": json.dumps(given)}),
+            Event("gen_ai.content.completion", 2, {"gen_ai.completion": json.dumps([bot("Ho")])}),
+        ]
+        (run,) = assemble([model(1, 0, [], [], extra=empty, events=events)], [])
+        return run
+
+    run = read(user("Hi"), {"invoice": 7})
+    assert texts(run.row) == ["Hi", "Ho"] and run.row["tags"] == ["unread-messages"]
+    run = read(user("Hi"), [{"id": "", "type": "", "members": []}])
+    assert texts(run.row) == ["Hi", "Ho"] and run.row["tags"] == []
+
+
+def test_a_zero_says_something() -> None:
+    assert messages_of([{"id": "", "count": 0}], "assistant")
+    assert not messages_of([{"id": "", "count": None}], "assistant")
+
+
+def test_a_call_of_no_convention_that_failed() -> None:
+    def read(**more: Any) -> list[Run]:
+        given = {"x.messages": json.dumps([user("Hi")]), "x.config.model_name": "gpt-4o-mini"}
+        return assemble([span(1, 0, attributes=given, **more)], [])
+
+    (run,) = read(**FAILED)
+    assert texts(run.row) == ["Hi"] and run.row["outcome"]["status"] == "failure"
+    assert read() == []
+
+
+@pytest.mark.parametrize("name", ["acme.provider_metadata", "x.responseMetadata"])
+def test_what_providers_say_of_an_answer_is_known_by_the_end_of_its_name(name: str) -> None:
+    said = {"acme": {"reasoningTokens": 3}, "gateway": {"cost": "0.5"}, "note": "x"}
+    (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra={name: json.dumps(said)})], [])
+    used = run.row["usage"]["calls"][0]["usage"]
+    assert (used["reasoning_tokens"], used["cost_usd"]) == (3, 0.5)
+    extra = {f"{name}.limits": json.dumps(said)}
+    (run,) = assemble([model(1, 0, [user("Hi")], [bot("Ho")], extra=extra)], [])
+    assert "cost_usd" not in run.row["usage"]["calls"][0]["usage"]
+
+
+@pytest.mark.parametrize("name", ["gen_ai.event.content", "body", "acme.payload"])
+def test_the_body_of_an_event_is_known_by_its_members(name: str) -> None:
+    empty = {"gen_ai.input.messages": "", "gen_ai.output.messages": ""}
+    choice = {"index": 0, "message": {"content": None, "tool_calls": wants("c1")["tool_calls"]}}
+    events = [
+        Event("gen_ai.user.message", 1, {name: json.dumps({"content": "Hi"}), "x": '{"y": 1}'}),
+        Event("gen_ai.choice", 2, {name: json.dumps(choice)}),
+    ]
+    (run,) = assemble([model(1, 0, [], [], extra=empty, events=events)], [])
+    assert texts(run.row) == ["Hi", None]
+    assert run.row["messages"][1]["tool_calls"][0]["id"] == "c1"
+
+
+# Spans that end late
+
+
+def late(trace: int, at: float, **more: Any) -> Span:
+    """A call whose span ends only after its tool has answered."""
+    return model(1, at, [user("Hi")], [wants("c1")], trace=trace, seconds=3, **more)
+
+
+def test_a_span_that_ended_after_the_next_call_began_is_gone_on_with() -> None:
+    (run,) = runs(late(1, 0), asked_again(2))
+    assert texts(run.row) == ["Hi", None, "ok", "Done."]
+
+
+TOGETHER = {
+    "two that may be meant": (late(1, 0), late(3, 0.5), asked_again(2)),
+    "it began later": (late(1, 2.5), asked_again(2)),
+    "it gave no answer": (unanswered(seconds=9), asked_again(2)),
+    "of another user": (
+        late(1, 0, extra={"user.id": "ann"}),
+        asked_again(2, extra={"user.id": "bob"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("spans", TOGETHER.values(), ids=TOGETHER)
+def test_other_spans_that_were_open_are_not(spans: tuple[Span, ...]) -> None:
+    assert len(runs(*spans)) == len(spans)
+
+
+def test_the_one_that_had_ended_comes_before_one_that_was_open() -> None:
+    first, _ = runs(model(1, 0, [user("Hi")], [wants("c1")], trace=1), late(3, 0.5), asked_again(2))
+    assert first.trace_ids == {f"{1:032x}", f"{2:032x}"}

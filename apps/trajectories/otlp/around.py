@@ -7,8 +7,9 @@ usage) and the reasoning in a message that only the span above the call holds.
 lie.
 
 `tell_requests`: some have the messages of a request in an attribute of their own, in a span above
-the call. The words and the tools are put into the readings of the calls, as if the server kept the
-history: each has what is new, so that threads and messages are made as for all other traces.
+the call; others repeat in each call only what the agent was asked. The words and the tools are put
+into the readings of the calls, as if the server kept the history: each has what is new, so that
+threads and messages are made as for all other traces.
 """
 
 from __future__ import annotations
@@ -16,23 +17,32 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import islice
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from apps.trajectories.dialects import OWN_ROLES, chat, instructions_beside, messages_of, one_turn
 from apps.trajectories.otlp.conventions import ANSWER, Reading, is_known
-from apps.trajectories.otlp.conventions.raw import METADATA, complete_by_answer, is_alias, is_lossy
+from apps.trajectories.otlp.conventions.raw import (
+    METADATA,
+    USAGE,
+    Head,
+    complete_by_answer,
+    head_beside,
+    is_alias,
+    is_lossy,
+)
 from apps.trajectories.otlp.replies import call_of, reply
 from apps.trajectories.otlp.threads import print_of
 from apps.trajectories.values import label, structured
 from workers.lib.messages import PROMPT_ROLES, Message
-from workers.lib.token_usage import Usage, parse
+from workers.lib.token_usage import Usage
 
 if TYPE_CHECKING:
     from apps.trajectories.otlp.runs import Node
 
 Talk = tuple[int, bool]
-Answer = tuple[bytes, dict, list[Message]]  # its print, as it is in a raw value, and as chat
+Answer = tuple[bytes, Head, list[Message]]  # its print, what is beside it, and as chat
+SIGNS_OF_HEADS = (f'"{METADATA}"', *(f'"{name}"' for name in USAGE))
 MAX_DEPTH = 12  # of objects around an answer
 MAX_ABOVE = 32  # spans above a call that are looked through
 
@@ -49,14 +59,26 @@ def tell_answers(nodes: list[Node]) -> None:
             continue
         if reading.response_id and reading.usage.cache_read_tokens is None:
             uncached[reading.response_id] = reading
-        if len(reading.output) != 1 or reading.response_id or not is_alias(reading):
+        if len(reading.output) != 1 or reading.response_id or not _lacks_head(reading):
             continue
-        said = print_of(reading.output[0])
-        found = (answer for answer in _answers_above(node, kept) if answer[0] == said)
-        for _, raw, messages in islice(found, 1):
-            complete_by_answer(reading, raw, messages)
+        said = b""
+        for print_, head, messages in _answers_above(node, kept):
+            said = said or print_of(reading.output[0])
+            if print_ == said and _may_count(reading.usage, head.usage):
+                complete_by_answer(reading, head, messages)
+                break
     if uncached:
         _tell_cached(nodes, uncached)
+
+
+def _lacks_head(reading: Reading) -> bool:
+    used = reading.usage
+    return is_alias(reading) or used.cache_read_tokens is used.reasoning_tokens is None
+
+
+def _may_count(known: Usage, other: Usage) -> bool:
+    """Whether two counts may be of one call: the same words may be answered twice."""
+    return known.output_tokens in (None, other.output_tokens) or other.output_tokens is None
 
 
 def _tell_cached(nodes: list[Node], calls: dict[str, Reading]) -> None:
@@ -68,10 +90,9 @@ def _tell_cached(nodes: list[Node], calls: dict[str, Reading]) -> None:
             value = node.span.attributes.get(name)
             if not isinstance(value, str) or not any(identity in value for identity in calls):
                 continue
-            for raw in _heads_in(value):
-                reading = calls.pop(label(raw[METADATA].get("id")), None)
-                if reading is not None:
-                    _complete_cached(reading, parse(raw.get("usage_metadata")))
+            for head in _heads_in(value):
+                if (reading := calls.pop(label(head.said.get("id")), None)) is not None:
+                    _complete_cached(reading, head.usage)
             if not calls:
                 return
 
@@ -96,22 +117,21 @@ def _answers_above(call: Node, kept: dict[str, list[Answer]]) -> Iterator[Answer
 
 def _answers_in(value: Any) -> list[Answer]:
     answers = []
-    for raw in _heads_in(value):
-        if len(messages := one_turn(chat(raw, "assistant"))) == 1:
-            answers.append((print_of(messages[0]), raw, messages))
+    for head in _heads_in(value):
+        if len(messages := one_turn(chat(head.message, "assistant"))) == 1:
+            answers.append((print_of(messages[0]), head, messages))
     return answers
 
 
-def _heads_in(value: Any) -> Iterator[dict]:
-    if isinstance(value, str) and f'"{METADATA}"' in value:
+def _heads_in(value: Any) -> Iterator[Head]:
+    if isinstance(value, str) and any(sign in value for sign in SIGNS_OF_HEADS):
         yield from _with_heads(structured(value), MAX_DEPTH)
 
 
-def _with_heads(value: Any, levels: int) -> Iterator[dict]:
+def _with_heads(value: Any, levels: int) -> Iterator[Head]:
     """The messages that have a response's head beside them."""
-    if isinstance(value, dict) and isinstance(head := value.get(METADATA), dict):
-        if head:
-            yield value
+    if isinstance(value, dict) and (head := head_beside(value)) is not None:
+        yield head
     elif levels and isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _with_heads(item, levels - 1)
@@ -200,8 +220,37 @@ def tell_requests(nodes: list[Node]) -> None:
             if (own := kinds.get(node.reading.kind)) is not None:
                 own[id(node.agent), node.in_tool].append(node)
     for talk, own in calls.items():
-        if not any(map(_holds_request, own)) and (request := _request_around(own[0])):
+        if any(map(_holds_request, own)):
+            _tell_repeats(own, tools[talk])
+        elif request := _request_around(own[0]):
             _tell(own, tools[talk], request)
+
+
+def _tell_repeats(calls: list[Node], tools: list[Node]) -> None:
+    """Some say of each call what the agent was asked and leave out the history: a call with the
+    request of the one before it, between which a tool ran that this one called, goes on with it.
+    """
+    asked: list[Message] = []
+    for before, call in pairwise(calls):
+        asked = asked or before.reading.input
+        is_same = bool(asked) and call.reading.input == asked
+        if not is_same or not _ran_between(tools, before, call):
+            asked = []
+            continue
+        for reading in (before.reading, call.reading):
+            reading.server_conversation = f"{call.span.trace_id}:{call.agent.span.span_id}"
+        call.reading.input = []
+
+
+def _ran_between(tools: list[Node], before: Node, call: Node) -> bool:
+    """Whether a tool that a call called ran before the next one."""
+    said = before.reading.output[-1:]
+    called = {one["function"]["name"] for m in said for one in m.get("tool_calls") or ()}
+    return bool(called) and any(
+        tool.reading.tool_name in called
+        and before.span.start_ns <= tool.span.start_ns <= call.span.start_ns
+        for tool in tools
+    )
 
 
 def _holds_request(call: Node) -> bool:

@@ -101,6 +101,8 @@ class Conversation:
         reading = next((reading for reading in readings if words_at_end(reading.output)), None)
         answer = words_at_end(reading.output) if reading is not None else ""
         if reading is None or _says(self.messages, answer):
+            if words_at_end(self.messages) and _ends_with_piece(answer, self.messages[-1]):
+                self.messages[-1] = self.messages[-1] | {"content": answer}
             return
         name = {"name": reading.agent_name[:80]} if reading.agent_name else {}
         self.messages.append({"role": "assistant", "content": answer} | name)
@@ -292,6 +294,17 @@ def _says(messages: list[Message], answer: str) -> bool:
         or any(wanted in words for words in [*said, *calls])
         or (bool(said) and bool(said[-1]) and said[-1] in wanted)
     )
+
+
+def _ends_with_piece(answer: str, said: Message) -> bool:
+    """Whether a message is only the last piece of an answer, as it was streamed: it begins within
+    or right after one of its words.
+    """
+    words = said.get("content")
+    if not isinstance(words, str) or not answer.endswith(words) or not words.strip():
+        return False
+    before = answer[: -len(words)]
+    return before[-1:].isalnum() and (words[0].isalnum() or words[0].isspace())
 
 
 def _outermost(group: Group, known: bool) -> list[Node]:

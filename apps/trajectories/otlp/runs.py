@@ -25,8 +25,10 @@ from apps.trajectories.otlp.conventions.raw import ids_of, is_alias, is_lossy
 from apps.trajectories.otlp.replies import says_error, words_at_end
 from apps.trajectories.otlp.shape import read_shapes
 from apps.trajectories.otlp.spans import LogRecord, Span
+from apps.trajectories.otlp.streamed import tell_arguments
 from apps.trajectories.otlp.threads import Call
 from apps.trajectories.otlp.told import tell
+from apps.trajectories.otlp.unrecorded import read_steps
 from workers.lib.messages import Message
 from workers.lib.token_usage import Usage
 
@@ -137,10 +139,12 @@ def _traces(spans: Iterable[Span], logs: Iterable[LogRecord]) -> dict[str, list[
     for trace_id, nodes in traces.items():
         nodes.sort(key=lambda node: (node.span.start_ns, node.span.span_id))
         _name_graphs(nodes)
+        read_steps(nodes)
         _relate(nodes)
         if _name_loops(nodes):
             _relate(nodes)
         tell_answers(nodes)
+        tell_arguments(nodes)
         tell_loops(nodes)
         tell_sums(nodes)
         _fail_silent_calls(nodes)
@@ -729,15 +733,23 @@ def source_of(group: Group) -> tuple[str, str]:
 
 
 def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -> _Chain | None:
+    """The latest run that ended with what a call begins with. Of one whose span ended only after
+    that, since some end it when their callback runs, none but a single one is taken.
+    """
     call = group.calls[0]
     for known in range(len(call.before) - 1, 0, -1):
+        late: list[_Chain] = []
         for ids in {call.ids_at(known): 0, (): 0}:
             open_ends = reversed(tails.get((*source, call.before[known], ids), ()))
             for chain in islice(open_ends, MAX_CANDIDATES):
-                if chain.last.calls[-1].after == call.before[known] and _may_follow(
-                    chain.last, group
-                ):
+                if chain.last.calls[-1].after != call.before[known]:
+                    continue
+                if _may_follow(chain.last, group):
                     return chain
+                if chain not in late and _ended_late(chain.last, group):
+                    late.append(chain)
+        if len(late) == 1:
+            return late[0]
     return None
 
 
@@ -786,8 +798,18 @@ def _by_state(group: Group, source: tuple, states: dict[tuple, list[_Chain]]) ->
 
 def _may_follow(earlier: Group, later: Group) -> bool:
     before, after = earlier.calls[-1], later.calls[0]
-    if before.span.end_ns - CLOCK_NS > after.span.start_ns:
-        return False
+    return before.span.end_ns - CLOCK_NS <= after.span.start_ns and _may_be_one_talk(earlier, later)
+
+
+def _ended_late(earlier: Group, later: Group) -> bool:
+    """Whether a call's span was still open when the next one began with its answer."""
+    before, after = earlier.calls[-1], later.calls[0]
+    is_open = before.span.start_ns < after.span.start_ns < before.span.end_ns
+    return is_open and bool(before.output) and _may_be_one_talk(earlier, later)
+
+
+def _may_be_one_talk(earlier: Group, later: Group) -> bool:
+    before = earlier.calls[-1]
     same = [_same_id(earlier, later, name) for name in (*TALKS, "user_id")]
     if False in same:
         return False

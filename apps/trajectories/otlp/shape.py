@@ -547,7 +547,9 @@ def _has_words(look: Look) -> bool:
 
 
 def _has_price(look: Look) -> bool:
-    return any(map(list_price, look.models())) and bool(look.answer([]))
+    """Whether a model that has a price was asked, and answered or failed."""
+    is_priced = any(map(list_price, look.models()))
+    return is_priced and (look.span.status_code == 2 or bool(look.answer([])))
 
 
 def _is_tool(look: Look) -> bool:

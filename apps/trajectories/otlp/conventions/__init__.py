@@ -51,10 +51,10 @@ from apps.trajectories.otlp.conventions.langfuse import LANGFUSE
 from apps.trajectories.otlp.conventions.openinference import OPENINFERENCE
 from apps.trajectories.otlp.conventions.pydantic_ai import ALL_MESSAGES, PYDANTIC_AI
 from apps.trajectories.otlp.conventions.raw import (
-    BY_PROVIDER,
     USAGE_OBJECTS,
     complete_by_objects,
     complete_by_raw,
+    said_by_providers,
 )
 from apps.trajectories.otlp.conventions.traceloop import TRACELOOP
 from apps.trajectories.otlp.conventions.vercel import VERCEL
@@ -120,7 +120,7 @@ COST_PARTS = (
 )
 OUTCOMES = {"isError", "state"}  # beside a tool's content, as MCP has it: whether it failed
 FUNCTION_RESPONSE = {"id", "name", "response"}  # Gemini's
-MANY_NAMES = 10_000  # of attributes, that are remembered
+MANY_NAMES, MANY_SPANS = 10_000, 256  # attributes and sets of them that are remembered
 RAW_VALUES = (LANGFUSE, VERCEL, TRACELOOP, OPENINFERENCE, PYDANTIC_AI, GENAI)
 GIVEN = tuple(name for adapter in RAW_VALUES for name in adapter.given)
 ANSWER = tuple(name for adapter in RAW_VALUES for name in adapter.answer)
@@ -242,10 +242,18 @@ def _was_cached(attributes: Attributes) -> bool:
 
 
 def _usage_of(attributes: Attributes) -> Usage:
-    named = [(name, attributes[key]) for key in attributes if (name := _usage_name(key))]
-    named.sort(key=lambda item: item[0].rank, reverse=True)  # the best last: it stays
-    said = {name.plain: value for name, value in named}
+    keys = tuple(attributes)
+    names = (_usage_names if len(keys) <= USUAL_NAMES else _usage_names.__wrapped__)(keys)
+    said = {plain: attributes[key] for key, plain in names}
     return parse(said, includes_cache=True) if said else NO_USAGE
+
+
+@lru_cache(MANY_SPANS)
+def _usage_names(keys: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Of these attributes those that count tokens and their bare names, the best last: it stays."""
+    named = [(key, name) for key in keys if (name := _usage_name(key))]
+    named.sort(key=lambda item: item[1].rank, reverse=True)
+    return [(key, name.plain) for key, name in named]
 
 
 def _calls_of(details: Sequence[Attributes]) -> list[Usage]:
@@ -279,10 +287,8 @@ def _cost_beside(attributes: Attributes) -> float | None:
     hidden = structured(attributes.get("hidden_params"))
     if isinstance(hidden, dict):
         return number(hidden.get("response_cost"))
-    provider = structured(attributes.get(BY_PROVIDER))
-    for entry in provider.values() if isinstance(provider, dict) else ():
-        usage = entry.get("usage") if isinstance(entry, dict) else None
-        for value in (usage, entry):
+    for entry in said_by_providers(attributes):
+        for value in (entry.get("usage"), entry):
             if isinstance(value, dict) and (cost := number(value.get("cost"))) is not None:
                 return cost
     return None
@@ -311,7 +317,7 @@ def _adapters(attributes: Attributes) -> list[Convention]:
     return [ADAPTERS[place] for place in found]
 
 
-@lru_cache(256)
+@lru_cache(MANY_SPANS)
 def _spoken_by(keys: Iterable[str]) -> list[int]:
     """The places of the adapters that read these attributes. Spans of one instrumentation have the
     same ones.

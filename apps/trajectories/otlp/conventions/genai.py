@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from apps.trajectories.dialects import ROLES, Message, chat, messages_of, one_turn
+from apps.trajectories.dialects import ROLES, Message, chat, one_turn
 from apps.trajectories.interruptions import CANCELLED
 from apps.trajectories.otlp.conventions.base import (
     Attributes,
@@ -42,7 +42,7 @@ INSTRUCTIONS = ("gen_ai.system_instructions", "langfuse.observation.metadata.ins
 INPUT = ("gen_ai.input.messages", "gen_ai.prompt")
 OUTPUT = ("gen_ai.output.messages", "gen_ai.completion")
 TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
-EVENT_CONTENT = "gen_ai.event.content"
+BODY = frozenset(("role", "content", "message", "tool_calls"))  # members of an event's body
 TOOLS_PREFIX = "gen_ai.tool.definitions."
 # Older versions say each message in an event of its own; newer ones all of them in one.
 DETAILS = (
@@ -157,9 +157,11 @@ def add_events(spoken: Spoken) -> None:
         return
     messages: list[tuple[bool, Message]] = []
     for event in spoken.span.events:
-        messages += messages_of_event(event.name, _body_of(event.attributes), event.attributes)
+        body = _body_of(event.attributes)
+        messages += messages_of_event(spoken, event.name, body, event.attributes)
     for log in spoken.logs:
-        messages += messages_of_event(log.event_name, structured(log.body), log.attributes)
+        body = structured(log.body)
+        messages += messages_of_event(spoken, log.event_name, body, log.attributes)
     add_event_messages(spoken, messages)
 
 
@@ -201,14 +203,15 @@ def is_event_read(name: str) -> bool:
     return is_message or name in (*DETAILS, EVALUATION)
 
 
-def messages_of_event(name: str, body: Any, attributes: Attributes) -> list[tuple[bool, Message]]:
+def messages_of_event(
+    spoken: Spoken, name: str, body: Any, attributes: Attributes
+) -> list[tuple[bool, Message]]:
     """The messages of one event, each with whether it is the model's answer."""
     if name in DETAILS:
         both = attributes | body if isinstance(body, dict) else attributes
-        given = messages_of(first(both, INSTRUCTIONS), "system") + one_turn(
-            messages_of(first(both, INPUT), "user")
-        )
-        answer = one_turn(messages_of(first(both, OUTPUT), "assistant"))
+        prompt = spoken.messages(first(both, INSTRUCTIONS), "system")
+        given = prompt + spoken.messages(first(both, INPUT), "user")
+        answer = spoken.messages(first(both, OUTPUT), "assistant")
         return [(False, message) for message in given] + [(True, message) for message in answer]
     if name == "gen_ai.choice":
         choice = body if isinstance(body, dict) else {"content": body}
@@ -232,10 +235,13 @@ def _body_of(attributes: Attributes) -> Attributes:
     body = {
         key: structured(value) if key != "content" else value for key, value in attributes.items()
     }
-    if isinstance(whole := body.get(EVENT_CONTENT), dict):
-        del body[EVENT_CONTENT]
-        body |= whole
+    for key in [key for key, value in body.items() if key != "message" and _is_body(value)]:
+        body |= body.pop(key)
     return {key.removeprefix("gen_ai.event."): value for key, value in body.items()}
+
+
+def _is_body(value: Any) -> bool:
+    return isinstance(value, dict) and not BODY.isdisjoint(value)
 
 
 def add_instructions(spoken: Spoken) -> None:

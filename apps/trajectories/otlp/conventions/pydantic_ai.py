@@ -22,7 +22,7 @@ def _messages(spoken: Spoken) -> None:
         messages = [
             one
             for item in items
-            for one in genai.messages_of_event(label(item.get("event.name")), item, item)
+            for one in genai.messages_of_event(spoken, label(item.get("event.name")), item, item)
         ]
         genai.add_event_messages(spoken, messages)
 

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
-from apps.trajectories.dialects import INSTRUCTIONS, Message, instructions_beside
+from msgspec import Struct
+
+from apps.trajectories.dialects import INSTRUCTIONS, Message, carries_role, instructions_beside
 from apps.trajectories.otlp.conventions.base import Attributes, Reading, Spoken
 from apps.trajectories.otlp.server_state import RESPONSES
 from apps.trajectories.values import label, python_literal, structured
 from workers.lib.messages import PROMPT_ROLES, RESULT_ROLES, is_reasoning
-from workers.lib.token_usage import parse
+from workers.lib.token_usage import Usage, parse
 
 MODEL = ("model_name", "model", "modelVersion", "model_version")
 USAGE = ("usage", "token_usage", "usageMetadata", "usage_metadata")
@@ -27,7 +30,9 @@ USAGE_OBJECTS = (  # a provider's, as it came
     "langsmith.metadata.usage_metadata",
     "usage",
 )
-BY_PROVIDER = "ai.response.providerMetadata"  # an object of each that had a say
+# The end of the name of what is said about an answer, an object of each provider that had a say.
+ABOUT_ANSWER = re.compile(r"(?:provider|response)[._]?metadata$", re.IGNORECASE)
+MANY_SPANS, USUAL_NAMES = 256, 64
 
 
 def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
@@ -35,10 +40,24 @@ def complete_by_objects(spoken: Spoken, attributes: Attributes) -> None:
     for name in USAGE_OBJECTS:
         if (value := attributes.get(name)) is not None:
             _complete_usage(spoken.reading, _object(value))
-    by_provider = _object(attributes.get(BY_PROVIDER))
-    for said in by_provider.values() if isinstance(by_provider, dict) else ():
-        if isinstance(said, dict):
-            _complete_usage(spoken.reading, said)
+    for said in said_by_providers(attributes):
+        _complete_usage(spoken.reading, said)
+
+
+def said_by_providers(attributes: Attributes) -> Iterator[dict]:
+    """What each provider or gateway says of an answer, in an object of its own."""
+    keys = tuple(attributes)
+    named = _about_answer if len(keys) <= USUAL_NAMES else _about_answer.__wrapped__
+    for name in named(keys):
+        by_provider = _object(attributes[name])
+        for said in by_provider.values() if isinstance(by_provider, dict) else ():
+            if isinstance(said, dict):
+                yield said
+
+
+@lru_cache(MANY_SPANS)
+def _about_answer(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if ABOUT_ANSWER.search(name))
 
 
 def complete_by_raw(spoken: Spoken, given: Any, answer: Any) -> None:
@@ -116,12 +135,37 @@ def is_alias(reading: Reading) -> bool:
     return reading.model in ("", reading.request_model) or not reading.request_model
 
 
-def complete_by_answer(reading: Reading, raw: dict, messages: list[Message]) -> None:
-    """What a framework keeps beside the answer (LangChain's): the response's head and its usage.
-    `messages` is the answer as it is in there."""
-    _read_response(reading, raw[METADATA])
-    _complete_usage(reading, raw.get("usage_metadata"))
+class Head(Struct):
+    """What a framework keeps of a response beside the answer: `said` of the response itself."""
+
+    message: dict
+    said: dict
+    usage: Usage
+
+
+def head_beside(message: dict) -> Head | None:
+    """The head of a response in a member of its message: LangChain's, else an object of any name
+    in which the tokens are counted.
+    """
+    if isinstance(said := message.get(METADATA), dict):
+        return Head(message, said, parse(message.get("usage_metadata"))) if said else None
+    if "role" not in message or not carries_role(message):
+        return None
+    for said in message.values():
+        if isinstance(said, dict) and isinstance(used := _first(said, USAGE), dict):
+            return Head(message, said, parse(used))
+    return None
+
+
+def complete_by_answer(reading: Reading, head: Head, messages: list[Message]) -> None:
+    """`messages` is the answer as it stands beside the head."""
+    _read_response(reading, head.said)
+    reading.usage = reading.usage.completed_by(head.usage)
     reading.output = _with_thoughts(reading.output, messages)
+
+
+def _first(value: dict, names: tuple[str, ...]) -> Any:
+    return next((value[name] for name in names if value.get(name)), None)
 
 
 def _has_prompt(request: str) -> bool:
@@ -152,7 +196,7 @@ def _read_response(reading: Reading, response: Any) -> None:
         reading.tools = [response["tools"]]  # OpenAI's responses repeat them
     if "model" in response:  # a message alone has an id, too
         reading.response_id = reading.response_id or label(response.get("id"))
-    _complete_usage(reading, next((response[name] for name in USAGE if response.get(name)), None))
+    _complete_usage(reading, _first(response, USAGE))
 
 
 def _complete_usage(reading: Reading, found: Any) -> None:
