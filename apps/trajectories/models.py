@@ -292,7 +292,8 @@ class Score(models.Model):
     later copy of the run, and may come before the first: `trajectory_id` is null until then.
 
     `key` is the sender's id of it, or says who it is from: of one name a run or step has one of
-    each. A number, and a yes or no as 1 or 0, is in `value`; what was said of the others in `text`.
+    each. A number, and a yes or no as 1 or 0, is in `value`; what was said of the others, and what
+    a number means, in `text`.
     """
 
     class Kind(models.TextChoices):
@@ -348,7 +349,9 @@ class Score(models.Model):
 
     @property
     def said(self) -> str:
-        return self.text or f"{self.value:.4g}"
+        if self.kind != self.Kind.NUMBER:
+            return self.text
+        return f"{self.value:.4g}" + (f" ({self.text})" if self.text else "")
 
 
 class Content(models.Model):
