@@ -898,8 +898,15 @@ class ParquetExport(Job):
     """Writes the Parquet files of the days that have changed (`parquet_files`)."""
 
 
+class ParquetFileQuerySet(models.QuerySet["ParquetFile"]):
+    def written(self) -> Self:
+        return self.exclude(fingerprint="")
+
+
 class ParquetFile(models.Model):
-    """The rows of a day in the artifact store. `fingerprint` is of what it says."""
+    """The rows of a day in the artifact store. `fingerprint` is of what it says; "" before it is
+    written: an export that is killed leaves no file that no row knows of.
+    """
 
     project = models.ForeignKey(
         Project, models.CASCADE, related_name="parquet_files", db_index=False
@@ -911,6 +918,8 @@ class ParquetFile(models.Model):
     sha256 = models.CharField(max_length=64)
     fingerprint = models.CharField(max_length=100)
     written_at = models.DateTimeField()
+
+    objects = ParquetFileQuerySet.as_manager()
 
     class Meta:
         constraints = [
