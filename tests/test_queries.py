@@ -39,6 +39,7 @@ from apps.dashboard.models import Chart
 from apps.evals.comparison import tasks
 from apps.evals.samples import filters as samples
 from apps.failures.actions.diagnose import classify_project
+from apps.trajectories import step_filters
 from apps.trajectories.models import SavedView
 from tests.amounts import amount
 from tests.factories import make_failed, make_key, make_member, make_project, row
@@ -71,13 +72,41 @@ SAMPLES = {"int": "1", "uuid": UUID(int=1), "slug": "x", "str": "x", "path": "x"
         ("sesion", "session"),
         ("session-id", "session"),
         ("latency", "latency_min"),
+        ("version", "agent_version"),
+        ("min_latency", "latency_min"),
+        ("duration", "latency_min"),
+        ("duration_max", "latency_max"),
+        ("status", "outcome"),
         ("start", ""),
+        ("query", ""),
+        ("to", ""),
         ("zzz", ""),
+        ("_", ""),
     ],
 )
 def test_the_filter_that_was_meant(name: str, meant: str) -> None:
-    known = ("user", "agent", "agent_version", "session", "latency_min", "latency_max", "outcome")
+    known = ("agent", "agent_version", "latency_max", "latency_min", "outcome", "session", "user")
     assert closest(name, known) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tool", "name"),
+        ("tool_name", "name"),
+        ("tol", "name"),
+        ("latency_min", "duration_min"),
+        ("trace_id", "run"),
+        ("start", "from"),
+        ("until", "to"),
+        ("type", "kind"),
+        ("state", "status"),
+        ("failed", "failed_or_over"),
+        ("user", ""),
+    ],
+)
+def test_the_filter_of_steps_that_was_meant(name: str, meant: str) -> None:
+    assert closest(name, sorted(step_filters.FILTERS)) == meant
 
 
 QUERY: Query = {

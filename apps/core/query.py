@@ -8,7 +8,7 @@ A `Query` is declared once. A page takes it as `project_view(query=…)`, an ope
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date, datetime
 from difflib import get_close_matches
 from functools import cache
@@ -34,6 +34,38 @@ LARGEST_KEY = 2**63 - 1  # of a bigint
 TRUTHY, FALSY = ("1", "true", "yes", ""), ("0", "false", "no")
 # What browsers, mail and other sites append to an address.
 FOREIGN = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
+TYPO = 0.75  # how much of a name has to be right
+# What others call a filter, by what it may be called here.
+SYNONYMS: Mapping[str, Collection[str]] = {
+    "tool": ("name",),
+    "function": ("tool", "name"),
+    "latency": ("duration",),
+    "duration": ("latency",),
+    "slow": ("duration", "latency"),
+    "status": ("outcome", "state"),
+    "state": ("status", "outcome"),
+    "outcome": ("status", "state"),
+    "success": ("outcome", "status", "state"),
+    "level": ("status",),
+    "start": ("from",),
+    "started": ("from",),
+    "after": ("from",),
+    "end": ("to",),
+    "until": ("to",),
+    "before": ("to",),
+    "last": ("since",),
+    "text": ("q", "arguments"),
+    "query": ("q", "arguments"),
+    "search": ("q", "arguments"),
+    "q": ("arguments",),
+    "id": ("q",),
+    "input": ("arguments",),
+    "type": ("kind",),
+    "trace": ("run",),
+    "trajectory": ("run",),
+    "author": ("source",),
+    "score": ("name",),
+}
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 WHOLE = re.compile(r"-?[0-9]{1,30}")
 NUMBER = re.compile(
@@ -196,14 +228,53 @@ def unknown(name: str, known: Collection[str]) -> QueryError:
 
 def closest(name: str, known: Collection[str]) -> str:
     """The known name that was probably meant, "" for none: the same words in another notation or
-    with more of them, or a typo.
+    order, with more of them or fewer, what others call it, or a typo.
     """
-    words = _words(name)
-    same = [other for other in known if _words(other) == words]
-    within = [other for other in known if (rest := _words(other)) and words[: len(rest)] == rest]
-    longer = [other for other in known if _words(other)[: len(words)] == words]
-    typo = get_close_matches("_".join(words), known, 1, 0.6)
-    return next(iter([*same, *sorted(within, key=len, reverse=True), *typo, *longer]), "")
+    words, others = _words(name), {other: _words(other) for other in known}
+    readings = [words, *_synonyms(words)] if words else []
+    for choose in (_same, _within, _longer):
+        if meant := next(filter(None, (choose(reading, others) for reading in readings)), ""):
+            return meant
+    if any(word in SYNONYMS for word in words):
+        return ""  # no typo
+    called = {"_".join(reading): other for other, own in others.items() for reading in _also(own)}
+    named = called | {other: other for other in known}
+    typo = get_close_matches("_".join(words), named, 1, TYPO)
+    return named[typo[0]] if typo else ""
+
+
+def _same(words: list[str], known: Mapping[str, list[str]]) -> str:
+    found = [other for other, own in known.items() if sorted(own) == sorted(words)]
+    return min(found, key=lambda other: known[other] != words, default="")
+
+
+def _within(words: list[str], known: Mapping[str, list[str]]) -> str:
+    found = (other for other, own in known.items() if _begins_or_ends(words, own))
+    return max(found, key=len, default="")
+
+
+def _longer(words: list[str], known: Mapping[str, list[str]]) -> str:
+    """Who gives one bound usually means the lower one."""
+    found = (other for other, own in known.items() if _begins_or_ends(own, words))
+    return min(found, key=lambda other: (other.endswith("_max"), len(other)), default="")
+
+
+def _begins_or_ends(words: list[str], part: list[str]) -> bool:
+    return bool(part) and part in (words[: len(part)], words[-len(part) :])
+
+
+def _synonyms(words: list[str]) -> Iterator[list[str]]:
+    for place, word in enumerate(words):
+        for other in SYNONYMS.get(word, ()):
+            yield [*words[:place], other, *words[place + 1 :]]
+
+
+def _also(words: list[str]) -> Iterator[list[str]]:
+    """What somebody would say who means these."""
+    for place, word in enumerate(words):
+        for other, meant in SYNONYMS.items():
+            if word in meant:
+                yield [*words[:place], other, *words[place + 1 :]]
 
 
 def _words(name: str) -> list[str]:

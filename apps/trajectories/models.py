@@ -292,7 +292,8 @@ class Score(models.Model):
     later copy of the run, and may come before the first: `trajectory_id` is null until then.
 
     `key` is the sender's id of it, or says who it is from: of one name a run or step has one of
-    each. A number, and a yes or no as 1 or 0, is in `value`; what was said of the others in `text`.
+    each. A number, and a yes or no as 1 or 0, is in `value`; what was said of the others, and what
+    a number means, in `text`.
     """
 
     class Kind(models.TextChoices):
@@ -348,7 +349,9 @@ class Score(models.Model):
 
     @property
     def said(self) -> str:
-        return self.text or f"{self.value:.4g}"
+        if self.kind != self.Kind.NUMBER:
+            return self.text
+        return f"{self.value:.4g}" + (f" ({self.text})" if self.text else "")
 
 
 class Content(models.Model):
@@ -895,8 +898,15 @@ class ParquetExport(Job):
     """Writes the Parquet files of the days that have changed (`parquet_files`)."""
 
 
+class ParquetFileQuerySet(models.QuerySet["ParquetFile"]):
+    def written(self) -> Self:
+        return self.exclude(fingerprint="")
+
+
 class ParquetFile(models.Model):
-    """The rows of a day in the artifact store. `fingerprint` is of what it says."""
+    """The rows of a day in the artifact store. `fingerprint` is of what it says; "" before it is
+    written: an export that is killed leaves no file that no row knows of.
+    """
 
     project = models.ForeignKey(
         Project, models.CASCADE, related_name="parquet_files", db_index=False
@@ -908,6 +918,8 @@ class ParquetFile(models.Model):
     sha256 = models.CharField(max_length=64)
     fingerprint = models.CharField(max_length=100)
     written_at = models.DateTimeField()
+
+    objects = ParquetFileQuerySet.as_manager()
 
     class Meta:
         constraints = [

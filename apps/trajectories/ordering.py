@@ -3,6 +3,7 @@ Cursors are places, not numbers: what arrives meanwhile shows no row twice."""
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -164,6 +165,9 @@ def _decode(cursor: str | None, key: Key) -> tuple[str, Any, float | None]:
     if (match := CURSOR.fullmatch(cursor)) is None:
         raise NotACursor
     try:
-        return match[1], key.read(match[2]), float(match[3]) if match[3] else None
+        value = float(match[3]) if match[3] else None
+        if value is not None and not math.isfinite(value):
+            raise NotACursor
+        return match[1], key.read(match[2]), value
     except ValueError as error:
         raise NotACursor from error

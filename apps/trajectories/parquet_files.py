@@ -218,7 +218,7 @@ class ParquetExportOut(Struct):
 )
 def listed(*, project: Project) -> QuerySet[ParquetFile]:
     """The Parquet files of runs, steps and scores in the artifact store, the newest days first."""
-    return project.parquet_files.order_by("-day", "table")
+    return project.parquet_files.written().order_by("-day", "table")
 
 
 @operation(
@@ -300,10 +300,18 @@ def _day_of(row: Trajectory | Step | Score) -> date:
 
 
 def steps(job: ParquetExport) -> Iterator[Progress]:
-    """A file is one step: an export that was cut off goes on with the next."""
+    """A file is one step: an export that was cut off goes on with the next. All are known of before
+    the first is written.
+    """
     project, cursor = job.project, {"after": "", "written": 0, "rows": 0, "removed": 0} | job.cursor
     units = [(name, day) for name, table in TABLES.items() for day in days_of(project, table)]
     order = list(TABLES)
+    unwritten = {"rows": 0, "size": 0, "fingerprint": "", "written_at": timezone.now()}
+    ParquetFile.objects.bulk_create(
+        (ParquetFile(project=project, table=name, day=day, **unwritten) for name, day in units),
+        ignore_conflicts=True,
+    )
+    yield Progress(0, len(units), "Days of runs, steps and scores", cursor)
     for done, (name, day) in enumerate(units, 1):
         place = f"{order.index(name)} {day}"
         if place <= cursor["after"]:
@@ -325,11 +333,11 @@ def write(project: Project, table: Table, day: date) -> int | None:
     )
     file = project.parquet_files.filter(table=table.name, day=day).first()
     fingerprint = _fingerprint(rows)
-    if file and file.fingerprint == fingerprint:
-        return None
     if not fingerprint:
         _forget(project.parquet_files.filter(table=table.name, day=day))
         return 0
+    if file and file.fingerprint == fingerprint:
+        return None
     path, count = _written(table, rows)
     try:
         with path.open("rb") as written:
@@ -422,7 +430,7 @@ def remove_files(event: Deleting[ParquetFile]) -> Callable[[], None]:
 
 @on(OtherFiles)
 def stored_files(question: OtherFiles) -> Iterable[StoredFile]:
-    for row in ParquetFile.objects.order_by("pk").iterator():
+    for row in ParquetFile.objects.written().order_by("pk").iterator():
         yield StoredFile(row.file, row.size, row.sha256)
 
 

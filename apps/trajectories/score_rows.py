@@ -69,7 +69,7 @@ RUN = (
     "LEFT JOIN LATERAL (SELECT agent_version, model, agent_name FROM trajectories_trajectory"
     " WHERE id = score.trajectory_id OFFSET 0) AS run ON true"
 )
-NEWEST, AT_ONCE = 20_000, 1_000
+NEWEST, AT_ONCE = 100_000, 1_000
 NAMES, VALUES = 12, 31  # that are shown: of the names, and of the values of each, the largest
 
 
@@ -111,8 +111,8 @@ def active_filters(given: Mapping[str, str]) -> list[Chip]:
 
 
 class ScoreOut(msgspec.Struct):
-    """A score of a run, or of its step of this key. `value` is a number, true or false, or a text;
-    `waiting`: the run has not arrived yet.
+    """A score of a run, or of its step of this key. `value` is a number, true or false, or a text,
+    `label` what a number means (of OpenTelemetry); `waiting`: the run has not arrived yet.
     """
 
     id: int
@@ -121,6 +121,7 @@ class ScoreOut(msgspec.Struct):
     name: str
     kind: str
     value: float | bool | str
+    label: str
     source: str
     by: str
     comment: str
@@ -138,6 +139,7 @@ def as_json(row: Score) -> dict[str, Any]:
         "name": row.name,
         "kind": row.kind,
         "value": row.text if value is None else value,
+        "label": row.text if row.kind == Score.Kind.NUMBER else "",
         "source": row.source,
         "by": row.by,
         "comment": row.comment,
@@ -219,13 +221,12 @@ class Answer:
 def ask(project: Project, given: Mapping[str, str]) -> Answer:
     """By default by version. Raises QueryError."""
     by, waiting = given.get("by") or "agent_version", uncounted.runs(project)
-    found = _groups(project, given, BY[by][1])
-    scores = sum(group.scores for group in found)
+    found, read = _groups(project, given, BY[by][1])
     shown = sorted(
         _largest(found), key=lambda group: (group.name, group.kind, in_order(group.value))
     )
     omitted = len(found) - len(shown)
-    return Answer(by, shown, min(scores, NEWEST), scores > NEWEST, omitted, waiting)
+    return Answer(by, shown, min(read, NEWEST), read > NEWEST, omitted, waiting)
 
 
 def _largest(groups: list[Group]) -> Iterator[Group]:
@@ -241,12 +242,14 @@ def whole(project: Project, given: Mapping[str, str]) -> Group | None:
     """Of all that match, of the name and kind that most have and that has a mean; None if none do.
     Raises QueryError.
     """
-    measured = (group for group in _groups(project, given, "''") if group.mean is not None)
+    measured = (group for group in _groups(project, given, "''")[0] if group.mean is not None)
     return next(measured, None)
 
 
-def _groups(project: Project, given: Mapping[str, str], value: str) -> list[Group]:
-    """By name, kind and an expression of `score` and its `run`, the largest first."""
+def _groups(project: Project, given: Mapping[str, str], value: str) -> tuple[list[Group], int]:
+    """By name, kind and an expression of `score` and its `run`, the largest first; and how many
+    scores match: of more than NEWEST, one more.
+    """
     rows = apply_filters(project, given).order_by("-created_at", "-pk")
     sql, params = rows.values_list(
         "trajectory_id", "name", "kind", "value", "text", "source", "created_at"
@@ -254,11 +257,13 @@ def _groups(project: Project, given: Mapping[str, str], value: str) -> list[Grou
     with connection.cursor() as cursor:
         cursor.execute(
             f"WITH score AS MATERIALIZED ({sql}) SELECT score.name, score.kind,"
-            f" coalesce({value}, ''), count(*), avg(score.value), stddev_samp(score.value) FROM"
-            f" score {RUN if 'run.' in value else ''} GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3",
+            f" coalesce({value}, ''), count(*), avg(score.value), stddev_samp(score.value),"
+            f" (SELECT count(*) FROM score) FROM (SELECT * FROM score LIMIT {NEWEST}) AS score"
+            f" {RUN if 'run.' in value else ''} GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3",
             params,
         )
-        return [_group(row) for row in cursor.fetchall()]
+        rows = cursor.fetchall()
+    return [_group(row[:-1]) for row in rows], rows[0][-1] if rows else 0
 
 
 def _group(row: tuple[Any, ...]) -> Group:

@@ -54,7 +54,7 @@ def value_of(given: float | bool | str, kind: str | None = None) -> Value:
             raise RowError("value", "must be true or false, or yes or no")
         is_yes = word in YES or given == 1
         return Value(kind, float(is_yes), "yes" if is_yes else "no")
-    text = str(given).strip()
+    text = _text_of(given).strip()
     if not text:
         raise RowError("value", "is empty")
     return Value(kind, None, text[: MAX_NAME if kind == "category" else MAX_TEXT])
@@ -66,6 +66,12 @@ def _kind_of(given: float | bool | str) -> str:
     if isinstance(given, int | float):
         return "number"
     return "text" if "\n" in given or len(given) > MAX_NAME else "category"
+
+
+def _text_of(given: float | bool | str) -> str:
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    return given if isinstance(given, str) else f"{given:.15g}"
 
 
 def _number(given: float | bool | str) -> float:
@@ -105,10 +111,10 @@ def of_metadata(metadata: Any) -> list[Came]:
 def _otlp(given: Any) -> Iterator[Came]:
     for said in _dicts(given):
         number, text = said.get("score.value"), said.get("score.label")
-        value = number if isinstance(number, int | float) else text
-        yield from _came(
-            said, "otlp", value, str(said.get("span_id") or "")[:40], said.get("explanation")
-        )
+        is_number = isinstance(number, int | float)
+        value, label = (number, text) if is_number else (text, None)
+        step = str(said.get("span_id") or "")[:40]
+        yield from _came(said, "otlp", value, step, said.get("explanation"), label)
 
 
 def _imported(given: Any) -> Iterator[Came]:
@@ -124,8 +130,9 @@ def _imported(given: Any) -> Iterator[Came]:
 
 
 def _came(
-    said: Mapping[str, Any], source: str, value: Any, step: str, comment: Any
+    said: Mapping[str, Any], source: str, value: Any, step: str, comment: Any, label: Any = None
 ) -> Iterator[Came]:
+    """`label`: what the number means (“relevant”)."""
     name = said.get("name")
     if not isinstance(name, str) or not name or not isinstance(value, bool | int | float | str):
         return
@@ -133,6 +140,8 @@ def _came(
         read = value_of(value)
     except (RowError, OverflowError):
         return
+    if read.kind == "number" and isinstance(label, str):
+        read = read._replace(text=label[:MAX_NAME])
     by = said.get("source")
     key = f"{source}:{by if isinstance(by, str) else ''}"[:220]
     comment = comment[:MAX_COMMENT] if isinstance(comment, str) else ""

@@ -25,7 +25,7 @@ from apps.trajectories.api import LIST_MS, MAX_PAGE, PAGE, Unavailable, body_of,
 from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory
 from apps.trajectories.score_rows import ScoreOut
-from apps.trajectories.scores import KINDS, Sent
+from apps.trajectories.scores import KINDS, Sent, value_of
 from apps.trajectories.shown import figures_shown, runs_shown
 from apps.trajectories.steps_api import CSV, TOO_LONG
 from workers.lib.typed import convert, json_schema
@@ -127,10 +127,14 @@ def _receive(request: Request) -> Response:
         raise RowError(
             "", f"{len(many):,} scores; at most {MOST:,} are allowed. Send them in parts"
         )
-    sent = [
-        convert(one, Sent, f"[{index}]" if isinstance(given, list) else "")
-        for index, one in enumerate(decoding.clean(many))
-    ]
+    sent = []
+    for index, one in enumerate(decoding.clean(many)):
+        path = f"[{index}]" if isinstance(given, list) else ""
+        sent.append(convert(one, Sent, path))
+        try:
+            value_of(sent[-1].value, sent[-1].kind)
+        except RowError as error:
+            raise RowError(f"{path}.{error.path}".lstrip("."), error.problem) from error
     return Response(actions.receive(project=project, sent=sent))
 
 

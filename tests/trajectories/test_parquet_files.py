@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
@@ -102,9 +103,35 @@ def test_only_what_changed_is_written_again(
 
 def test_an_export_goes_on_where_it_was_cut_off(project: Project) -> None:
     stored(project, run("a"), run("b", 1))
-    cursor = export(project, stop_after=3)
-    assert ParquetFile.objects.count() == 3
+    cursor = export(project, stop_after=4)
+    assert ParquetFile.objects.written().count() == 3 and ParquetFile.objects.count() == 4
     assert export(project, **cursor) == {"written": 4, "removed": 0, "rows": 2 + 6}
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_an_export_that_was_killed_leaves_no_file_of_a_deleted_run(
+    project: Project,
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: Any,
+    is_resumed: bool,
+) -> None:
+    stored(project, run("a"))
+    cursor = export(project, stop_after=1)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError), transaction.atomic():
+        patch.setattr(ParquetFile.objects, "update_or_create", killed)
+        parquet_files.write(project, TABLES["runs"], FIRST.date())
+    assert set(files(data_dir)) == {"runs/day=2026-11-03"}
+    with django_capture_on_commit_callbacks(execute=True):
+        deletions.delete(trajectory=find(project, "a"))
+        digest.run()
+        if is_resumed:
+            export(project, **cursor)
+    assert not files(data_dir) and not ParquetFile.objects.written().exists()
+
+
+def killed(**given: Any) -> None:
+    raise RuntimeError
 
 
 def test_projects_are_apart(project: Project, data_dir: Path) -> None:

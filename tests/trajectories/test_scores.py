@@ -92,6 +92,7 @@ def test_every_kind_of_value(
         ({"run": "a", "name": "n", "value": "maybe", "kind": "yes_no"}, "yes or no"),
         ({"run": "a", "name": "n", "value": 1e300}, "at most"),
         ([{"run": "a", "name": "n", "value": 1}, {"run": "a", "name": "n"}], "[1]"),
+        ([{"run": "a", "name": "n", "value": v} for v in (1, 1e300)], "[1].value"),
         ([{"run": "a", "name": "n", "value": 1}] * 1001, "1,001 scores"),
     ],
 )
@@ -231,6 +232,7 @@ def test_evaluation_events_of_spans_are_scores_of_their_steps(project: Project) 
             attributes={
                 "gen_ai.evaluation.name": "Relevance",
                 "gen_ai.evaluation.score.value": 0.25,
+                "gen_ai.evaluation.score.label": "off topic",
                 "gen_ai.evaluation.explanation": "Beside the point.",
             },
         ),
@@ -248,6 +250,9 @@ def test_evaluation_events_of_spans_are_scores_of_their_steps(project: Project) 
     kept = {score.name: score for score in Score.objects.all()}
     assert kept["Relevance"].value == 0.25 and kept["Relevance"].comment == "Beside the point."
     assert kept["Verdict"].text == "fail" and kept["Verdict"].source == "otlp"
+    assert kept["Relevance"].said == "0.25 (off topic)"
+    shown = score_rows.as_json(kept["Relevance"])
+    assert (shown["kind"], shown["value"], shown["label"]) == ("number", 0.25, "off topic")
     step = Step.objects.get(key=kept["Relevance"].step)
     assert step.kind == "model" and step.trajectory_id == kept["Relevance"].trajectory_id
     run.row["metadata"]["evaluations"][0]["score.value"] = 0.5
@@ -332,3 +337,23 @@ def test_a_name_of_two_kinds_is_two_scores(runs: Project, agent: Client) -> None
     titles = [figure["layout"]["title"]["text"] for _, figure in figures]
     assert titles == ["ok (number)", "ok (yes or no)"]
     assert score_rows.whole(runs, {"name": "ok"}).scores == 3
+
+
+@pytest.mark.parametrize(("value", "text"), [(True, "yes"), (3, "3"), (0.25, "0.25"), ("a", "a")])
+def test_a_category_of_another_type_is_written_as_people_do(
+    runs: Project, agent: Client, value: Any, text: str
+) -> None:
+    send(agent, {"run": "run-1-0", "name": "a", "value": value, "kind": "category"})
+    assert [one["value"] for one in listed(agent, "?run=run-1-0")] == [text]
+
+
+def test_of_more_scores_than_are_read_each_is_counted_once(
+    runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        send(agent, {"run": "run-1-0", "name": "a", "value": n, "id": str(n)})
+    for newest, n, mean in ((3, 3, 3.0), (4, 4, 2.5), (5, 5, 2.0)):
+        monkeypatch.setattr(score_rows, "NEWEST", newest)
+        answer = score_rows.ask(runs, {"by": "source"})
+        assert [(group.scores, group.mean) for group in answer.groups] == [(n, mean)]
+        assert answer.scores == n and answer.more == (newest < 5)

@@ -152,7 +152,7 @@ def test_no_cursor_breaks_the_list(runs: Project, viewer: Client) -> None:
         for sort in ("", "started", "-latency"):
             address = reverse("trajectories:list", args=[runs.slug])
             answer = viewer.get(address, {"sort": sort, "cursor": nonsense})
-            assert answer.status_code in (200, 400), (sort, nonsense)
+            assert answer.status_code in ((200, 400) if nonsense == some else (400,)), nonsense
 
 
 def test_the_api_sorts_as_the_page_does(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import call_command
@@ -434,6 +435,8 @@ def test_every_step_is_on_one_page(runs: Project, agent: Client, sort: str, colu
         ("?duration_min=two", "must be a number"),
         ("?from=yesterday", "date or time"),
         ("?cursor=after-7", "is not a cursor"),
+        (f"?sort=-tokens&cursor=after-{UUID(int=1)}.1-inf", "is not a cursor"),
+        (f"?sort=duration&cursor=after-{UUID(int=1)}.1-nan", "is not a cursor"),
         ("?sort=name", "must be one of"),
     ],
 )

@@ -15,7 +15,7 @@ from apps.trajectories.parquet_files import shown_schema
 
 @project_view()
 def page(request: HttpRequest, project: Project) -> HttpResponse:
-    files = project.parquet_files
+    files = project.parquet_files.written()
     found = {
         row["table"]: row
         for row in files.values("table").annotate(
