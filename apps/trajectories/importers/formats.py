@@ -381,6 +381,10 @@ ELSEWHERE = (
         f"a hosted eval with its graders, not the output items of a run. {TASKS}",
     ),
     (
+        Proof("type(item) == 'object' && length(keys(@)) == `1`"),
+        f"the items of an eval of OpenAI, not runs. {TASKS}",
+    ),
+    (
         Proof(
             "(prompt && contains(['chat', 'text'], type) && type(labels) == 'array') ||"
             " (lc && ends_with(id[-1], 'PromptTemplate'))",
