@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from django.contrib.auth.models import AnonymousUser
 from django.http import Http404, HttpRequest
@@ -103,7 +104,9 @@ def key_of(request: HttpRequest | Request) -> ApiKey | None:
     A key that was found is trusted for `TRUSTED_S` seconds: a revoked one, or one whose creator has
     left, may work so much longer.
     """
-    scheme, _, given = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
+    # OTEL_EXPORTER_OTLP_HEADERS has its values percent-encoded, and some exporters send them so.
+    header = unquote(request.META.get("HTTP_AUTHORIZATION", ""))
+    scheme, _, given = header.strip().partition(" ")
     if scheme.lower() not in ("bearer", "basic"):
         return None
     if not given or " " in given:

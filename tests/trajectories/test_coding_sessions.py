@@ -115,6 +115,31 @@ def test_a_session_of_claude_code_is_a_run() -> None:
     assert row["outcome"] == {"status": "unknown"}
 
 
+def test_a_session_is_known_by_any_of_its_first_records() -> None:
+    title = {"type": "ai-title", "aiTitle": "Files", "sessionId": "s1"}
+    name, [row] = read_all(title, {"type": "mode", "sessionId": "s1"}, *SESSION)
+    assert name == "claude-code" and talk(row) == TALK
+    note = {"kind": "note", "text": "What was exported here"}
+    name, [row] = read_all(note, *ROLLOUT)
+    assert name == "codex" and row["session_id"] == "c1"
+    name, _ = read_all(note, {"messages": [{"role": "user", "content": "Hi"}]})
+    assert name == "mapped", "only files of several kinds of records begin with another"
+
+
+def test_each_answer_of_codex_is_a_call_where_they_add_up_to_the_total() -> None:
+    def told(second: int, calls: int, last: int) -> dict:
+        record = counted(second, calls)
+        record["payload"]["info"]["last_token_usage"] = {"input_tokens": last, "output_tokens": 30}
+        return record
+
+    rest = [one for one in ROLLOUT if one["payload"].get("type") != "token_count"]
+    _, [row] = read_all(*rest, told(4, 1, 150), told(5, 1, 150), told(8, 2, 150))
+    assert [call["usage"]["input_tokens"] for call in row["usage"]["calls"]] == [150, 150]
+    assert {call["model"] for call in row["usage"]["calls"]} == {"gpt-5"}
+    _, [row] = read_all(*rest, told(4, 1, 150), told(8, 2, 90))
+    assert row["usage"]["input_tokens"] == 300 and "calls" not in row["usage"]
+
+
 def test_a_sub_agent_is_a_run_of_the_same_session() -> None:
     inner = [{**record, "agentId": "a1", "isSidechain": True} for record in SESSION[1:-1]]
     _, rows = read_all(*SESSION, *inner)

@@ -627,6 +627,13 @@ def test_a_logged_error_of_the_provider_is_a_failure() -> None:
     )
 
 
+def test_a_logged_answer_keeps_the_tier_that_it_was_served_by() -> None:
+    logged = log([USER], SAID)
+    logged["response"]["service_tier"] = "flex"
+    [call] = row_of(logged).usage.calls
+    assert call.usage["service_tier"] == "flex"
+
+
 def test_a_langfuse_trace_is_one_run() -> None:
     row = row_of(trace())
     assert [(kind, calls) for kind, _, calls in shape(row)] == [

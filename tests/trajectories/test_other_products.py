@@ -88,6 +88,31 @@ def test_a_rating_of_intercom_decides_over_its_agent(rating: int, status: str) -
     assert (row.row.outcome.status, row.row.outcome.reason) == (status, "hm")
 
 
+@pytest.mark.parametrize(
+    ("agent", "status", "label"),
+    [
+        ({"resolution_state": "escalated"}, "failure", "escalated"),
+        ({"resolution_state": "negative_feedback"}, "failure", "negative_feedback"),
+        ({"resolution_state": "procedure_handoff"}, "unknown", "procedure_handoff"),
+        ({"resolution_state": "assumed_resolution", "rating": 1}, "failure", "rated 1 of 5"),
+    ],
+)
+def test_what_became_of_intercoms_agent_decides_where_nobody_rated_the_conversation(
+    agent: dict, status: str, label: str
+) -> None:
+    [row] = parsed(INTERCOM | {"conversation_rating": None, "ai_agent": agent})
+    assert (row.row.outcome.status, row.row.outcome.label) == (status, label)
+
+
+def test_a_conversation_from_a_list_without_its_parts_lacks_history() -> None:
+    listed = {key: value for key, value in INTERCOM.items() if key != "conversation_parts"}
+    [row] = parsed(listed)
+    assert row.row.tags == ["returns", "missing-history"]
+    parts = INTERCOM["conversation_parts"] | {"total_count": 600}
+    [row] = parsed(INTERCOM | {"conversation_parts": parts})
+    assert "missing-history" in row.row.tags
+
+
 def test_a_conversation_without_words_is_an_error() -> None:
     silent = INTERCOM | {"source": {"body": "<p> </p>", "author": {"type": "user"}}}
     silent["conversation_parts"] = {"conversation_parts": [part("note", "<p>x</p>", "admin")]}
@@ -327,6 +352,7 @@ def test_a_field_of_the_same_name_proves_nothing(record: dict) -> None:
         ({"dataset_id": "d", "inputs": {"q": "a"}, "outputs": {"a": "b"}}, "data set"),
         ({"prompts": ["{{a}}"], "tests": [{"vars": {"a": 1}}]}, "configuration of Promptfoo"),
         ({"object": "eval", "testing_criteria": [{"type": "string_check"}]}, "hosted eval"),
+        ({"item": {"question": "2+2", "answer": "4"}}, "items of an eval"),
         ({"name": "p", "type": "text", "prompt": "Hi", "labels": []}, "a prompt"),
         ({"traceId": "t", "name": "tone", "value": 1, "dataType": "NUMERIC"}, "scores"),
     ],
@@ -343,6 +369,9 @@ QUESTIONS = {
     "cp1253": "question;answer\nΠότε έρχεται το δέμα μου;Αύριο το πρωί.\n",
     "koi8_r": "question;answer\nКогда приедет мой заказ?;Завтра утром.\n",
     "gb18030": "question;answer\n我的包裹什么时候到?;明天早上。\n",
+    "cp932": "question;answer\n私の注文はいつ届きますか?;明日の朝にお届けします。\n",
+    "cp949": "question;answer\n제 주문은 언제 도착하나요?;내일 아침에 도착합니다.\n",
+    "iso8859_15": "question;answer\nWas kostet das zurück?;Fünf €, schöne Grüße.\n",
 }
 
 

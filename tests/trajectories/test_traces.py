@@ -210,6 +210,14 @@ def test_without_a_key() -> None:
         )
 
 
+def test_a_key_is_read_as_exporters_send_it_that_leave_their_variable_encoded(
+    project: Project,
+) -> None:
+    """`OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20fw_…`, which not all of them decode."""
+    client = Client(headers={"Authorization": f"Bearer%20{make_key(project)}"})
+    assert client.post(TRACES, b"{}", content_type="application/json").status_code == 200
+
+
 def test_a_bad_span_is_told_and_its_neighbour_kept(agent: Client, project: Project) -> None:
     bad = chat(1, 2, [text("user", "Hi")], "Hello") | {"traceId": ""}
     answer = send(agent, bad, chat(2, 1, [text("user", "Hi")], "Hello"))

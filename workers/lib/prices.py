@@ -253,13 +253,21 @@ def _places(model: str, provider: str, base_url: str) -> list[tuple[str, dict[st
     if base_url:
         return [(name, {"provider_api_url": base_url}) for name in models]
     if provider and provider not in FRAMEWORKS:
-        names = (provider, provider.partition(".")[0])
-        ids = [PROVIDERS.get(name, name) for name in names]
-        ids += [known for name in names if (known := _provider_ids().get(_letters(name)))]
-        return [(name, {"provider_id": each}) for name in models for each in dict.fromkeys(ids)]
-    owner, _, name = model.partition("/")
+        return [(name, {"provider_id": each}) for name in models for each in _ids_of(provider)]
     places: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in models]
-    return [*places, *([(name, {"provider_id": owner})] if owner and name else [])]
+    for mark in "/:":
+        owner, _, name = model.partition(mark)
+        names = filter(None, (name, name.partition(":")[2]))  # `openai:chat:gpt-x`
+        places += [(each, {"provider_id": one}) for each in names for one in _ids_of(owner)]
+    return places
+
+
+def _ids_of(provider: str) -> list[str]:
+    """What the package may call a provider."""
+    names = (provider, provider.partition(".")[0])
+    ids = [PROVIDERS.get(name, name) for name in names]
+    ids += [known for name in names if (known := _provider_ids().get(_letters(name)))]
+    return list(dict.fromkeys(ids))
 
 
 @lru_cache(1)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from apps.trajectories.decoding import RowError
@@ -212,6 +213,7 @@ def _codex(records: list[dict]) -> dict | None:
     if instructions := text(obj(meta.get("base_instructions")).get("text")):
         messages.insert(0, {"role": "system", "content": instructions})
     error, aborted = _codex_end(events)
+    model = next((name for one in contexts if (name := text(one.get("model"), 200))), "")
     return without_empty(
         {
             "id": identity("codex", session),
@@ -219,13 +221,13 @@ def _codex(records: list[dict]) -> dict | None:
                 "name": text(meta.get("originator"), 120) or "codex",
                 "version": text(meta.get("cli_version"), 120),
             },
-            "model": next((name for one in contexts if (name := text(one.get("model"), 200))), ""),
+            "model": model,
             "session_id": session,
             **_times(records),
             "messages": messages,
             "outcome": _failure(error),
             "tags": ["cancelled"] if aborted else [],
-            "usage": usage(_counted(events)),
+            "usage": _codex_usage(events, model),
             "metadata": without_empty(
                 {
                     "source": "codex",
@@ -238,15 +240,27 @@ def _codex(records: list[dict]) -> dict | None:
     )
 
 
-def _counted(events: list[dict]) -> dict:
-    """The session's total so far is written after each answer."""
-    totals = [
-        total
-        for event in events
-        if event.get("type") == "token_count"
-        and (total := obj(obj(event.get("info")).get("total_token_usage")))
+def _codex_usage(events: list[dict], model: str) -> dict:
+    """The session's total so far is written after each answer, and once more with other news,
+    beside what the answer used: its calls, if they add up to the total.
+    """
+    counted = [info for event in events if (info := obj(event.get("info"))) and _total(info)]
+    if not counted:
+        return {}
+    new = [
+        info
+        for before, info in pairwise([{}, *counted])
+        if _total(info) != obj(before.get("total_token_usage"))
     ]
-    return totals[-1] if totals else {}
+    whole = usage(_total(counted[-1]))
+    calls = [{"usage": usage(info.get("last_token_usage")), "model": model} for info in new]
+    summed = usage_of_calls(calls)
+    sides = ("input_tokens", "output_tokens")
+    return summed if all(summed.get(side) == whole.get(side) for side in sides) else whole
+
+
+def _total(info: dict) -> dict:
+    return obj(info.get("total_token_usage"))
 
 
 def _item(item: dict) -> dict:

@@ -36,6 +36,7 @@ from apps.trajectories.importers.yaml_files import looks_like_yaml, yaml_records
 
 MAPPED = "mapped"
 TABLE_NAME = re.compile(r"\.(csv|tsv|txt)(\.gz)?$")
+FIRST_RECORDS = 50  # of a file with records of many kinds, among which one says the format
 HEAD_BYTES = 16 * 1024 * 1024
 
 
@@ -153,13 +154,14 @@ def _format_of(source: Source, name: str, unit: str, head: list[Record]) -> str:
     """A known format, or “mapped”. A table's cells are texts: only exports that are known to be
     tables are one there.
     """
-    first = next((record for _, record in head if isinstance(record, dict) and record), None)
+    known = [record for _, record in head if isinstance(record, dict) and record]
+    first = next(iter(known), None)
     if first is None and source.columns:
         return MAPPED
     if first is None:
         problem = next((f" ({record})" for _, record in head if isinstance(record, RowError)), "")
         raise ImportError_(f"{name} has no record with fields in its first part{problem}.")
-    found = recognised(first)
+    found = recognised(known[:FIRST_RECORDS])
     if found is None and (elsewhere := belongs_elsewhere(first)):
         raise ImportError_(f"{name} is {elsewhere}")
     is_table = bool(source.columns)

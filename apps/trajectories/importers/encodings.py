@@ -20,6 +20,7 @@ ENCODINGS = {  # the usual ones first: they win where two read a text equally we
     "cp1255": "Hebrew (Windows-1255)",
     "cp1256": "Arabic (Windows-1256)",
     "cp1257": "Baltic (Windows-1257)",
+    "iso8859_15": "Western European (ISO 8859-15)",
     "tis_620": "Thai (TIS-620)",
     "cp932": "Japanese (Shift JIS)",
     "euc_jp": "Japanese (EUC-JP)",
@@ -92,7 +93,8 @@ def _fits(sample: bytes, encoding: str) -> bool:
 
 def _oddness(text: str) -> float:
     """The share of the letters beyond ASCII that do not stand so in words: marks that nothing comes
-    before, capitals after small letters, letters of another script than the one before.
+    before, capitals after small letters, letters of another script than the one before, and what
+    hardly any text has (“¤”, half-width kana, syllables that Korean words do not).
     """
     odd = beyond = 0
     before = " "
@@ -101,6 +103,7 @@ def _oddness(text: str) -> float:
             beyond += 1
             kind = unicodedata.category(letter)
             odd += kind[0] in "SCN" or (kind[0] == "M" and not before.isalpha())
+            odd += _is_rare(letter)
             if letter.isalpha() and before.isalpha():
                 odd += (letter.isupper() and before.islower()) or (
                     not before.isascii() and _script(letter) != _script(before)
@@ -109,8 +112,16 @@ def _oddness(text: str) -> float:
     return odd / max(1, beyond)
 
 
+def _is_rare(letter: str) -> bool:
+    if _script(letter) == "HANGUL" and unicodedata.category(letter) == "Lo":
+        return len(letter.encode("euc_kr", "ignore")) != 2  # not of the 2,350 of its standard
+    return letter == "¤" or "\uff61" <= letter <= "\uff9f"
+
+
 def _script(letter: str) -> str:
-    return unicodedata.name(letter, "").split(" ", 1)[0]
+    """Japanese words mix kana and Chinese characters."""
+    script = unicodedata.name(letter, "").split(" ", 1)[0]
+    return "CJK" if script in ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA") else script
 
 
 def _is_binary(sample: bytes) -> bool:

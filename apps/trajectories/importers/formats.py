@@ -103,7 +103,7 @@ class Proof:
 @dataclass(frozen=True)
 class Format:
     """`is_table`: also a table's rows may be of it. `may_be_silent`: its sender may have captured
-    no content.
+    no content. `is_mixed`: its files hold records of many kinds, and the first may say nothing.
     """
 
     name: str
@@ -112,16 +112,22 @@ class Format:
     rows: Callable[[Iterable[Record], str], Iterator[Row]]
     is_table: bool = False
     may_be_silent: bool = False
+    is_mixed: bool = False
     has_scores: bool = False  # in `metadata.scores` of its runs
 
     def read(self, records: Iterable[Record], name: str) -> Iterator[Row]:
         return self.rows(self.proof.unwrapped(records), name)
 
 
-def recognised(record: dict) -> Format | None:
-    """The format of a file's first record."""
-    record = _loosened(record)
-    return next((one for one in TABLE if one.proof.recognises(record)), None)
+def recognised(records: Iterable[dict]) -> Format | None:
+    """The format of a file with these first records: the first of them says it, or another one if
+    it is of a format whose files hold records of many kinds.
+    """
+    for number, record in enumerate(map(_loosened, records)):
+        found = next((one for one in TABLE if one.proof.recognises(record)), None)
+        if found and (number == 0 or found.is_mixed):
+            return found
+    return None
 
 
 def _loosened(record: dict) -> dict:
@@ -218,12 +224,14 @@ TABLE = (
         "Claude Code: session files (~/.claude/projects/*/*.jsonl)",
         Proof(coding_sessions.is_claude),
         coding_sessions.claude_rows,
+        is_mixed=True,
     ),
     Format(
         "codex",
         "Codex: session files (~/.codex/sessions/**/rollout-*.jsonl)",
         Proof(coding_sessions.is_codex),
         coding_sessions.codex_rows,
+        is_mixed=True,
     ),
     Format(
         "atif",
@@ -379,6 +387,10 @@ ELSEWHERE = (
     (
         Proof("testing_criteria[?type] || eval.testing_criteria[?type]"),
         f"a hosted eval with its graders, not the output items of a run. {TASKS}",
+    ),
+    (
+        Proof("type(item) == 'object' && length(keys(@)) == `1`"),
+        f"the items of an eval of OpenAI, not runs. {TASKS}",
     ),
     (
         Proof(

@@ -33,6 +33,8 @@ RESOLVED = {
     "confirmed_resolution": "success",
     "assumed_resolution": "success",
     "routed_to_team": "failure",
+    "escalated": "failure",
+    "negative_feedback": "failure",
 }
 MAX_RATING = 5
 TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)[^<>]{0,4000}>|<!()[^<>]{0,4000}>")
@@ -62,6 +64,8 @@ def _intercom(record: dict) -> dict:
     author = obj(source.get("author"))
     customer = author if _intercom_role(source) == "user" else contact
     tags = [text(obj(tag).get("name"), 80) for tag in items(obj(record.get("tags")).get("tags"))]
+    missing = _missing(parts)
+    is_partial = bool(missing) or "conversation_parts" not in record  # lists come without parts
     kept = ("state", "priority", "ai_agent", "ai_agent_participated", "custom_attributes")
     return without_empty(
         {
@@ -71,12 +75,12 @@ def _intercom(record: dict) -> dict:
             "started_at": moment(record.get("created_at")),
             "ended_at": moment(record.get("updated_at")),
             "outcome": _intercom_outcome(record),
-            "tags": [tag for tag in tags if tag],
+            "tags": [tag for tag in tags if tag] + ["missing-history"] * is_partial,
             "metadata": without_empty(
                 {"source": "intercom", "title": text(record.get("title"))}
                 | {key: record.get(key) for key in kept}
                 | {"rating": record.get("conversation_rating")}
-                | {"missing_parts": _missing(parts) or None}
+                | {"missing_parts": missing or None}
             ),
         }
     )
@@ -100,15 +104,20 @@ def _missing(parts: dict) -> int:
 
 
 def _intercom_outcome(record: dict) -> dict:
-    """The customer's rating from 1 to 5 decides, else what became of the AI agent's answer."""
-    given = record.get("conversation_rating")
+    """The customer's rating from 1 to 5 decides, else the one of the AI agent, else what became of
+    the AI agent's answer.
+    """
+    given, agent = record.get("conversation_rating"), obj(record.get("ai_agent"))
     given = given if isinstance(given, dict) else {"rating": given}
-    rating = number(given.get("rating"))
-    if rating is not None and 1 <= rating <= MAX_RATING:
-        status = "success" if rating >= 4 else "failure" if rating <= 2 else "unknown"
-        label = f"rated {rating:g} of {MAX_RATING}"
-        return {"status": status, "label": label, "reason": text(given.get("remark"))}
-    state = text(obj(record.get("ai_agent")).get("resolution_state"), 120)
+    for rating, remark in (
+        (number(given.get("rating")), given.get("remark")),
+        (number(agent.get("rating")), agent.get("rating_remark")),
+    ):
+        if rating is not None and 1 <= rating <= MAX_RATING:
+            status = "success" if rating >= 4 else "failure" if rating <= 2 else "unknown"
+            label = f"rated {rating:g} of {MAX_RATING}"
+            return {"status": status, "label": label, "reason": text(remark)}
+    state = text(agent.get("resolution_state"), 120)
     return {"status": RESOLVED.get(state, "unknown"), "label": state} if state else {}
 
 

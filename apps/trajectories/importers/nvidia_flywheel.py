@@ -129,7 +129,7 @@ def _call(position: int, record: dict) -> _Run:
         times=[at] if at else [],
         used=[
             {
-                "usage": usage(response.get("usage")),
+                "usage": usage({name: response.get(name) for name in ("usage", "service_tier")}),
                 "model": text(first(response, "model") or request.get("model"), 200),
                 "at": at,
             }
