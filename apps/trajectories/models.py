@@ -481,11 +481,21 @@ def _seconds() -> models.Func:
     )
 
 
+def _named(term: models.Func) -> models.Func:
+    """With the name: what a tool's failed or slow steps are found by, which are few of each."""
+    return models.Func(
+        term, models.F("name"), template="(%(expressions)s)", arg_joiner=" || ':' || "
+    )
+
+
+_FAILED, _SLOW = _term("status", "status", "ok"), _seconds()
 STEP_TERMS = models.Func(
     *(_term(name, name) for name in ("kind", "name", "model", "agent_version")),
     _term("agent", "agent_name"),
-    _term("status", "status", "ok"),
-    _seconds(),
+    _FAILED,
+    _SLOW,
+    _named(_FAILED),
+    _named(_SLOW),
     template="array_remove(ARRAY[%(expressions)s], NULL)",
     output_field=ArrayField(models.TextField()),
 )

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -20,6 +21,8 @@ from apps.trajectories.filters import total_tokens
 SORTED = 10_000  # of the newest that match: by what has no index, more are not sorted
 CURSOR = re.compile(r"(after|before)-([0-9a-f-]{36}(?:\.\d{1,9})?)(?:-(\S+))?")
 
+# The first rows beyond a place ({lookup: primary key}), in an order, so many
+First = Callable[[Mapping[str, Any], str, int], list[Any]]
 # Without a value, the value, the id as numbers; in the order of the page
 Place = tuple[bool, float, tuple[int, ...]]
 
@@ -53,11 +56,13 @@ def page_of(
     limit: int,
     order: Sorting | None = None,
     key: Key = OF_RUNS,
+    first: First | None = None,
 ) -> dict[str, Any]:
     """{rows, next, previous}, the last two cursors or None: a direction, an id and the value that
     is sorted by. `sorted` is how many rows were, where that is not by time, and `more` that there
-    are others. Raises NotACursor.
+    are others. `first` reads `rows` by time, if not in the plain way. Raises NotACursor.
     """
+    first = first or partial(_first, rows)
     direction, pk, value = _decode(cursor, key)
     if order and order.chosen not in ("", "started"):
         sort = _by_index if key.indexed else _sorted
@@ -66,11 +71,11 @@ def page_of(
     up, down = ("pk__gt", "pk"), ("pk__lt", "-pk")
     (on, onward), (back, backward) = (up, down) if oldest_first else (down, up)
     if direction == "before":
-        found = list(rows.filter(**{back: pk}).order_by(backward)[: limit + 1])
+        found = first({back: pk}, backward, limit + 1)
         more, found = len(found) > limit, found[:limit][::-1]
         following, preceding = True, more
     else:
-        found = list((rows.filter(**{on: pk}) if pk else rows).order_by(onward)[: limit + 1])
+        found = first({on: pk} if pk else {}, onward, limit + 1)
         following, preceding = len(found) > limit, pk is not None
         found = found[:limit]
     return {
@@ -78,6 +83,10 @@ def page_of(
         "next": f"after-{key.text(found[-1].pk)}" if found and following else None,
         "previous": f"before-{key.text(found[0].pk)}" if found and preceding else None,
     }
+
+
+def _first(rows: QuerySet, beyond: Mapping[str, Any], order: str, most: int) -> list[Any]:
+    return list(rows.filter(**beyond).order_by(order)[:most])
 
 
 def _sorted(

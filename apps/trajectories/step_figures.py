@@ -16,7 +16,7 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
@@ -31,21 +31,23 @@ from apps.trajectories.step_filters import (
     FILTERS,
     LABELS,
     MOST,
+    are_few_scored,
     at_most,
+    by_bitmaps,
     by_terms,
     by_words,
     estimated,
     has_words,
     in_totals,
     matching,
-    scored_runs,
     steps_of_runs,
 )
-from apps.trajectories.step_samples import COMMON, ENOUGH, PROBED, Drawing, Sample, by_bitmaps
+from apps.trajectories.step_samples import ENOUGH, PROBED, Drawing, Sample
 
 READ = 20_000  # steps of the runs that are asked for: so many are read
 MOST_IN_GAPS = 300_000  # and of hours that are not added up
 FEW = 2_000  # and so many that match, where an index leads to them
+SURE = 10  # with so many of a sample, it says whether they are more
 NONE = "''::text"  # instead of a column
 GROUPS, PARTS = 12, 6  # that are shown: the newest versions, of others those with most steps
 COMPARED = 200  # versions, by their age
@@ -242,37 +244,36 @@ def whole(project: Project, given: Mapping[str, str]) -> Group | None:
 
 def _find(project: Project, given: Mapping[str, str], by: str, split: str) -> Found:
     """By the values of two columns, or of none (""), the largest first."""
-    rows = matching(project, given).order_by()
     if at_most(steps_of_runs(project, given), READ) <= READ:
-        every = _read(rows[: READ + 1], by, split)
+        every = _read(matching(project, given)[: READ + 1], by, split)
         if sum(group.read for group in every) <= READ:
             return Found(every)
     if known := _of_totals(project, given, by, split):
         return known
-    rows = by_words(rows, given)
-    drawing = Drawing(
-        project, given, lambda drawn, share: _read(rows.filter(drawn), by, split, share)
-    )
+
+    def read(drawn: Q, share: float) -> list[Group]:
+        return _read(by_words(matching(project, given, drawn), given), by, split, share)
+
+    drawing = Drawing(project, given, read)
     if not has_words(given):
-        few = _few(project, rows, given, by, split)
+        few = _few(project, given, by, split)
         return Found(*drawing.steps()) if few is None else Found(few)
     groups, sample = drawing.steps(PROBED)
     probed = sum(group.read for group in groups)
     if probed >= ENOUGH:
         return Found(groups, sample)
-    if probed < COMMON and (few := _few(project, rows, given, by, split)) is not None:
+    are_many = probed >= SURE and probed * sample.of > 3 * FEW * sample.read
+    if not are_many and (few := _few(project, given, by, split)) is not None:
         return Found(few)
     return Found(*drawing.with_words(probed))
 
 
-def _few(
-    project: Project, rows: QuerySet[Step], given: Mapping[str, str], by: str, split: str
-) -> list[Group] | None:
+def _few(project: Project, given: Mapping[str, str], by: str, split: str) -> list[Group] | None:
     """None where more match, or no index leads to them."""
     is_scored = scores_with(given) is not None
-    if is_scored and scored_runs(project, given) is None:
+    if is_scored and not are_few_scored(project, given):
         return None
-    most = MOST if is_scored else FEW
+    rows, most = matching(project, given), MOST if is_scored else FEW
     few = by_terms(rows, given)[: most + 1]
     if has_words(given):
         with by_bitmaps():

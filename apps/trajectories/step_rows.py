@@ -17,7 +17,7 @@ from apps.core.spreadsheets import cell
 from apps.trajectories.ids import time_of
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.ordering import of_steps, page_of
-from apps.trajectories.step_filters import SORTS
+from apps.trajectories.step_filters import SORTS, apply_filters, first_of, matching
 
 AT_ONCE = 1_000
 COLUMNS = (
@@ -42,12 +42,14 @@ COLUMNS = (
 )
 
 
-def page(
-    project: Project, rows: QuerySet[Step], given: Mapping[str, str], limit: int
-) -> dict[str, Any]:
-    """As `ordering.page_of`; `rows` are of runs that are there."""
+def page(project: Project, given: Mapping[str, str], limit: int) -> dict[str, Any]:
+    """As `ordering.page_of`; `rows` are of runs that are there. Raises QueryError."""
     order = Sorting.of(given, SORTS)
-    found = page_of(rows, given.get("cursor"), limit, order, of_steps(project.pk))
+    is_by_time = order.chosen in ("", "started")
+    rows = (matching if is_by_time else apply_filters)(project, given)
+    found = page_of(
+        rows, given.get("cursor"), limit, order, of_steps(project.pk), first_of(project, given)
+    )
     found["rows"] = with_runs(found["rows"])
     return found
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import Q
 from django.utils import timezone
 
@@ -18,7 +17,7 @@ from apps.core.models import Project
 from apps.trajectories import step_totals
 from apps.trajectories.ids import time_of
 from apps.trajectories.models import Step
-from apps.trajectories.step_filters import estimated, within_of
+from apps.trajectories.step_filters import by_bitmaps, estimated, within_of
 from apps.trajectories.step_totals import Ids, Span
 
 TIMES = 64  # that are drawn
@@ -27,11 +26,8 @@ APART = 256  # of these, so many lie between two that are known
 REFINED = 1_000_000  # steps of times that were taken for even, and are not
 OFF = 0.25  # more or fewer steps than were wanted: then they are not
 READ, ENOUGH = 20_000, 700  # steps of these times, and of those that match
-PROBED, COMMON = 6_000, 60  # if so many of them have the words, more are read in the same way
+PROBED, COMMON = 1_500, 150  # if so many of them have the words, more are read in the same way
 WITH_WORDS = 250_000  # else an index finds those that have them in longer times
-
-
-BITMAPS = {"enable_indexscan": "off", "enable_seqscan": "off", "work_mem": "'32MB'"}
 
 
 @dataclass(frozen=True)
@@ -175,14 +171,3 @@ def _first(project: Project) -> datetime:
     runs = Step.objects.filter(project=project).order_by("pk")
     first = runs.values_list("trajectory_id", flat=True).first()
     return time_of(first) if first else datetime.now(UTC)
-
-
-@contextmanager
-def by_bitmaps() -> Iterator[None]:
-    """Indexes are combined before any step is read: PostgreSQL takes all words for as frequent, and
-    might read a long time for a rare one. With room for the places of many rows.
-    """
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_indexscan = off; SET LOCAL enable_seqscan = off")
-        yield
-        cursor.execute("SET LOCAL enable_indexscan TO DEFAULT; SET LOCAL enable_seqscan TO DEFAULT")

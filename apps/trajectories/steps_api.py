@@ -144,8 +144,7 @@ def steps(request: Request) -> Response:
     project, given = request.auth.project, request.query_params
     try:
         with patience(LIST_MS):
-            rows = step_filters.apply_filters(project, given)
-            page = step_rows.page(project, rows, given, number_of(request, "limit"))
+            page = step_rows.page(project, given, number_of(request, "limit"))
     except TooLong as error:
         raise Unavailable(TOO_LONG) from error
     runs = {row.trajectory_id for row in page["rows"]}

@@ -39,9 +39,14 @@ def step_terms() -> models.Func:
             " width_bucket(%(expressions)s, '{1000,10000,60000}'::float8[])::text END)"
         ),
     )
+    of_names = [
+        models.Func(term, models.F("name"), template="(%(expressions)s)", arg_joiner=" || ':' || ")
+        for term in (terms[-1], seconds)
+    ]
     return models.Func(
         *terms,
         seconds,
+        *of_names,
         template="array_remove(ARRAY[%(expressions)s], NULL)",
         output_field=django.contrib.postgres.fields.ArrayField(models.TextField()),
     )

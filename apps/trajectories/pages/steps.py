@@ -28,7 +28,6 @@ from apps.trajectories.step_filters import (
     SORTED_BY,
     SORTS,
     active_filters,
-    apply_filters,
     runs_of,
 )
 from apps.trajectories.steps import KINDS, STATUSES
@@ -104,7 +103,7 @@ def read_page(project: Project, given: QueryDict) -> tuple[dict[str, Any], bool]
     """A page, and whether it was given up because it would read too much."""
     try:
         with patience(LIST_MS):
-            return step_rows.page(project, apply_filters(project, given), given, PAGE), False
+            return step_rows.page(project, given, PAGE), False
     except TooLong:
         return {"rows": [], "next": None, "previous": None}, True
 
