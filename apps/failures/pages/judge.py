@@ -26,7 +26,7 @@ from apps.core.query import KEY, PAGE_NUMBER
 from apps.core.routes import RUNS, shows
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.judge import judging, rubrics
+from apps.failures.judge import judging, rubrics, share
 from apps.failures.judge.client import Server, ServerError, key_of
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Failure, JudgeVerdict, Rubric
@@ -141,7 +141,7 @@ def _page(
         "samples": samples,
         "waiting": len(judging.pending(project, on, MANY)) if on else 0,
         "many": MANY,
-        "drawn": judging.drawn_rate(project),
+        "drawn": share.reviewed(project).rate,
         "problem": _problem(rows[0]) if rows else "",
     }
     return render(request, "failures/rubric.html", context)

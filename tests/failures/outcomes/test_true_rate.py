@@ -14,8 +14,10 @@ import pytest
 
 from apps.core import runner
 from apps.core.models import Project
+from apps.failures.actions import diagnose as diagnosing
 from apps.failures.actions.decisions import decide
 from apps.failures.actions.diagnose import classify_project, diagnose, diagnose_and_draw
+from apps.failures.classify import Diagnosis, Evidence
 from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck
 from apps.failures.outcomes import checks, train_job
 from apps.trajectories.actions.store import ingest
@@ -64,6 +66,27 @@ def test_no_answer_changes_the_weight_of_a_run() -> None:
     rate = checks.traffic(project).rate
     failed = len(range(0, len(drawn), 3))
     assert rate and rate.value == pytest.approx(failed / (failed + len(range(1, len(drawn), 3))))
+
+
+def test_an_answer_changes_no_stratum_and_no_probability(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules have changed since the last pass: an answer must not be what applies them."""
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=0.5)
+    rows = [run_of(f"r{n}", 2 * (n % 2), random.Random(n)) for n in range(40)]
+    send(project, *rows)
+    digest()
+    classify_project(project=project)
+    before = list(OutcomeCheck.objects.order_by("pk").values_list("pk", "probability", "by_rules"))
+    assert {by_rules for *_, by_rules in before} == {True, False}
+    by_rules = Failure.objects.exclude(rule_mode="").order_by("pk").values_list("trajectory_id")
+    flagged, old = list(by_rules), diagnosing.classify_run
+    new = Diagnosis("wrong_tool", None, [Evidence("r", None, "New", "", "wrong_tool", "certain")])
+    monkeypatch.setattr(diagnosing, "classify_run", lambda run: None if old(run) else new)
+    for n, run in enumerate(Trajectory.objects.filter(pk__in=[pk for pk, *_ in before])):
+        checks.answer(trajectory=run, answer=("failed", "fine", "unsure")[n % 3], by=None)
+    rows = OutcomeCheck.objects.order_by("pk")
+    assert list(rows.values_list("pk", "probability", "by_rules")) == before
+    assert list(by_rules.all()) == flagged
 
 
 def test_a_raised_share_holds_for_all_runs_answered_or_not() -> None:
