@@ -664,6 +664,13 @@ def test_the_share_is_drawn_by_numbers_and_reviewed_in_their_order(
     share.set_shares(project=project, unflagged=0.4, flagged=0.5, by=admin_of(project))
     assert judging.judge_new(project).asked == 1
     assert set(JudgeVerdict.objects.values_list("probability", flat=True)) == {0.4, 0.5}
+    url = reverse("failures:rubric", args=[project.slug])
+    page = logged_in(admin_of(project)).get(url).content.decode()
+    assert 'value="40"' in page and "The judge has reviewed 4 randomly drawn runs." in page
+    asked = post(logged_in(admin_of(project)), "judge_share", project, {"unflagged": 5})
+    assert "Enter numbers between 0 and 100." in asked.content.decode()
+    post(logged_in(admin_of(project)), "judge_share", project, {"unflagged": 5, "flagged": 50})
+    assert share.shares_of(project) == {True: 0.5, False: 0.05}
     with pytest.raises(Refused, match="between 0% and 100%"):
         share.set_shares(project=project, unflagged=1.1, flagged=0, by=None)
 

@@ -10,7 +10,7 @@ is a random share still, only a smaller one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import ceil
 from typing import Any
@@ -79,14 +79,22 @@ def draw(project: Project, rubric: Rubric, settled: QuerySet[JudgeVerdict]) -> d
 @dataclass(frozen=True)
 class Reviewed:
     """The judge's random share: its size, effectively, among the runs that the rules flag and the
-    others; each run's score minus the mean of those of its time; and the share of all runs in which
-    the judge sees a failure.
+    others; each run's score minus the mean of those of its time; the runs in which the judge sees a
+    failure, and their share of all runs.
     """
 
     judge: str = ""
     size: dict[bool, float] = field(default_factory=dict)
     scores: dict[UUID, float] = field(default_factory=dict)
+    failed: frozenset[UUID] = frozenset()
     rate: Estimate | None = None
+
+    def on(self, run: UUID, check: Check) -> Check:
+        """A check with the verdict on its run, which is the same whatever people answered."""
+        if run not in self.scores:
+            return check
+        flags = check.flags - {"judge"} | ({"judge"} if run in self.failed else set())
+        return replace(check, verdict=self.scores[run], flags=flags)
 
 
 @dataclass(frozen=True)
@@ -98,11 +106,15 @@ class _Score:
     by_rules: bool
 
 
-def reviewed(project: Project, since: datetime | None = None) -> Reviewed:
-    """The verdicts of the newest judge on drawn runs since some day."""
+def reviewed(project: Project, since: datetime | None = None, version: str = "") -> Reviewed:
+    """The verdicts of the newest judge on drawn runs since some day, of one agent version if
+    given.
+    """
     rows = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__gt=0)
     if since:
         rows = rows.filter(trajectory_id__gte=floor_of(rates.midnight(since)))
+    if version:
+        rows = rows.filter(trajectory__agent_version=version)
     newest = rows.order_by("-rubric__is_on", "-rubric__version").select_related("rubric").first()
     if newest is None:
         return Reviewed()
@@ -121,7 +133,8 @@ def reviewed(project: Project, since: datetime | None = None) -> Reviewed:
             weights = [score.weight for score in those]
             size[by_rules] = sum(weights) ** 2 / sum(weight**2 for weight in weights)
             centred |= _centred(those)
-    return Reviewed(newest.rubric.model, size, centred, _rate(scores.values()))
+    failed = frozenset(run for run, score in scores.items() if score.failed)
+    return Reviewed(newest.rubric.model, size, centred, failed, _rate(scores.values()))
 
 
 def _score(mode: str, confidence: float | None) -> float:

@@ -208,17 +208,25 @@ class Traffic:
     recalls: list[tuple[str, Estimate | None]]
     ran: frozenset[str]  # layers that looked at any run: the others have no recall
 
+    @property
+    def rests_on(self) -> str:
+        checks = f"{self.answered:,} check{'' if self.answered == 1 else 's'}"
+        if not self.verdicts:
+            return checks
+        return f"{checks} and {self.verdicts:,} verdicts of {self.judge}"
 
-def traffic(project: Project, since: datetime | None = None) -> Traffic:
+
+def traffic(project: Project, since: datetime | None = None, version: str = "") -> Traffic:
     """Estimate the failure rate and the layers' recall from drawn runs only, each weighted by its
-    sampling probability.
+    sampling probability; of one agent version if given.
 
     A decision in triage also answers a drawn run, but before its turn it represents no other run.
     """
-    by_rules = _failures(project, since).exclude(rule_mode="").count()
-    runs = max(rates.total(project, since), by_rules)
-    drawn, judged = _drawn(project, since), share.reviewed(project, since)
-    checks = [replace(check, verdict=judged.scores.get(run, 0.0)) for run, check in drawn]
+    flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
+    by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
+    runs = max(rates.total(project, since, version), by_rules)
+    drawn, judged = _drawn(project, since, version), share.reviewed(project, since, version)
+    checks = [judged.on(run, check) for run, check in drawn]
     layers = strata({True: by_rules, False: runs - by_rules}, checks, judged.size)
     ran = _layers_that_ran(project)
     return Traffic(
@@ -243,9 +251,7 @@ def _layers_that_ran(project: Project) -> frozenset[str]:
     return frozenset(layer for layer, has_run in ran.items() if has_run)
 
 
-def _failures(project: Project, since: datetime | None) -> Any:
-    """Everything that any layer flagged, including dismissed failures."""
-    rows = Failure.objects.filter(project=project).order_by()
+def _since(rows: Any, since: datetime | None) -> Any:
     return rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since))) if since else rows
 
 
@@ -260,10 +266,10 @@ def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
     return frozenset(layer for layer, flagged in said.items() if flagged)
 
 
-def _drawn(project: Project, since: datetime | None) -> list[tuple[UUID, Check]]:
-    rows = OutcomeCheck.objects.filter(project=project, probability__isnull=False)
-    if since:
-        rows = rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since)))
+def _drawn(project: Project, since: datetime | None, version: str) -> list[tuple[UUID, Check]]:
+    rows = _since(OutcomeCheck.objects.filter(project=project, probability__gt=0), since)
+    if version:
+        rows = rows.filter(trajectory__agent_version=version)
     checks = {
         row[0]: _as_check(*row[1:])
         for row in rows.order_by("trajectory_id").values_list(*DRAWN).iterator()
