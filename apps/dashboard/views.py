@@ -86,7 +86,7 @@ def failure_rate(request: HttpRequest, project: Project) -> HttpResponse:
             "figures": shown,
             "moves": [(move, releases.address_of(move, project)) for move in moves],
             "unknown": counted.unknown / counted.runs if counted.runs > 0 else None,
-            "checked": checks.traffic(project, rates.since_of(since)).rate,
+            "checked": checks.traffic(project, rates.since_of(since)),
         }
     return render(request, "dashboard/_failure_rate.html", context)
 

@@ -31,6 +31,10 @@ declare(
         "policy_rule.edited": "edited a policy rule: version {version} is “{sentence}”",
         "policy_rule.removed": "removed the policy rule “{sentence}”",
         "outcome.share_set": "set the share of runs drawn for a check to {percent}%",
+        "judge.share_set": (
+            "set the share of runs that the judge reviews to {unflagged}%, and {flagged}% of those"
+            " that the rules flag"
+        ),
         "failure_mode.added": (
             "added the failure mode “{name}”[, relevant to safety{?safety_relevant}]"
         ),

@@ -297,6 +297,12 @@ class Classifier(models.Model):
     check_share = models.FloatField(
         default=0.02, help_text="Share of unflagged runs that people check"
     )
+    judge_share = models.FloatField(
+        default=0.1, help_text="Share of runs without a rule's finding that the judge reviews"
+    )
+    judge_share_flagged = models.FloatField(
+        default=1, help_text="Share of runs that the rules flag that the judge reviews"
+    )
     policy = models.PositiveIntegerField(
         default=0, help_text="Counts changes after which all runs are classified again"
     )
@@ -794,6 +800,9 @@ class OutcomeCheck(models.Model):
         Project, models.CASCADE, related_name="outcome_checks", db_index=False
     )
     probability = models.FloatField(null=True)
+    by_rules = models.BooleanField(
+        default=False, help_text="Whether the rules flagged the run when it was last drawn"
+    )
     drawn_at = models.DateTimeField(null=True)
     answer = models.CharField(max_length=10, choices=Answer, blank=True)
     layers = models.JSONField(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -39,6 +39,16 @@ OUTCOMES = {
         "runs": {"type": "integer"},
         "checks_answered": {"type": "integer"},
         "checks_waiting": {"type": "integer"},
+        "verdicts": {
+            "type": "integer",
+            "description": (
+                "Runs of the judge's random share with a verdict: they narrow the intervals"
+            ),
+        },
+        "judge": {
+            "type": "string",
+            "description": "The model that gave them; empty if there are none",
+        },
         "failure_rate": INTERVAL,
         "recall": {
             "type": "object",
@@ -81,6 +91,7 @@ ANSWER = {
 @extend_schema(
     methods=["GET"],
     operation_id="v1_outcomes_read",
+    parameters=[OpenApiParameter("version", str, description="Only runs of this agent version")],
     responses=described({200: OUTCOMES}, 403),
     description=(
         "The true failure rate and the recall of each layer, estimated from random checks; and the"
@@ -100,7 +111,7 @@ def outcomes(request: Request) -> Response:
     if request.method == "POST":
         train_job.start(project=project, by=member_of(request).user)
         return Response(as_json(project), status=202)
-    return Response(as_json(project))
+    return Response(as_json(project, request.query_params.get("version", "")))
 
 
 @extend_schema(
@@ -147,12 +158,14 @@ def answer_checks(request: Request) -> Response:
     )
 
 
-def as_json(project: Project) -> dict[str, Any]:
-    known, model = checks.traffic(project), project.outcome_models.first()
+def as_json(project: Project, version: str = "") -> dict[str, Any]:
+    known, model = checks.traffic(project, version=version), project.outcome_models.first()
     return {
         "runs": known.runs,
         "checks_answered": known.answered,
         "checks_waiting": known.waiting,
+        "verdicts": known.verdicts,
+        "judge": known.judge,
         "failure_rate": _interval(known.rate),
         "recall": {layer: _interval(share) for layer, share in known.recalls},
         "model": (

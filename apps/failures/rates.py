@@ -82,8 +82,10 @@ def failures(project: Project, since: datetime | None) -> FailureQuerySet:
     return rows.filter(trajectory_id__gte=floor_of(midnight(since))) if since else rows
 
 
-def total(project: Project, since: datetime | None = None) -> int:
-    return runs(project, since).aggregate(n=Sum("runs"))["n"] or 0
+def total(project: Project, since: datetime | None = None, version: str = "") -> int:
+    rows = runs(project, since)
+    rows = rows.filter(agent_version=version) if version else rows
+    return rows.aggregate(n=Sum("runs"))["n"] or 0
 
 
 @dataclass(frozen=True)

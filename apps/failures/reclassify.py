@@ -31,7 +31,7 @@ from apps.failures.models import (
     ReclassificationChange,
     Source,
 )
-from apps.failures.outcomes.estimates import standing
+from apps.failures.outcomes.estimates import draw, standing
 from apps.trajectories.models import Trajectory, with_content
 
 CHUNK = 250
@@ -196,7 +196,7 @@ def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
     for change in chunk:
         failure = failures.get(change.trajectory_id)
         if not _is_open(failure):
-            Failure.objects.filter(pk=failure.pk).update(rule_mode=change.after)
+            Failure.objects.filter(pk=failure.pk).update(rule_mode=rules_mode(change.evidence))
         elif word_of(failure) != change.before or change.after not in {"", *modes}:
             continue  # classified again since, or the mode is gone
         elif not change.after:
@@ -217,6 +217,7 @@ def _make(project: Project, chunk: list[ReclassificationChange]) -> None:
         changed, ["mode", "rule_mode", "source", "blamed_message", "evidence", "cluster"]
     )
     Failure.objects.bulk_create(made, ignore_conflicts=True)
+    draw(project, [change.trajectory_id for change in chunk])
 
 
 # Reading

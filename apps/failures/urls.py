@@ -65,6 +65,7 @@ urlpatterns = [
     path("judge/", judge.page, name="rubric"),
     path("judge/save/", judge.save, name="rubric_save"),
     path("judge/switch/", judge.switch, name="rubric_switch"),
+    path("judge/share/", judge.share, name="judge_share"),
     path("judge/try/", judge.try_it, name="rubric_try"),
     path("judge/try/one/", judge.try_one, name="rubric_try_one"),
     path("judge/diff/", judge.diff, name="rubric_diff"),

@@ -15,15 +15,16 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.failures.actions.decisions import decide
+from apps.failures.actions.decisions import Refused, decide
 from apps.failures.actions.diagnose import classify_project
-from apps.failures.judge import judging, rubrics
+from apps.failures.actions.modes import ensure_modes
+from apps.failures.judge import judging, rubrics, share
 from apps.failures.judge.judging import Report
 from apps.failures.models import (
+    Classifier,
     Failure,
     FailureState,
     JudgeVerdict,
-    OutcomeEstimate,
     Rubric,
     Source,
 )
@@ -352,7 +353,9 @@ def test_a_run_that_a_lost_worker_claimed_is_taken_over(judge: JudgeServer) -> N
     project = make_project()
     row = make_run(project)
     rubric = make_rubric(project, judge, price=Price(1.0))
-    standing, verdict = judging._claim(project, rubric, judging.Subject.of(row), 0.3)
+    standing, verdict = judging._claim(
+        project, rubric, judging.Subject(row.content_digest, {}, row), 0.3
+    )
     assert standing is judging.Standing.OURS and verdict
     assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.3)
     assert run(project).later == 1 and not judge.seen  # somebody is at it
@@ -654,36 +657,52 @@ def test_verdicts_are_listed(judge: JudgeServer) -> None:
 # All traffic
 
 
-def test_runs_that_nothing_flags_are_drawn_by_their_numbers(
+def test_the_share_is_drawn_by_numbers_and_reviewed_in_their_order(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, numbers = make_project(), {}
-    monkeypatch.setattr(judging, "number_of", lambda project, run, use: numbers[run])
-    low, likely, unlucky = (make_run(project, "unknown") for _ in range(3))
-    numbers |= {low.pk: 0.019, likely.pk: 0.19, unlucky.pk: 0.03}
-    OutcomeEstimate.objects.create(trajectory=likely, project=project, probability=0.25)
+    monkeypatch.setattr(share, "number_of", lambda project, run: numbers[run])
+    low, flagged, unlucky, lowest = (make_run(project, "unknown") for _ in range(4))
+    numbers |= {low.pk: 0.09, flagged.pk: 0.4, unlucky.pk: 0.3, lowest.pk: 0.01}
+    mode = ensure_modes(project)["wrong_arguments"]
+    Failure.objects.create(
+        project=project, trajectory=flagged, mode=mode, rule_mode=mode.slug, source=Source.PERSON
+    )
+    Classifier.objects.create(project=project, judge_share=0.1, judge_share_flagged=0.5)
     rubric = make_rubric(project, judge)
-    assert judging.pending(project, rubric) == [] and judging.drawn(project, rubric) == [
-        likely,
-        low,
-    ]
-    assert judging.judge_new(project).asked == 2
+    drawn = share.draw(project, rubric, rubric.verdicts.all())
+    assert list(drawn.items()) == [(lowest.pk, 0.1), (low.pk, 0.1), (flagged.pk, 0.5)]
+    assert judging.judge_new(project).asked == 3
     chances = dict(JudgeVerdict.objects.values_list("trajectory_id", "probability"))
-    assert chances == {low.pk: 0.02, likely.pk: 0.2}
-    found = judging.drawn_rate(project)
-    assert found and found.value == 1.0 and found.low < 0.5  # two runs prove little
-    assert judging.drawn(project, rubric) == []
+    assert chances == drawn and not share.draw(project, rubric, rubric.verdicts.all())
+    found = share.reviewed(project).rate
+    assert found and found.value == 1.0 and found.low < 0.5  # three runs prove little
+    share.set_shares(project=project, unflagged=0.4, flagged=0.5, by=admin_of(project))
+    assert judging.judge_new(project).asked == 1
+    assert set(JudgeVerdict.objects.values_list("probability", flat=True)) == {0.4, 0.5}
+    url = reverse("failures:rubric", args=[project.slug])
+    page = logged_in(admin_of(project)).get(url).content.decode()
+    assert 'value="40"' in page and "The judge has reviewed 4 randomly drawn runs." in page
+    asked = post(logged_in(admin_of(project)), "judge_share", project, {"unflagged": 5})
+    assert "Enter numbers between 0 and 100." in asked.content.decode()
+    post(logged_in(admin_of(project)), "judge_share", project, {"unflagged": 5, "flagged": 50})
+    assert share.shares_of(project) == {True: 0.5, False: 0.05}
+    with pytest.raises(Refused, match="between 0% and 100%"):
+        share.set_shares(project=project, unflagged=1.1, flagged=0, by=None)
 
 
-def test_what_a_person_asks_about_says_nothing_of_the_rest(
+def test_what_a_person_asks_about_says_nothing_of_the_rest_until_it_is_drawn(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = make_project()
-    monkeypatch.setattr(judging, "number_of", lambda project, run, use: 0.9)
+    monkeypatch.setattr(share, "number_of", lambda project, run: 0.5)
     make_run(project, "unknown")
     make_rubric(project, judge)
     assert run(project).asked == 1
-    assert JudgeVerdict.objects.get().probability is None and judging.drawn_rate(project) is None
+    assert JudgeVerdict.objects.get().probability is None and share.reviewed(project).rate is None
+    share.set_shares(project=project, unflagged=0.6, flagged=1, by=admin_of(project))
+    report = judging.judge_new(project)
+    assert (report.asked, report.kept) == (0, 1) and JudgeVerdict.objects.get().probability == 0.6
 
 
 def test_the_days_money_ends_a_round_and_not_its_number(judge: JudgeServer) -> None:

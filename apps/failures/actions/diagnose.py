@@ -37,23 +37,33 @@ def diagnose_and_draw(project: Project, chunk: list[Trajectory]) -> int:
     """Diagnoses new or changed runs, and draws those that people check. Not for what an answer or a
     new model changes.
     """
-    found = diagnose(project, chunk)
+    found = diagnose(project, chunk, flags=True)
     estimates.draw(project, [row.pk for row in chunk])
     return found
 
 
 @transaction.atomic
-def diagnose(project: Project, chunk: list[Trajectory]) -> int:
+def diagnose(project: Project, chunk: list[Trajectory], *, flags: bool = False) -> int:
     """Stores the rules' diagnoses of a chunk together with the judge's verdicts; returns in how
     many they find a failure.
 
-    What a person, or the judge alone, decided keeps its mode; `rule_mode` is stored for all.
+    What a person, or the judge alone, decided keeps its mode; `rule_mode` is stored for all. Which
+    runs the rules flag changes only with `flags`, that is, for answered runs together with all
+    others: it decides what an answer stands for.
     """
     modes = ensure_modes(project)
     inputs = inputs_of(project, chunk)
     given = {row.pk: (row, read(inputs[row.pk])) for row in chunk}
     diagnoses = {pk: classify_run(run) for pk, (_, run) in given.items()}
     guessed = estimates.write(project, given)
+    if not flags:
+        by_rules = Failure.objects.filter(trajectory_id__among=given).exclude(rule_mode="")
+        known = set(by_rules.values_list("trajectory_id", flat=True))
+        diagnoses = {
+            pk: diagnosis if pk in known else None
+            for pk, diagnosis in diagnoses.items()
+            if diagnosis or pk not in known
+        }
     diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
     known = (
         Failure.objects.select_for_update().filter(trajectory_id__among=diagnoses).order_by("pk")

@@ -13,23 +13,25 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from apps.core.models import Project
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.judge import rubrics
+from apps.failures.judge import rubrics, share
 from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Judged
 from apps.failures.judge.client import Server
@@ -40,28 +42,17 @@ from apps.failures.models import (
     FailureMode,
     FailureState,
     JudgeVerdict,
-    OutcomeEstimate,
     Rubric,
     Source,
 )
-from apps.failures.outcomes.estimates import number_of
-from apps.failures.outcomes.rate import Check, Estimate, failure_rate, strata
-from apps.trajectories.models import Outcome, Trajectory, with_content
+from apps.trajectories.models import Trajectory, with_content
 
 log = logging.getLogger(__name__)
 RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
 TOO_MANY_ERRORS = 3  # errors in a row after which the server counts as down
 CHUNK, BATCH_S = 20, 120.0
-# (estimate, sampling probability): the first line whose estimate is above a run's own gives the
-# probability.
 UNPRICED_A_DAY = 1_000  # runs, where the price of the judge's model is unknown
-DRAWN = (
-    (0.1, 0.02),
-    (0.2, 0.06),
-    (1.1, 0.2),
-)
-DRAWN_AMONG = 5_000  # newest unflagged runs that the judge has not seen
 UNDER_WAY = "asked, no answer yet"
 OF = f"of {RETRIES + 1} tries used:"
 LAST_TRY = f"{RETRIES + 1} {OF}"
@@ -91,16 +82,13 @@ class Report:
 class Subject:
     """A conversation to be judged, as `prompt.make` takes it. Without a `trajectory` it is not a
     production run, and the verdict does not affect any failure. `digest` (32 characters) identifies
-    its content.
+    its content. `probability` is that with which it was drawn; None if it was not.
     """
 
     digest: str
     run: dict[str, Any]
     trajectory: Trajectory | None = None
-
-    @classmethod
-    def of(cls, row: Trajectory) -> Subject:
-        return cls(row.content_digest, as_input(row), row)
+    probability: float | None = None
 
     def __str__(self) -> str:
         return str(self.trajectory.pk if self.trajectory else self.digest)
@@ -121,19 +109,20 @@ def judge(
     *,
     project: Project,
     trajectories: Iterable[Trajectory],
+    drawn: Mapping[UUID, float] = MappingProxyType({}),
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
 ) -> Report:
-    """`judge_subjects` for production runs."""
-    return judge_subjects(
-        project=project, subjects=_subjects(trajectories), sleep=sleep, for_s=for_s
-    )
+    """`judge_subjects` for production runs. `drawn` are the probabilities of the drawn ones."""
+    subjects = _subjects(trajectories, drawn)
+    return judge_subjects(project=project, subjects=subjects, sleep=sleep, for_s=for_s)
 
 
-def _subjects(trajectories: Iterable[Trajectory]) -> Iterator[Subject]:
+def _subjects(trajectories: Iterable[Trajectory], drawn: Mapping[UUID, float]) -> Iterator[Subject]:
     rows = iter(trajectories)
     while chunk := with_content(list(islice(rows, CHUNK))):
-        yield from map(Subject.of, chunk)
+        for row in chunk:
+            yield Subject(row.content_digest, as_input(row), row, drawn.get(row.pk))
 
 
 def judge_subjects(
@@ -237,6 +226,9 @@ class _Batch:
             self._report.kept += 1
             if subject.trajectory:
                 with transaction.atomic():
+                    if subject.probability:
+                        verdict.probability = subject.probability
+                        verdict.save(update_fields=["probability"])
                     _apply(self._project, self._known, subject.trajectory, verdict)
         elif standing is Standing.LATER:
             self._report.later += 1
@@ -327,10 +319,8 @@ def _claim(
         return Standing.NO_MONEY, None
     if not is_priced and _judged_today(project) >= UNPRICED_A_DAY:
         return Standing.NO_PRICE, None
-    chance = _chance(subject.trajectory) if subject.trajectory else None
-    verdict = found or JudgeVerdict(
-        rubric=rubric, content_digest=subject.digest, probability=chance
-    )
+    verdict = found or JudgeVerdict(rubric=rubric, content_digest=subject.digest)
+    verdict.probability = subject.probability or verdict.probability
     verdict.trajectory, verdict.at = subject.trajectory, timezone.now()
     verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
     # The cost of earlier tries moves to today together with this one, so the budget is never
@@ -342,28 +332,6 @@ def _claim(
 
 def _judged_today(project: Project) -> int:
     return JudgeVerdict.objects.filter(rubric__project=project, at__gte=rubrics.midnight()).count()
-
-
-def _chance(row: Trajectory) -> float | None:
-    """The probability with which a run was drawn; None if it was flagged, failed, or chosen by a
-    person.
-    """
-    if row.outcome_status == Outcome.FAILURE or Failure.objects.filter(trajectory=row).exists():
-        return None
-    estimate = (
-        OutcomeEstimate.objects.filter(trajectory=row).values_list("probability", flat=True).first()
-    )
-    chance = chance_of(estimate)
-    return chance if number_of(row.project_id, row.pk, b"judge") < chance else None
-
-
-def drawn_rate(project: Project) -> Estimate | None:
-    """The share of unflagged runs in which the judge sees a failure; None if none were drawn."""
-    said = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__isnull=False)
-    checks = [
-        Check(False, chance, bool(mode)) for chance, mode in said.values_list("probability", "mode")
-    ]
-    return failure_rate(strata({False: max(1, len(checks))}, checks))
 
 
 def tries(error: str) -> int:
@@ -478,8 +446,7 @@ def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajec
 
     Left out are runs with a verdict of this rubric, and those whose retry is not due yet.
     """
-    waits = Q(at__gt=timezone.now() - RETRY_AFTER) | Q(error__startswith=LAST_TRY)
-    known = JudgeVerdict.objects.filter(Q(error="") | waits, rubric=rubric)
+    known = _settled(rubric)
     undecided = (
         Failure.objects.filter(project=project, state=FailureState.OPEN)
         .exclude(Exists(known.filter(content_digest=OuterRef("trajectory__content_digest"))))
@@ -496,43 +463,31 @@ def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajec
     return sorted(found, key=lambda row: row.pk, reverse=True)[:limit]
 
 
-def next_runs(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
-    """Flagged or failed runs first, then a random sample of the others."""
-    return pending(project, rubric, limit) or drawn(project, rubric, limit)
-
-
-def drawn(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
-    """Unflagged runs that are drawn for the judge, newest first. Each has a fixed random number;
-    runs that are more likely to have failed are drawn more often (`chance_of`).
-    """
-    known = JudgeVerdict.objects.filter(rubric=rubric, content_digest=OuterRef("content_digest"))
-    rows = project.trajectories.exclude(outcome_status=Outcome.FAILURE).filter(
-        ~Exists(Failure.objects.filter(trajectory=OuterRef("pk"))), ~Exists(known)
-    )
-    recent = rows.order_by("-pk").values_list("pk", "outcome_estimate__probability")[:DRAWN_AMONG]
-    chosen = [pk for pk, p in recent if number_of(project.pk, pk, b"judge") < chance_of(p)][:limit]
-    return sorted(Trajectory.objects.filter(pk__in=chosen), key=lambda row: row.pk, reverse=True)
-
-
-def chance_of(estimate: float | None) -> float:
-    """The probability of drawing an unflagged run: higher the less certain it is that the run went
-    well.
-    """
-    return next((share for up_to, share in DRAWN if (estimate or 0.0) < up_to), DRAWN[-1][1])
+def _settled(rubric: Rubric) -> QuerySet[JudgeVerdict]:
+    """What need not be asked about now: it has a verdict, or its retry is not due yet."""
+    waits = Q(at__gt=timezone.now() - RETRY_AFTER) | Q(error__startswith=LAST_TRY)
+    return rubric.verdicts.filter(Q(error="") | waits)
 
 
 def judge_new(project: Project, limit: int = CHUNK) -> Report:
-    """Judge waiting runs and a random sample until the day's budget or BATCH_S is used up. Returns
-    an empty report if the judge is off.
+    """Judge the random share of all runs, then the other flagged or failed ones, until the day's
+    budget or BATCH_S is used up. Returns an empty report if the judge is off.
     """
     rubric = rubrics.current(project)
     if rubric is None:
         return judge(project=project, trajectories=[])
     whole, ends = Report(), time.monotonic() + BATCH_S
-    while not whole.stopped and (rows := next_runs(project, rubric, limit)):
-        report = judge(project=project, trajectories=rows, for_s=ends - time.monotonic())
+    drawn = share.draw(project, rubric, _settled(rubric))
+    turns = iter(drawn)
+    while not whole.stopped:
+        chunk = list(islice(turns, limit))
+        named = project.trajectories.in_bulk(chunk)
+        rows = [named[pk] for pk in chunk if pk in named] or pending(project, rubric, limit)
+        report = judge(
+            project=project, trajectories=rows, drawn=drawn, for_s=ends - time.monotonic()
+        )
         whole.add(report)
-        if not report.asked:
+        if not (report.asked or chunk):
             break
     if whole.stopped:
         log.warning("The judge of %s stopped: %s", project.slug, whole.stopped)

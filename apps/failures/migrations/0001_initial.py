@@ -403,6 +403,20 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "judge_share",
+                    models.FloatField(
+                        default=0.1,
+                        help_text="Share of runs without a rule's finding that the judge reviews",
+                    ),
+                ),
+                (
+                    "judge_share_flagged",
+                    models.FloatField(
+                        default=1,
+                        help_text="Share of runs that the rules flag that the judge reviews",
+                    ),
+                ),
+                (
                     "policy",
                     models.PositiveIntegerField(
                         default=0,
@@ -1174,6 +1188,13 @@ agent_version, model
                     ),
                 ),
                 ("probability", models.FloatField(null=True)),
+                (
+                    "by_rules",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Whether the rules flagged the run when it was last drawn",
+                    ),
+                ),
                 ("drawn_at", models.DateTimeField(null=True)),
                 (
                     "answer",

@@ -21,6 +21,7 @@ from apps.failures import rates
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import diagnose
 from apps.failures.actions.rule_decisions import classify_again
+from apps.failures.judge import share
 from apps.failures.models import (
     Classifier,
     Failure,
@@ -193,34 +194,48 @@ def share_of(project: Project) -> float:
 @dataclass(frozen=True)
 class Traffic:
     """All runs since some day: how many failed according to the checks, and how many of the
-    failures each layer flags. `rate` and recalls are None if nothing is known.
+    failures each layer flags. `rate` and recalls are None if nothing is known. They rest on the
+    checks and on `verdicts` of the model `judge` on its random share.
     """
 
     runs: int
     drawn: int
     answered: int
     waiting: int
+    verdicts: int
+    judge: str
     rate: Estimate | None
     recalls: list[tuple[str, Estimate | None]]
     ran: frozenset[str]  # layers that looked at any run: the others have no recall
 
+    @property
+    def rests_on(self) -> str:
+        checks = f"{self.answered:,} check{'' if self.answered == 1 else 's'}"
+        if not self.verdicts:
+            return checks
+        return f"{checks} and {self.verdicts:,} verdicts of {self.judge}"
 
-def traffic(project: Project, since: datetime | None = None) -> Traffic:
+
+def traffic(project: Project, since: datetime | None = None, version: str = "") -> Traffic:
     """Estimate the failure rate and the layers' recall from drawn runs only, each weighted by its
-    sampling probability.
+    sampling probability; of one agent version if given.
 
     A decision in triage also answers a drawn run, but before its turn it represents no other run.
     """
-    by_rules = _failures(project, since).exclude(rule_mode="").count()
-    runs = max(rates.total(project, since), by_rules)
-    checks = _drawn(project, since)
-    layers = strata({True: by_rules, False: runs - by_rules}, checks)
+    flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
+    by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
+    runs = max(rates.total(project, since, version), by_rules)
+    drawn, judged = _drawn(project, since, version), share.reviewed(project, since, version)
+    checks = [judged.on(run, check) for run, check in drawn]
+    layers = strata({True: by_rules, False: runs - by_rules}, checks, judged.size)
     ran = _layers_that_ran(project)
     return Traffic(
         runs,
         len(checks),
         sum(check.failed is not None for check in checks),
         waiting(project).count(),
+        len(judged.scores),
+        judged.judge,
         failure_rate(layers),
         [(layer, recall(layers, layer) if layer in ran else None) for layer in LAYERS],
         ran,
@@ -236,9 +251,7 @@ def _layers_that_ran(project: Project) -> frozenset[str]:
     return frozenset(layer for layer, has_run in ran.items() if has_run)
 
 
-def _failures(project: Project, since: datetime | None) -> Any:
-    """Everything that any layer flagged, including dismissed failures."""
-    rows = Failure.objects.filter(project=project).order_by()
+def _since(rows: Any, since: datetime | None) -> Any:
     return rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since))) if since else rows
 
 
@@ -253,15 +266,22 @@ def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
     return frozenset(layer for layer, flagged in said.items() if flagged)
 
 
-def _drawn(project: Project, since: datetime | None) -> list[Check]:
-    rows = OutcomeCheck.objects.filter(project=project, probability__isnull=False)
-    if since:
-        rows = rows.filter(trajectory_id__gte=rates.floor_of(rates.midnight(since)))
-    checks = [_as_check(*row) for row in rows.values_list(*DRAWN).iterator()]
-    last = max((turn for turn, check in checks if check.how == How.ASKED), default="")
+def _drawn(project: Project, since: datetime | None, version: str) -> list[tuple[UUID, Check]]:
+    rows = _since(OutcomeCheck.objects.filter(project=project, probability__gt=0), since)
+    if version:
+        rows = rows.filter(trajectory__agent_version=version)
+    checks = {
+        row[0]: _as_check(*row[1:])
+        for row in rows.order_by("trajectory_id").values_list(*DRAWN).iterator()
+    }
+    last = max(
+        (turn_of(run) for run, check in checks.items() if check.how == How.ASKED), default=""
+    )
     return [
-        replace(check, how=How.ASKED) if check.how == How.CHOSEN and turn < last else check
-        for turn, check in checks
+        (run, replace(check, how=How.ASKED))
+        if check.how == How.CHOSEN and turn_of(run) < last
+        else (run, check)
+        for run, check in checks.items()
     ]
 
 
@@ -269,6 +289,7 @@ _FAILURE = ("rule_mode", "judge_mode", "evidence", "source", "state")
 DRAWN = (
     "trajectory_id",
     "probability",
+    "by_rules",
     "drawn_at",
     "answer",
     "at",
@@ -278,8 +299,8 @@ DRAWN = (
 
 
 def _as_check(
-    run: UUID,
     probability: float,
+    by_rules: bool,
     drawn_at: datetime | None,
     answer: str,
     at: datetime | None,
@@ -289,8 +310,8 @@ def _as_check(
     evidence: list[dict] | None,
     source: str | None,
     state: str | None,
-) -> tuple[str, Check]:
-    """(the run's turn, its check): a check's answer takes precedence over a decision in triage."""
+) -> Check:
+    """A check's answer takes precedence over a decision in triage."""
     estimated = not rule_mode and any(item.get("rule") == ESTIMATE for item in evidence or [])
     decided = source == Source.PERSON and state != FailureState.OPEN
     is_early = bool(at and drawn_at and at < drawn_at)
@@ -303,7 +324,7 @@ def _as_check(
     elif decided:
         failed = state == FailureState.CONFIRMED
     flags = frozenset(layers) if answer else flags_of(rule_mode or "", judge_mode or "", estimated)
-    return turn_of(run), Check(bool(rule_mode), probability, failed, how, flags)
+    return Check(by_rules, probability, failed, how, flags)
 
 
 def turn_of(run: UUID) -> str:

@@ -188,7 +188,7 @@ def draw(project: Project, runs: Collection[UUID]) -> None:
     Only the share and the rules decide a run's probability: neither depends on an answer, as an
     estimate, a judge's verdict or a case opened by an answer would. If the share is raised or the
     rules flag a run later, the higher probability holds for all such runs, answered or not, and is
-    stored.
+    stored. Whether they flag it is stored, too; `rule_mode` changes only where runs are drawn.
     """
     shares = Classifier.objects.filter(project=project).values_list("check_share", flat=True)
     share = next(iter(shares), SHARE)
@@ -198,16 +198,19 @@ def draw(project: Project, runs: Collection[UUID]) -> None:
     flagged = set(by_rules.values_list("trajectory_id", flat=True))
     chances = {pk: min(1.0, share * (FLAGGED_TIMES if pk in flagged else 1)) for pk in runs}
     chosen = sorted(pk for pk, chance in chances.items() if number_of(project.pk, pk) < chance)
-    if not chosen:
-        return
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO failures_outcomecheck AS old (trajectory_id, project_id, probability,"
-            " drawn_at, answer, layers) SELECT run, %s, chance, now(), '', '[]' FROM"
-            " unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance) ON CONFLICT (trajectory_id)"
-            " DO UPDATE SET drawn_at = COALESCE(old.drawn_at, excluded.drawn_at), probability ="
-            " GREATEST(old.probability, excluded.probability)",
+            " by_rules, drawn_at, answer, layers) SELECT run, %s, chance, false, now(), '', '[]'"
+            " FROM unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance) ON CONFLICT"
+            " (trajectory_id) DO UPDATE SET drawn_at = COALESCE(old.drawn_at, excluded.drawn_at),"
+            " probability = GREATEST(old.probability, excluded.probability)",
             [project.pk, chosen, [chances[pk] for pk in chosen]],
+        )
+        cursor.execute(
+            "UPDATE failures_outcomecheck SET by_rules = trajectory_id = ANY(%s) WHERE"
+            " trajectory_id = ANY(%s) AND by_rules <> (trajectory_id = ANY(%s))",
+            [list(flagged), list(runs), list(flagged)],
         )
 
 

@@ -1,5 +1,5 @@
 """How many runs really failed, and how many of those each layer finds, estimated from checks of
-randomly drawn runs. Pure.
+randomly drawn runs and from the judge's verdicts. Pure.
 
 Each run is drawn with a known probability that no answer can change. Strata are the runs that the
 rules flag and those that they do not: what the other layers say may have been learned from the
@@ -8,6 +8,8 @@ by the inverse of its probability (Hájek); strata are weighted by their number 
 interval is that of Korn and Graubard (1998: Clopper–Pearson with the effective number of checks).
 The strata's intervals are combined by Zou and Donner's method (2008), which preserves the
 uncertainty of a stratum without any failure. Runs that people are unsure about count as either.
+
+The judge's verdicts narrow the interval and cannot bias it (`assisted`).
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import sqrt
+from operator import mul
+from types import MappingProxyType
 
 from apps.core.intervals import exact
 
 Flags = frozenset[str]  # names of the layers that flagged a run
 RULES, ESTIMATE = "rules", "estimate"
+BLOCK = 20  # answers after which those that follow represent their own time
 
 
 class How(Enum):
@@ -38,6 +43,8 @@ class How(Enum):
 class Check:
     """A drawn run and the probability with which it was drawn. `failed` is None if people are
     unsure or nobody has answered. `flags` are the layers that flagged it before the answer.
+    `verdict` is the judge's score minus the mean score of the random share that the judge reviews;
+    0 for a check outside that share.
     """
 
     by_rules: bool
@@ -45,15 +52,23 @@ class Check:
     failed: bool | None
     how: How = How.ASKED
     flags: Flags = frozenset()
+    verdict: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        return 1 / self.probability
 
 
 @dataclass(frozen=True)
 class Stratum:
-    """The number of runs that the rules flag, or do not, and the checks of some of them."""
+    """The number of runs that the rules flag, or do not, and the checks of some of them, oldest run
+    first. `verdicts` is the size of the judge's random share.
+    """
 
     by_rules: bool
     runs: int
     checks: Sequence[Check]
+    verdicts: float = 0.0
 
     def failed(self) -> Estimate:
         """The number of failed runs, with its interval; anywhere between none and all if nobody has
@@ -67,13 +82,16 @@ class Stratum:
         known = [check for check in checks if check.failed is not None]
         if not known:
             return Estimate(self.runs / 2, 0.0, float(self.runs), 0)
-        bad, sure, total = _weight(known, True), _weight(known), _weight(checks)
-        n = total**2 / sum(check.probability**-2 for check in checks)
-        low, _ = exact(min(1.0, bad / total) * n, n)
-        _, high = exact(min(1.0, (bad + total - sure) / total) * n, n)
-        return Estimate(
-            min(1.0, bad / sure) * self.runs, low * self.runs, high * self.runs, len(known)
-        )
+        share, _ = self._assisted(known, [check.failed is True for check in known])
+        least, least_n = self._assisted(checks, [check.failed is True for check in checks])
+        most, most_n = self._assisted(checks, [check.failed is not False for check in checks])
+        low = min(share, exact(least * least_n, least_n)[0])
+        high = max(share, exact(most * most_n, most_n)[1])
+        return Estimate(share * self.runs, low * self.runs, high * self.runs, len(known))
+
+    def _assisted(self, checks: Sequence[Check], failed: Sequence[bool]) -> tuple[float, float]:
+        weights, verdicts = [check.weight for check in checks], [check.verdict for check in checks]
+        return assisted(failed, verdicts, weights, self.verdicts)
 
     def sample(self) -> list[Check]:
         """The checks that represent the stratum: those asked about, or all of them if people chose
@@ -81,7 +99,7 @@ class Stratum:
         """
         of = {how: [check for check in self.checks if check.how == how] for how in How}
         if of[How.ASKED] and of[How.WAITING]:
-            return of[How.ASKED]
+            return represented(self.checks)
         return list(self.checks) if of[How.ASKED] or of[How.CHOSEN] else []
 
     def flagged(self, layer: str, is_flagged: bool) -> Stratum | None:
@@ -102,10 +120,67 @@ class Stratum:
         return replace(self, checks=checks)
 
 
-def _weight(checks: Iterable[Check], failed: bool | None = None) -> float:
-    return sum(
-        1 / check.probability for check in checks if failed is None or check.failed == failed
-    )
+def represented(checks: Iterable[Check]) -> list[Check]:
+    """The checks that people were asked about, with probabilities by which they stand for all drawn
+    runs of their time: people who fall behind have answered fewer of the latest ones.
+    """
+    blocks: list[list[Check]] = [[]]
+    for check in checks:
+        if sum(other.how == How.ASKED for other in blocks[-1]) >= BLOCK:
+            blocks.append([])
+        blocks[-1].append(check)
+    if len(blocks) > 1 and sum(check.how == How.ASKED for check in blocks[-1]) < BLOCK:
+        blocks[-2:] = [blocks[-2] + blocks[-1]]
+    return [check for block in blocks for check in _asked(block)]
+
+
+def _asked(block: Sequence[Check]) -> list[Check]:
+    asked = [check for check in block if check.how == How.ASKED]
+    share = sum(check.weight for check in asked) / sum(check.weight for check in block)
+    return [replace(check, probability=check.probability * share) for check in asked]
+
+
+def assisted(
+    failed: Sequence[bool], verdicts: Sequence[float], weights: Sequence[float], judged: float
+) -> tuple[float, float]:
+    """The share of failures, and how many plain checks would know it as well.
+
+    Prediction-powered inference (Angelopoulos et al. 2023) with the power-tuned slope of PPI++
+    (2024): a verdict has mean zero over the `judged` runs, of which the checks are a random part,
+    so subtracting any multiple of it keeps the mean of the answers and takes away the part of their
+    variance that the judge explains. Three things make it hold for few checks and rare failures:
+    the slope for an answer is fitted to the other answers, so none decides how much its own verdict
+    counts; it is shrunk while the rarer answer was given only a few times; and one unexplained
+    answer is added, since a judge that was right about all of a few failures is not known to be
+    always right. Without verdicts this is the Hájek mean and Kish's effective size.
+    """
+    total = sum(weights)
+    n = total**2 / sum(weight**2 for weight in weights)
+    rows = list(zip(failed, verdicts, weights, strict=True))
+    sums = [
+        sum(weight * bad**i * verdict**j for bad, verdict, weight in rows)
+        for i, j in ((1, 0), (0, 1), (1, 1), (0, 2))
+    ]
+    residuals = []
+    for bad, verdict, weight in rows:
+        own = (bad, verdict, bad * verdict, verdict**2)
+        others = max(total - weight, 1e-9 * total)
+        y, z, yz, zz = (
+            (whole - weight * part) / others for whole, part in zip(sums, own, strict=True)
+        )
+        rarer = max(0.0, min(y, 1 - y)) * (n - 1)
+        spread = zz - z * z
+        slope = (yz - y * z) / spread * rarer / (rarer + 1) if spread > 1e-9 else 0.0
+        residuals.append(bad - slope * verdict)
+    share = sums[0] / total
+    mean = sum(map(mul, weights, residuals)) / total
+    spread = share * (1 - share)
+    if spread <= 0 or judged <= n:
+        return min(1.0, share), n
+    left = sum(w * (rest - mean) ** 2 for w, rest in zip(weights, residuals, strict=True)) / total
+    part = min(1.0, left / spread)
+    part = min(1.0, part + (1 - part) * n / judged + 1 / (min(share, 1 - share) * n))
+    return min(1.0, max(0.0, mean)), n / part
 
 
 @dataclass(frozen=True)
@@ -118,14 +193,22 @@ class Estimate:
     n: int
 
 
-def strata(runs: Mapping[bool, int], checks: Iterable[Check]) -> list[Stratum]:
+def strata(
+    runs: Mapping[bool, int],
+    checks: Iterable[Check],
+    verdicts: Mapping[bool, float] = MappingProxyType({}),
+) -> list[Stratum]:
     """Group checks into strata. `runs` is the number of runs that the rules flag (True), and of the
-    others.
+    others; `verdicts` the effective number of those in the judge's random share.
     """
     by_rules: dict[bool, list[Check]] = {True: [], False: []}
     for check in checks:
         by_rules[check.by_rules].append(check)
-    return [Stratum(flagged, n, by_rules[flagged]) for flagged, n in runs.items() if n > 0]
+    return [
+        Stratum(flagged, n, by_rules[flagged], verdicts.get(flagged, 0.0))
+        for flagged, n in runs.items()
+        if n > 0
+    ]
 
 
 def failure_rate(given: Sequence[Stratum]) -> Estimate | None:

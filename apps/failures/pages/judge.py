@@ -27,6 +27,7 @@ from apps.core.routes import RUNS, shows
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import judging, rubrics
+from apps.failures.judge import share as shares
 from apps.failures.judge.client import Server, ServerError, key_of
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Failure, JudgeVerdict, Rubric
@@ -83,6 +84,11 @@ class RubricForm(PlainForm):
                 f"Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): {allowed}."
             )
         return name
+
+
+class ShareForm(PlainForm):
+    unflagged = forms.FloatField(min_value=0, max_value=100)
+    flagged = forms.FloatField(min_value=0, max_value=100)
 
 
 @dataclass
@@ -142,7 +148,11 @@ def _page(
         "samples": samples,
         "waiting": len(judging.pending(project, on, MANY)) if on else 0,
         "many": MANY,
-        "drawn": judging.drawn_rate(project),
+        "reviewed": shares.reviewed(project),
+        "shares": {
+            "flagged" if by_rules else "unflagged": round(100 * drawn, 2)
+            for by_rules, drawn in shares.shares_of(project).items()
+        },
         "problem": _problem(rows[0]) if rows else "",
         "forecast": (costs := rubrics.forecast(rows[0]) if rows else None),
         "warning": _warning(rows[0], costs) if rows else "",
@@ -232,6 +242,19 @@ def switch(request: HttpRequest, project: Project) -> HttpResponse:
         get_object_or_404(project.rubrics, version=version)
     rubrics.switch(project=project, version=version, by=request.user)
     messages.success(request, f"Version {version} is now used." if version else "The judge is off.")
+    return redirect("failures:rubric", project.slug)
+
+
+@require_POST
+@project_view(Role.OPERATOR)
+def share(request: HttpRequest, project: Project) -> HttpResponse:
+    form = ShareForm(request.POST)
+    if form.is_valid():
+        percent = {name: value / 100 for name, value in form.cleaned_data.items()}
+        shares.set_shares(project=project, by=request.user, **percent)
+        messages.success(request, "Saved. If a share was raised, more runs are reviewed.")
+    else:
+        messages.error(request, "Enter numbers between 0 and 100.")
     return redirect("failures:rubric", project.slug)
 
 

@@ -16,7 +16,15 @@ from django.urls import reverse
 from apps.core.models import Project, Role
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.actions.diagnose import classify_project
-from apps.failures.models import Classifier, Failure, FailureState, OutcomeCheck, OutcomeEstimate
+from apps.failures.models import (
+    Classifier,
+    Failure,
+    FailureState,
+    JudgeVerdict,
+    OutcomeCheck,
+    OutcomeEstimate,
+    Rubric,
+)
 from apps.failures.outcomes import checks
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory
@@ -303,6 +311,27 @@ def test_the_api_says_the_same(client: Client, project: Project) -> None:
             url_checks, {"trajectory": trajectory}, content_type="application/json", **headers
         )
         assert answer.status_code == status
+
+
+def test_the_numbers_say_what_they_rest_on(client: Client, project: Project) -> None:
+    rubric = Rubric.objects.create(project=project, text="t", base_url="http://j/v1", model="m-1")
+    for run in project.trajectories.all():
+        JudgeVerdict.objects.create(
+            rubric=rubric, content_digest=run.content_digest, trajectory=run, probability=1.0
+        )
+    asked = run_of(project, "bad")
+    JudgeVerdict.objects.create(rubric=rubric, content_digest="by hand", trajectory=asked)
+    checks.answer(trajectory=asked, answer="failed", by=make_member(project))
+    known = client.get(reverse("failures_api:outcomes"), **key_headers(project)).json()
+    assert (known["checks_answered"], known["verdicts"], known["judge"]) == (1, 4, "m-1")
+    url = reverse("failures_api:outcomes")
+    other = client.get(url, {"version": "none"}, **key_headers(project)).json()
+    assert (other["runs"], other["verdicts"], other["failure_rate"]) == (0, 0, None)
+    same = client.get(url, {"version": asked.agent_version}, **key_headers(project)).json()
+    assert asked.agent_version and same["failure_rate"] == known["failure_rate"]
+    client.force_login(make_member(project))
+    page = client.get(reverse("failures:measures", args=[project.slug])).content.decode()
+    assert "From 1 check and 4 verdicts of m-1." in page
 
 
 def test_known_failures_are_flagged_by_the_rules() -> None:

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.core.intervals import exact, wilson
-from apps.failures.outcomes.rate import Check, How, Stratum, failure_rate, recall, strata
+from apps.failures.outcomes.rate import (
+    Check,
+    How,
+    Stratum,
+    assisted,
+    failure_rate,
+    recall,
+    strata,
+)
 from tests.amounts import amount
 
 pytestmark = pytest.mark.more
@@ -97,6 +105,64 @@ def test_intervals_cover_the_truth(kinds: list[Kind], layer: str) -> None:
     rate, found, _ = covered(kinds, seed=5, layer=layer)
     assert rate >= 0.95 - 3 * (0.95 * 0.05 / WORLDS) ** 0.5
     assert found >= 0.95 - 3 * (0.95 * 0.05 / WORLDS) ** 0.5
+
+
+def with_verdicts(
+    seed: int, runs: int, checked: int, rate: float, found: float, alarms: float
+) -> tuple[bool, float, float]:
+    """Whether the interval from checks and verdicts covers the rate, how wide it is, and how wide
+    it would be without the judge.
+    """
+    chance = random.Random(seed)
+    failed = [chance.random() < rate for _ in range(runs)]
+    scores = [float(chance.random() < (found if bad else alarms)) for bad in failed]
+    mean = sum(scores) / runs
+    checks = [
+        Check(NONE, checked / runs, bad, verdict=score - mean)
+        for bad, score in zip(failed[:checked], scores, strict=False)
+    ]
+    with_judge, alone = (
+        failure_rate(strata({NONE: runs}, checks, {NONE: verdicts})) for verdicts in (runs, 0)
+    )
+    assert with_judge and alone
+    covers = with_judge.low - 1e-9 <= rate <= with_judge.high + 1e-9
+    return covers, with_judge.high - with_judge.low, alone.high - alone.low
+
+
+@pytest.mark.more(rows=3)
+@pytest.mark.parametrize(
+    "judge, narrower",
+    [((0.5, 0.5), 1.02), ((0.8, 0.2), 0.97), ((0.6, 0.0), 0.9), ((0.9, 0.1), 0.92)],
+)
+@pytest.mark.parametrize("checked, rate", [(40, 0.02), (40, 0.3), (160, 0.05), (160, 0.6)])
+def test_verdicts_narrow_the_interval_and_it_holds(
+    judge: tuple[float, float], narrower: float, checked: int, rate: float
+) -> None:
+    """Rare failures among few checks leave nothing for the judge to explain."""
+    worlds = amount(100, 1000)
+    found = [with_verdicts(seed, 1200, checked, rate, *judge) for seed in range(worlds)]
+    covered = sum(covers for covers, _, _ in found) / worlds
+    assert covered >= 0.95 - 3 * (0.95 * 0.05 / worlds) ** 0.5
+    width, alone = (sum(row[part] for row in found) for part in (1, 2))
+    assert width <= alone * (1.02 if rate * checked < 10 else narrower)
+
+
+def test_verdicts_do_not_move_the_rate() -> None:
+    """They would if an answer had a say in how much its own verdict counts: by -0.006 here."""
+    chance, shares = random.Random(4), []
+    for _ in range(3000):
+        failed = [chance.random() < 0.1 for _ in range(30)]
+        verdicts = [(bad and chance.random() < 0.8) - 0.08 for bad in failed]
+        shares.append(assisted(failed, verdicts, [1.0] * 30, 3000)[0])
+    assert sum(shares) / 3000 == pytest.approx(0.1, abs=0.003)
+
+
+def test_people_who_fall_behind_have_answered_for_the_time_they_got_to() -> None:
+    """Failures have become frequent, and of the latest runs only a few were asked about."""
+    early = [Check(NONE, 0.5, False)] * 40
+    late = [Check(NONE, 0.5, True)] * 20 + [Check(NONE, 0.5, None, How.WAITING)] * 20
+    found = failure_rate(strata({NONE: 160}, [*early, *late]))
+    assert found and found.value == pytest.approx(0.5)
 
 
 def test_the_interval_is_of_use() -> None:

@@ -1,0 +1,161 @@
+"""The random share of all traffic that the judge reviews, so that its verdicts say something about
+the runs that nobody looked at.
+
+A run is drawn by the same number as for people's checks, so a judge with the larger share reviews
+every run that people check, and those are a random part of its share. Drawn runs are reviewed in
+the order of their numbers, old and new together: where the budget ends the day, what was reviewed
+is a random share still, only a smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from math import ceil
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from apps.core.actions import audit
+from apps.core.models import Project
+from apps.failures import rates
+from apps.failures.actions.decisions import Refused
+from apps.failures.models import Classifier, Failure, JudgeVerdict, Rubric
+from apps.failures.outcomes.estimates import number_of
+from apps.failures.outcomes.rate import Check, Estimate, failure_rate, strata
+from apps.trajectories.ids import floor_of
+
+DRAWN_AMONG = 20_000  # newest runs
+BLOCK, MOST = 50, 20_000  # verdicts with a mean of their own, and newest verdicts that are read
+
+
+@transaction.atomic
+def set_shares(*, project: Project, unflagged: float, flagged: float, by: Any) -> None:
+    """Set the shares of runs that the judge reviews. Raises Refused."""
+    if not (0 <= unflagged <= 1 and 0 <= flagged <= 1):
+        raise Refused("The shares must be between 0% and 100%.")
+    shares = {"judge_share": unflagged, "judge_share_flagged": flagged}
+    Classifier.objects.update_or_create(project=project, defaults=shares)
+    percent = {"unflagged": round(100 * unflagged, 2), "flagged": round(100 * flagged, 2)}
+    audit("judge.share_set", project=project, by=by, **percent)
+
+
+def shares_of(project: Project) -> dict[bool, float]:
+    """The share of the runs that the rules flag (True), and of the others."""
+    classifier = Classifier.objects.filter(project=project).first() or Classifier()
+    return {True: classifier.judge_share_flagged, False: classifier.judge_share}
+
+
+def draw(project: Project, rubric: Rubric, settled: QuerySet[JudgeVerdict]) -> dict[UUID, float]:
+    """{run: its probability} of the drawn runs that have no verdict yet, in the order in which they
+    are reviewed. A raised share holds for all runs among which is drawn, reviewed or not.
+
+    `settled` are the verdicts that are given, or not to be tried again now. One that was given for
+    another reason counts from the moment that the run is drawn.
+    """
+    shares = shares_of(project)
+    by_rules = Exists(Failure.objects.filter(trajectory=OuterRef("pk")).exclude(rule_mode=""))
+    rows = project.trajectories.order_by("-pk").annotate(flagged=by_rules)
+    newest = rows.values_list("pk", "content_digest", "flagged")[:DRAWN_AMONG]
+    numbers = {pk: number_of(project.pk, pk) for pk, _, _ in newest}
+    drawn = {
+        (pk, digest): shares[flagged]
+        for pk, digest, flagged in sorted(newest, key=lambda row: numbers[row[0]])
+        if numbers[pk] < shares[flagged]
+    }
+    known = settled.filter(trajectory_id__among=[pk for pk, _ in drawn], probability__gt=0)
+    for run, digest, probability in known.values_list(
+        "trajectory_id", "content_digest", "probability"
+    ):
+        share = drawn.pop((run, digest), 0.0)
+        if share > probability:
+            rubric.verdicts.filter(content_digest=digest).update(probability=share)
+    return {pk: share for (pk, _), share in drawn.items()}
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """The judge's random share: its size, effectively, among the runs that the rules flag and the
+    others; each run's score minus the mean of those of its time; the runs in which the judge sees a
+    failure, and their share of all runs.
+    """
+
+    judge: str = ""
+    size: dict[bool, float] = field(default_factory=dict)
+    scores: dict[UUID, float] = field(default_factory=dict)
+    failed: frozenset[UUID] = frozenset()
+    rate: Estimate | None = None
+
+    def on(self, run: UUID, check: Check) -> Check:
+        """A check with the verdict on its run, which is the same whatever people answered."""
+        if run not in self.scores:
+            return check
+        flags = check.flags - {"judge"} | ({"judge"} if run in self.failed else set())
+        return replace(check, verdict=self.scores[run], flags=flags)
+
+
+@dataclass(frozen=True)
+class _Score:
+    run: UUID
+    weight: float
+    score: float
+    failed: bool
+    by_rules: bool
+
+
+def reviewed(project: Project, since: datetime | None = None, version: str = "") -> Reviewed:
+    """The verdicts of the newest judge on drawn runs since some day, of one agent version if
+    given.
+    """
+    rows = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__gt=0)
+    if since:
+        rows = rows.filter(trajectory_id__gte=floor_of(rates.midnight(since)))
+    if version:
+        rows = rows.filter(trajectory__agent_version=version)
+    newest = rows.order_by("-rubric__is_on", "-rubric__version").select_related("rubric").first()
+    if newest is None:
+        return Reviewed()
+    columns = ("probability", "mode", "confidence", "trajectory__failure__rule_mode")
+    given = rows.filter(rubric=newest.rubric).order_by("-trajectory_id", "-at")
+    scores = {
+        run: _Score(run, 1 / probability, _score(mode, confidence), bool(mode), bool(rule))
+        for run, probability, mode, confidence, rule in reversed(
+            given.values_list("trajectory_id", *columns)[:MOST]
+        )
+    }
+    size, centred = {}, {}
+    for by_rules in (True, False):
+        those = [score for score in scores.values() if score.by_rules == by_rules]
+        if those:
+            weights = [score.weight for score in those]
+            size[by_rules] = sum(weights) ** 2 / sum(weight**2 for weight in weights)
+            centred |= _centred(those)
+    failed = frozenset(run for run, score in scores.items() if score.failed)
+    return Reviewed(newest.rubric.model, size, centred, failed, _rate(scores.values()))
+
+
+def _score(mode: str, confidence: float | None) -> float:
+    """From 0, surely fine, to 1, surely failed."""
+    sure = 1.0 if confidence is None else confidence
+    return sure if mode else 1 - sure
+
+
+def _centred(scores: list[_Score]) -> Iterator[tuple[UUID, float]]:
+    """In blocks of time: where the budget ended the day, fewer runs of that time were reviewed."""
+    size = ceil(len(scores) / max(1, len(scores) // BLOCK))
+    for first in range(0, len(scores), size):
+        block = scores[first : first + size]
+        total = sum(score.weight for score in block)
+        mean = sum(score.weight * score.score for score in block) / total
+        yield from ((score.run, score.score - mean) for score in block)
+
+
+def _rate(scores: Collection[_Score]) -> Estimate | None:
+    runs = {True: 0.0, False: 0.0}
+    for score in scores:
+        runs[score.by_rules] += score.weight
+    checks = [Check(score.by_rules, 1 / score.weight, score.failed) for score in scores]
+    return failure_rate(strata(runs, checks))
