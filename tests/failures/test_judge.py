@@ -277,7 +277,7 @@ def test_no_budget_no_question_but_a_free_model_is_free(judge: JudgeServer) -> N
 def test_a_model_without_a_price_judges_so_many_runs_a_day(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "UNPRICED_A_DAY", 2)
+    monkeypatch.setattr(rubrics, "UNPRICED_A_DAY", 2)
     project = make_project()
     rows = [make_run(project, request=f"Close ticket {n}.") for n in range(3)]
     make_rubric(project, judge)

@@ -111,8 +111,8 @@ def test_what_is_booked_is_never_more_than_the_budget(
         make_run(project)
     claim = judging._claim
 
-    def watched(*given: Any) -> Any:
-        found = claim(*given)
+    def watched(*given: Any, **more: Any) -> Any:
+        found = claim(*given, **more)
         most[0] = max(most[0], rubrics.spent_since(project, rubrics.midnight()))
         return found
 

@@ -177,6 +177,18 @@ def test_the_judges_budget_holds_for_signals_and_an_error_is_tried_again(
 
 
 @pytest.mark.django_db
+def test_without_a_price_so_many_runs_a_day_are_asked_about(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rubrics, "UNPRICED_A_DAY", 3)
+    project = make_project()
+    make_rubric(project, judge)
+    runs(project, 6)
+    report = asking.try_out(made(project))
+    assert report.asked == 3 and "The price of m is unknown" in report.stopped
+
+
+@pytest.mark.django_db
 def test_people_who_score_the_same_runs_measure_a_signal(judge: JudgeServer) -> None:
     project = make_project()
     make_rubric(project, judge)

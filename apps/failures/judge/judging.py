@@ -52,7 +52,6 @@ RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
 TOO_MANY_ERRORS = 3  # errors in a row after which the server counts as down
 CHUNK, BATCH_S = 20, 120.0
-UNPRICED_A_DAY = 1_000  # runs, where the price of the judge's model is unknown
 UNDER_WAY = "asked, no answer yet"
 OF = f"of {RETRIES + 1} tries used:"
 LAST_TRY = f"{RETRIES + 1} {OF}"
@@ -283,11 +282,7 @@ def _why(standing: Standing, rubric: Rubric) -> str:
     if standing is Standing.OFF:
         return "The judge was switched off, or its rubric changed."
     if standing is Standing.NO_PRICE:
-        return (
-            f"The price of {rubric.model} is unknown, so the budget cannot be kept:"
-            f" {UNPRICED_A_DAY:,} runs a day are judged until a price is set (Models → Prices; 0"
-            " for a model of your own)."
-        )
+        return rubrics.no_price(rubric)
     return (
         f"Today's budget of ${rubric.usd_per_day:g} is used up. The judge continues tomorrow (UTC)."
     )
@@ -317,7 +312,7 @@ def _claim(
         and max_cost > 0
     ):
         return Standing.NO_MONEY, None
-    if not is_priced and _judged_today(project) >= UNPRICED_A_DAY:
+    if not is_priced and rubrics.asked_today(project) >= rubrics.UNPRICED_A_DAY:
         return Standing.NO_PRICE, None
     verdict = found or JudgeVerdict(rubric=rubric, content_digest=subject.digest)
     verdict.probability = subject.probability or verdict.probability
@@ -328,10 +323,6 @@ def _claim(
     verdict.cost_usd += max_cost
     verdict.save()
     return Standing.OURS, verdict
-
-
-def _judged_today(project: Project) -> int:
-    return JudgeVerdict.objects.filter(rubric__project=project, at__gte=rubrics.midnight()).count()
 
 
 def tries(error: str) -> int:

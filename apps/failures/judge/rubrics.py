@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, F, Max, Q, Sum
+from django.db.models import Count, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
@@ -30,6 +30,7 @@ from workers.lib.prices import Price
 SERVER = ("base_url", "model", "key_variable")
 ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # defaults
 FIELDS = ("text", *SERVER, "usd_per_day", *ASKING)
+UNPRICED_A_DAY = 1_000  # runs, where the price of the judge's model is unknown
 FORECAST_OF, FORECAST_FROM = 1000, 20  # runs
 TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
 WITHOUT_A_JUDGE = (
@@ -166,12 +167,29 @@ def midnight() -> datetime:
 
 def spent_since(project: Project, since: datetime) -> float:
     """USD for verdicts, signals and tries; running ones count with their maximum."""
-    asked = (
+    usd = sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in _asked(project, since))
+    return usd + sum(usd for _, usd in _tries(project, since))
+
+
+def asked_today(project: Project) -> int:
+    """Runs that the judge was asked about, once for each question."""
+    return sum(rows.count() for rows in _asked(project, midnight()))
+
+
+def no_price(rubric: Rubric) -> str:
+    """Why no more is asked today without a price."""
+    return (
+        f"The price of {rubric.model} is unknown, so the budget cannot be kept:"
+        f" {UNPRICED_A_DAY:,} runs a day are judged until a price is set (Models → Prices; 0"
+        " for a model of your own)."
+    )
+
+
+def _asked(project: Project, since: datetime) -> tuple[QuerySet[Any], ...]:
+    return (
         JudgeVerdict.objects.filter(rubric__project=project, at__gte=since),
         SignalAnswer.objects.filter(signal__project=project, at__gte=since),
     )
-    usd = sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in asked)
-    return usd + sum(usd for _, usd in _tries(project, since))
 
 
 def of_signal(signal: Signal) -> float:

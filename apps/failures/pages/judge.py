@@ -135,7 +135,7 @@ def _page(
         "writes": request.membership.may(Role.ENGINEER),
         "on": on,
         "newest": rows[0] if rows else None,
-        "unpriced_a_day": judging.UNPRICED_A_DAY,
+        "unpriced_a_day": rubrics.UNPRICED_A_DAY,
         "price": price_for(project, rows[0].model, rows[0].base_url) if rows else None,
         "shown": shown,
         "versions": [

@@ -136,9 +136,9 @@ def _begun(
         run = as_input(row)
         chat = question.chat(run)
         most = server.max_cost(chat)
-        answer = _claim(signal, rubric, row, share, most)
-        if answer is None:
-            report.stopped = NO_MONEY
+        answer = _claim(signal, rubric, row, share, most, server.is_priced)
+        if isinstance(answer, str):
+            report.stopped = answer
             return
 
         def read(text: str, run: dict = run) -> object:
@@ -152,13 +152,20 @@ def _begun(
 
 @transaction.atomic
 def _claim(
-    signal: Signal, rubric: Rubric, row: Trajectory, share: float | None, most: float
-) -> SignalAnswer | None:
-    """Reserves the highest cost. None if today's budget does not allow it."""
+    signal: Signal,
+    rubric: Rubric,
+    row: Trajectory,
+    share: float | None,
+    most: float,
+    is_priced: bool,
+) -> SignalAnswer | str:
+    """Reserves the highest cost; or says why today's budget does not allow it."""
     rubrics.locked(signal.project)
     spent = rubrics.spent_since(signal.project, rubrics.midnight())
     if most > 0 and spent + most > rubric.usd_per_day:
-        return None
+        return NO_MONEY
+    if not is_priced and rubrics.asked_today(signal.project) >= rubrics.UNPRICED_A_DAY:
+        return rubrics.no_price(rubric)
     answer, _ = SignalAnswer.objects.get_or_create(
         signal=signal, version=signal.version, trajectory=row
     )
