@@ -9,6 +9,7 @@ imports all convert here.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -60,7 +61,17 @@ ROLES = {
 # Who speaks, where that is the name of a member that holds the words.
 SPEAKERS = {
     name: ROLES[name]
-    for name in (*PROMPT_ROLES, "user", "human", "assistant", "ai", "bot", "chatbot", "gpt")
+    for name in (*PROMPT_ROLES, "user", "human", "assistant", "ai", "bot", "chatbot", "gpt", "tool")
+}
+# The words of the members of a call, in any spelling: its tool, what it was given, its id.
+OF_A_CALL = {
+    "name": [{"tool", "name"}, {"function", "name"}, {"tool"}, {"function"}, {"tool", "function"}],
+    "arguments": [
+        {of, words} if of else {words}
+        for of in ("tool", "function", "call", "")
+        for words in ("arguments", "args", "parameters")
+    ],
+    "id": [{"tool", "id"}, {"call", "id"}, {"tool", "call", "id"}, {"function", "id"}],
 }
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 TEXTS = {"text", "input_text", "output_text", "refusal"}
@@ -183,7 +194,8 @@ def messages_of(
         return _words_and_calls(value)
     if "goto" in value and "update" in value:  # a command, which holds what was said
         return messages_of(value["update"], role, lost=lost)
-    if len(value) > 1 and (spoken := _by_speaker([value])):
+    is_own = all(SPEAKERS.get(name) == role for name in value)
+    if (is_own or len(value) > 1) and (spoken := _by_speaker([value], role)):
         return spoken
     for name in WRAPPERS:
         if inner := value.get(name):
@@ -196,6 +208,8 @@ def messages_of(
     members = [item for item in value.values() if _speaks(item)]
     if len(members) == 1:
         return messages_of(members[0], role, lost=lost)
+    if role == "assistant" and len(value) == 1 and (calls := _all_calls(*value.values())):
+        return chat({"role": role, "content": calls}, role)
     return [] if _is_empty(value) else [{"role": role, "content": dumps(value)}]
 
 
@@ -204,6 +218,40 @@ def _speaks(member: Any) -> bool:
     items = member if isinstance(member, list) else [member]
     are_objects = all(isinstance(item, dict) and "role" in item for item in items)
     return bool(items) and are_objects and all(map(_is_message, items))
+
+
+def _all_calls(value: Any) -> list[dict]:
+    """A list of calls, each in whatever words; empty if it is anything else."""
+    calls = [_worded_call(item) for item in value] if isinstance(value, list) else []
+    return [call for call in calls if call] if all(calls) else []
+
+
+def _worded_call(value: Any) -> dict | None:
+    """A call whose members say in their words what they are: a tool and its arguments."""
+    if not isinstance(value, dict) or "type" in value or len(value) > len(OF_A_CALL):
+        return None
+    found = {_field_of_a_call(name): member for name, member in value.items()}
+    is_call = "" not in found and len(found) == len(value)
+    is_whole = is_call and {"name", "arguments"} <= found.keys() and label(found["name"])
+    return found | {"type": "tool_call"} if is_whole else None
+
+
+def _worded_reply(value: Any) -> dict | None:
+    """The result of a call, of which it says the id."""
+    if not isinstance(value, dict) or len(value) != 2:
+        return None
+    found = {_field_of_a_call(name) or name: member for name, member in value.items()}
+    said = next((found[name] for name in ANSWERED if name in found), None)
+    if said is None or not label(found.get("id")):
+        return None
+    return {"type": "tool_result", "id": found["id"], "result": said}
+
+
+@lru_cache(maxsize=1024)
+def _field_of_a_call(name: str) -> str:
+    words = set(re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name[:60]))
+    said = {word.lower() for word in words}
+    return next((field for field, known in OF_A_CALL.items() if said in known), "")
 
 
 def _is_empty(value: dict) -> bool:
@@ -383,7 +431,7 @@ def _messages_of_list(items: list, role: str, lost: Lost | None = None) -> list[
         return chat({"role": role, "content": items}, role)
     if len(items) == 2 and all(isinstance(item, str) for item in items) and items[0] in ROLES:
         return [{"role": ROLES[items[0]], "content": items[1]}]
-    if spoken := _by_speaker(items):
+    if spoken := _by_speaker(items, role):
         return spoken
     if lost is not None and role == "user" and all(isinstance(item, dict) for item in items):
         said = [item for item in items if not _says_nothing(item)]
@@ -393,24 +441,51 @@ def _messages_of_list(items: list, role: str, lost: Lost | None = None) -> list[
     return [message for item in items for message in messages_of(item, role, lost=lost)]
 
 
-def _by_speaker(items: list) -> list[Message]:
+def _by_speaker(items: list, role: str) -> list[Message]:
     """The messages of objects whose members are named by who speaks (`{"human": "…"}`), also
-    written as text.
+    written as text. Among them, calls in other words are the model's, and words after a call its
+    result.
     """
+    read = [_read_speaker(item) for item in items]
+    if not any(isinstance(item, dict) and item.keys() <= SPEAKERS.keys() for item in read):
+        return []
     said: list[tuple[str, Any]] = []
-    for item in items:
-        value = python_literal(item) if isinstance(item, str) and item[:1] == "{" else item
-        members = structured(value)
-        if not isinstance(members, dict) or not members.keys() <= SPEAKERS.keys():
+    waiting = 0
+    for item in read:
+        if isinstance(item, str):
+            said.append(("tool" if waiting else role, item))
+            waiting = max(0, waiting - 1)
+        elif (call := _worded_call(item)) is not None:
+            said.append(("assistant", [call]))
+            waiting += 1
+        elif (reply := _worded_reply(item)) is not None:
+            said.append(("tool", [reply]))
+            waiting = max(0, waiting - 1)
+        elif isinstance(item, dict) and _are_words(item):
+            said += ((SPEAKERS[name], words) for name, words in item.items())
+            waiting = 0
+        else:
             return []
-        if not all(isinstance(words, str | list) for words in members.values()):
-            return []
-        said += members.items()
     return [
         message
         for speaker, words in said
-        for message in chat({"role": SPEAKERS[speaker], "content": words}, SPEAKERS[speaker])
+        for message in chat({"role": speaker, "content": words}, speaker)
     ]
+
+
+def are_spoken(items: list) -> bool:
+    """Whether each item is named by who speaks."""
+    return all(isinstance(item := _read_speaker(one), dict) and _are_words(item) for one in items)
+
+
+def _read_speaker(item: Any) -> Any:
+    return structured(python_literal(item) if isinstance(item, str) and item[:1] == "{" else item)
+
+
+def _are_words(members: dict) -> bool:
+    return members.keys() <= SPEAKERS.keys() and all(
+        isinstance(words, str | list) for words in members.values()
+    )
 
 
 def _says_nothing(value: dict) -> bool:
@@ -651,10 +726,12 @@ def _item_in(words: Any) -> dict | None:
     """
     if not isinstance(words, str) or words[-1:] not in ("}", ")"):
         return None
-    if not any(name in words for name in ("call_id", "summary")):
+    if not any(name in words for name in ("call_id", "summary", "arg", "parameters")):
         return None
     if words[:2] == '{"':
         item = structured(words)
+        if (call := _worded_call(item)) is not None:
+            return call
     else:
         item = printed_fields(words) if is_object(words) else None
     is_item = isinstance(item, dict) and "role" not in item
@@ -737,6 +814,7 @@ class _Turn:
             return
         inner = part.get("message_content")
         part = inner if isinstance(inner, dict) else part
+        part = _worded_call(part) or part
         kind = _kind(part)
         if kind == "step_start":  # Vercel's mark between two model calls
             return

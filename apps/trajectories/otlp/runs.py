@@ -716,7 +716,8 @@ def _stitched(groups: list[Group]) -> list[Group]:
             chains.append(chain := _Chain(group))
         else:
             chain.groups.append(group)
-        tails[(*source, group.calls[-1].after, group.calls[-1].ids)].append(chain)
+        for ids in {group.calls[-1].ids, None}:
+            tails[(*source, group.calls[-1].after, ids)].append(chain)
         for state in group.calls[-1].leaves:
             states[(*source, state)].append(chain)
         for name in TALKS:
@@ -734,12 +735,14 @@ def source_of(group: Group) -> tuple[str, str]:
 
 def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -> _Chain | None:
     """The latest run that ended with what a call begins with. Of one whose span ended only after
-    that, since some end it when their callback runs, none but a single one is taken.
+    that, since some end it when their callback runs, none but a single one is taken; nor of one
+    that called tools, where the history leaves out the ids of calls.
     """
     call = group.calls[0]
     for known in range(len(call.before) - 1, 0, -1):
         late: list[_Chain] = []
-        for ids in {call.ids_at(known): 0, (): 0}:
+        own = call.ids_at(known)
+        for ids in {own: 0, (): 0}:
             open_ends = reversed(tails.get((*source, call.before[known], ids), ()))
             for chain in islice(open_ends, MAX_CANDIDATES):
                 if chain.last.calls[-1].after != call.before[known]:
@@ -748,9 +751,16 @@ def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -
                     return chain
                 if chain not in late and _ended_late(chain.last, group):
                     late.append(chain)
+        if not own and not late:
+            chains = tails.get((*source, call.before[known], None), ())[-MAX_CANDIDATES:]
+            late = [chain for chain in chains if _ends_with(chain, call, known, group)]
         if len(late) == 1:
             return late[0]
     return None
+
+
+def _ends_with(chain: _Chain, call: Call, known: int, group: Group) -> bool:
+    return chain.last.calls[-1].after == call.before[known] and _may_follow(chain.last, group)
 
 
 def _by_lost_answer(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -> _Chain | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from apps.trajectories.dialects import (
     Message,
+    are_spoken,
     carries_role,
     holds_messages,
     instructions_beside,
@@ -331,6 +332,8 @@ def _history(value: Any, levels: int) -> tuple[dict, list] | None:
         value = structured(value)
     are_objects = isinstance(value, list) and all(isinstance(item, dict) for item in value)
     if are_objects and any(map(carries_role, value)):
+        return {}, value
+    if isinstance(value, list) and len(value) > 1 and are_spoken(value):
         return {}, value
     if not levels or not isinstance(value, dict | list):
         return None

@@ -210,7 +210,8 @@ def _continued(
         thread = tails.get(call.before[known])
         if thread is None or thread.last.after != call.before[known]:
             continue
-        if thread.last.ids in ((), call.ids_at(known)):
+        ids = call.ids_at(known)  # none where the history leaves them out
+        if not ids or thread.last.ids in ((), ids):
             return thread, known
     for orphan in reversed(_orphans(call.reading.input[call.lead :])):
         if (thread := _answered_by(call, orphan, threads)) is not None:
