@@ -28,10 +28,10 @@ def _rest(spoken: Spoken) -> None:
     if isinstance(found, dict):
         reading.in_graph = "langgraph_node" in found
         reading.agent_name = reading.agent_name or label(found.get("lc_agent_name"))
-        reading.session_id = reading.session_id or label(
-            found.get("thread_id") or found.get("session_id")
-        )
-        reading.user_id = reading.user_id or label(found.get("user_id"))
+        named = {name.replace("_", "").lower(): value for name, value in found.items()}
+        talk = named.get("threadid") or named.get("sessionid") or named.get("conversationid")
+        reading.session_id = reading.session_id or label(talk)
+        reading.user_id = reading.user_id or label(named.get("userid"))
     if reading.tags is None:
         reading.tags = nest(attributes, "tag.tags.") or None
     parameters = structured(attributes.get("tool.parameters"))
