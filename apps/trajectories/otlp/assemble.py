@@ -232,8 +232,17 @@ def _outcome(group: Group) -> dict[str, str]:
     fatal = [node for node in _failed(group) if not _is_recovered(node, group)]
     if not fatal:
         return {"status": "unknown"}
-    cause = min(fatal, key=lambda node: (node.span.end_ns, -node.span.start_ns, node.span.span_id))
-    return {"status": "failure", "reason": cause.reading.error.text}
+    first, *around = sorted(
+        fatal, key=lambda node: (node.span.end_ns, -node.span.start_ns, node.span.span_id)
+    )
+    errors = [first.reading.error]
+    if not first.reading.error.said:  # only its type: what it was, another record of it may say
+        errors += [
+            node.reading.error
+            for node in around
+            if node.span.start_ns <= first.span.start_ns and node.reading.error.said
+        ]
+    return {"status": "failure", "reason": errors[:2][-1].text}
 
 
 def _failed(group: Group) -> list[Node]:

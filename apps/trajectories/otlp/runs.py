@@ -5,7 +5,7 @@ what was said.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -491,12 +491,13 @@ def _recorded_twice(calls: list[Node]) -> dict[str, Node]:
         used = reading.usage
         if used.input_tokens and used.output_tokens:
             keys.append(("tokens", node.span.parent_id, used.input_tokens, used.output_tokens))
+        keys += _counts_of(reading)
         twin = next(
             (
                 other
                 for key in keys
                 for other in seen[key][-MAX_SIDE_BY_SIDE:]
-                if _is_same_call(other, node)
+                if _may_be_of(key, other, node) and _is_same_call(other, node)
             ),
             None,
         )
@@ -522,6 +523,20 @@ def _keys_of(reading: Reading) -> list[tuple]:
     if reading.input:
         keys.append(("request", reading.request_model, len(reading.input)))
     return keys
+
+
+def _counts_of(reading: Reading) -> Iterator[tuple]:
+    """What another record of the same call has counted, which may leave out what a cache gave."""
+    used = reading.usage
+    if reading.kind == "model" and used.input_tokens and used.output_tokens:
+        cached = (used.cache_read_tokens or 0) + (used.cache_write_tokens or 0)
+        for sent in {used.input_tokens, used.input_tokens - cached}:
+            yield "counts", sent, used.output_tokens
+
+
+def _may_be_of(key: tuple, one: Node, other: Node) -> bool:
+    """Equal counts alone say that it is one call only where one record has no messages."""
+    return key[0] != "counts" or _is_silent(one.reading, other.reading)
 
 
 def _is_end_of(earlier: Node, later: Node) -> bool:
@@ -553,13 +568,17 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
             if node.reading.kind in ("model", "tool") and not node.in_model
         ]
         service = group.nodes[0].span.resource.get("service.name")
-        keys = {key: node for node in nodes for key in _keys_of(node.reading)}
+        keys = {
+            key: node
+            for node in nodes
+            for key in (*_keys_of(node.reading), *_counts_of(node.reading))
+        }
         home = next(
             (
                 earlier
                 for key, node in keys.items()
                 for earlier, other in reversed(seen[(service, *key)][-MAX_SIDE_BY_SIDE:])
-                if (group.is_alone or groups[earlier].is_alone) and _is_twin(group, other, node)
+                if _may_be_of(key, other, node) and _is_second(group, groups[earlier], other, node)
             ),
             None,
         )
@@ -573,6 +592,26 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
         for key, node in keys.items():
             seen[(service, *key)].append((place if home is None else home, node))
     return [group for group in joined if group is not None]
+
+
+def _is_second(group: Group, earlier: Group, other: Node, node: Node) -> bool:
+    """Whether one of two traces, which may have a call in common, holds nothing but calls of the
+    other one.
+    """
+    if group.is_alone or earlier.is_alone:
+        return _is_twin(group, other, node)
+    one, two = ({r.response_id: r for c in g.calls if (r := c.reading)} for g in (group, earlier))
+    apart = {call.span.trace_id for call in group.calls}.isdisjoint(
+        call.span.trace_id for call in earlier.calls
+    )
+    is_within = one.keys() <= two.keys() or two.keys() <= one.keys()
+    return (
+        apart
+        and group.loose | earlier.loose
+        and is_within
+        and "" not in min(one, two, key=len)
+        and other.span.scope.name != node.span.scope.name
+    )
 
 
 def _is_twin(group: Group, earlier: Node, later: Node) -> bool:
@@ -656,7 +695,9 @@ def _complete(reading: Reading, other: Reading, is_same: bool) -> None:
     for name in ("tools", "model", "request_model", "provider"):
         if not getattr(reading, name):
             setattr(reading, name, getattr(other, name))
-    reading.usage = _inner_output(reading, other).completed_by(other.usage)
+    used = _inner_output(reading, other)
+    used = used.corrected_by(other.usage) if is_same else used
+    reading.usage = used.completed_by(other.usage)
 
 
 def _exactness(messages: list[Message], is_raw: bool, with_links: bool) -> tuple:
