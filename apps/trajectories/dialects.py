@@ -194,7 +194,8 @@ def messages_of(
         return _words_and_calls(value)
     if "goto" in value and "update" in value:  # a command, which holds what was said
         return messages_of(value["update"], role, lost=lost)
-    is_own = all(SPEAKERS.get(name) == role for name in value)
+    # A user's `{"user": "Ann"}` may be anything; of the model, it is what it said.
+    is_own = role == "assistant" and all(SPEAKERS.get(name) == role for name in value)
     if (is_own or len(value) > 1) and (spoken := _by_speaker([value], role)):
         return spoken
     for name in WRAPPERS:

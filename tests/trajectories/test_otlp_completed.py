@@ -112,9 +112,9 @@ def test_a_server_of_tools_beside_its_client_is_no_run_of_its_own() -> None:
 
 
 def test_a_clock_of_milliseconds_parts_no_talk() -> None:
-    first = model(1, 0, [user("Hi")], [bot("Hello")], trace=1)
+    first = model(1, 1, [user("Hi")], [bot("Hello")], trace=1)
     given = [user("Hi"), bot("Hello"), user("More")]
-    assert len(assemble([first, model(2, 0.9995, given, [bot("No.")], trace=2)], [])) == 1
+    assert len(assemble([first, model(2, 1.9995, given, [bot("No.")], trace=2)], [])) == 1
     assert len(assemble([first, model(2, 0.9, given, [bot("No.")], trace=2)], [])) == 2
 
 

@@ -50,7 +50,8 @@ VALUES = ("given", "answer")
 OBJECTS = ("usage", "tools", "about", "instructions")
 NEUTRAL = ("content", "text", "value", "values", "body", "data", "json", "raw", "full", "message")
 COUNTED = {"token", "tokens", "usage"}
-LIMITS = {"budget", "limit", "max", "min", "remaining"}  # of tokens, not counts of them
+# Of tokens, not counts of them: limits, and what had been counted when something was only begun.
+LIMITS = {"budget", "limit", "max", "min", "remaining", "partial"}
 ASKED = {"request", "config", "options", "parameters", "params", "settings"}
 # What the words of a value say of the kind of a span, the first that has one of them.
 KINDS = {
