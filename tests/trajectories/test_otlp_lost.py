@@ -586,8 +586,8 @@ def test_the_body_of_an_event_is_known_by_its_members(name: str) -> None:
     empty = {"gen_ai.input.messages": "", "gen_ai.output.messages": ""}
     choice = {"index": 0, "message": {"content": None, "tool_calls": wants("c1")["tool_calls"]}}
     events = [
-        Event("gen_ai.user.message", 1, {name: json.dumps({"content": "Hi"}), "x": '{"y": 1}'}),
-        Event("gen_ai.choice", 2, {name: json.dumps(choice)}),
+        Event("gen_ai.user.message", 1, {name: json.dumps({"content": "Hi"})}),
+        Event("gen_ai.choice", 2, {name: json.dumps(choice), "x": '{"index": 3}'}),
     ]
     (run,) = assemble([model(1, 0, [], [], extra=empty, events=events)], [])
     assert texts(run.row) == ["Hi", None]
@@ -610,7 +610,10 @@ def test_a_span_that_ended_after_the_next_call_began_is_gone_on_with() -> None:
 TOGETHER = {
     "two that may be meant": (late(1, 0), late(3, 0.5), asked_again(2)),
     "it began later": (late(1, 2.5), asked_again(2)),
-    "it gave no answer": (unanswered(seconds=9), asked_again(2)),
+    "it gave no answer": (
+        model(1, 0, [user("Hi"), bot("Ho"), user("More")], [], seconds=9),
+        model(2, 2, [user("Hi"), bot("Ho"), user("More")], [bot("Done.")], trace=2),
+    ),
     "of another user": (
         late(1, 0, extra={"user.id": "ann"}),
         asked_again(2, extra={"user.id": "bob"}),

@@ -89,6 +89,16 @@ def test_a_record_of_a_tool_that_failed() -> None:
     assert "broken" in tool["error"] and run.row["outcome"]["status"] == "unknown"
 
 
+def test_what_an_agent_inside_a_tool_was_asked_is_not_asked_of_the_outer_one() -> None:
+    inner = [
+        step(4, {"input": [user("Look it up.")]}, parent=3, seconds=0.1),
+        step(5, bot("Eight."), parent=3, seconds=0.1),
+    ]
+    outer = [step(2, {"input": ASKED}), step(3, RECORD, seconds=3), step(8, bot("Um acht."))]
+    (run,) = assemble([agent(), *outer, *inner], [])
+    assert texts(run.row) == ["Be brief.", "Wann?", None, "Um acht.", "Um acht."]
+
+
 @pytest.mark.parametrize("lacking", ["tool_name", "tool_id", "tool_output"])
 def test_what_lacks_a_part_is_no_record_of_a_tool(lacking: str) -> None:
     record = {name: value for name, value in RECORD.items() if name != lacking}

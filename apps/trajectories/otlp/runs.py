@@ -853,10 +853,10 @@ def _may_follow(earlier: Group, later: Group) -> bool:
 
 
 def _ended_late(earlier: Group, later: Group) -> bool:
-    """Whether a call's span was still open when the next one began with its answer."""
-    before, after = earlier.calls[-1], later.calls[0]
-    is_open = before.span.start_ns < after.span.start_ns < before.span.end_ns
-    return is_open and bool(before.output) and _may_be_one_talk(earlier, later)
+    """Whether a call whose span was still open may have given the answer that the next one begins
+    with.
+    """
+    return bool(earlier.calls[-1].output) and _may_be_one_talk(earlier, later)
 
 
 def _may_be_one_talk(earlier: Group, later: Group) -> bool:

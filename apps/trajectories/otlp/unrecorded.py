@@ -9,6 +9,8 @@ id, is the tool.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from apps.trajectories.dialects import (
@@ -37,8 +39,10 @@ def read_steps(nodes: list[Node]) -> None:
     agents = [node for node in nodes if node.reading.kind == "agent"]
     if any(all(values_of(node.span)) or node.reading.input for node in agents):
         return  # the agent says itself what it was asked and answered
+    for node in nodes:
+        _read_record(node)
     talk = _Talk()
-    for node, name in _values(nodes):
+    for node, name in _values(nodes, _inside_tools(nodes)):
         talk.add(node, name)
     if talk.calls or not talk.messages:
         return
@@ -49,16 +53,34 @@ def read_steps(nodes: list[Node]) -> None:
         request.reading.kind, request.reading.input = "agent", talk.messages
 
 
-def _values(nodes: list[Node]) -> list[tuple[Node, str]]:
-    """The steps and those of their attributes that may hold messages or a tool's record, in the
-    order in which the values were known.
+def _is_step(node: Node) -> bool:
+    return node.reading.kind == "other" and not node.reading.is_open
+
+
+def _inside_tools(nodes: list[Node]) -> set[str]:
+    """The ids of the spans inside tools: agents that are tools have talks of their own."""
+    tools = {node.span.span_id for node in nodes if node.reading.kind == "tool"}
+    inside: set[str] = set()
+    for node in nodes:
+        if node.span.parent_id in tools or node.span.parent_id in inside:
+            inside.add(node.span.span_id)
+    return inside
+
+
+def _values(nodes: list[Node], inside: set[str]) -> list[tuple[Node, str]]:
+    """The steps and those of their attributes that may hold messages, and the tools that steps
+    have turned out to be, in the order in which the values were known.
     """
     found: list[tuple[int, Node, str]] = []
     for node in nodes:
-        if node.reading.kind == "other" and not node.reading.is_open:
-            span = node.span
+        span = node.span
+        if span.span_id in inside:
+            continue
+        if _is_step(node):
             found += [(span.start_ns, node, name) for name in GIVEN if name in span.attributes]
             found += [(span.end_ns, node, name) for name in ANSWER if name in span.attributes]
+        elif node.reading.kind == "tool":
+            found.append((span.end_ns, node, ""))
     return [(node, name) for _, node, name in sorted(found, key=lambda one: one[0])]
 
 
@@ -78,14 +100,12 @@ class _Talk:
         self.request: Node | None = None
 
     def add(self, node: Node, name: str) -> None:
-        value = structured(node.span.attributes[name])
-        if not isinstance(value, dict | list) or node.reading.kind != "other":
-            return
-        if name in ANSWER and _read_tool(node, value):
-            node.reading.shape = (name,)
+        if node.reading.kind == "tool":
             self._add_reply(node.reading)
-        elif holds_messages(value):
-            self._add_messages(node, name, one_turn(messages_of(value, "user")))
+        elif node.reading.kind == "other":
+            value = structured(node.span.attributes[name])
+            if isinstance(value, dict | list) and holds_messages(value):
+                self._add_messages(node, name, one_turn(messages_of(value, "user")))
 
     def _add_reply(self, reading: Reading) -> None:
         calls = (call for message in self.messages for call in message.get("tool_calls") or ())
@@ -115,13 +135,16 @@ def merged(talk: list[Message], said: list[Message]) -> list[Message]:
         is_repeated = _prints(talk[-len(said) :]) == _prints(said)
         called = {call.get("id") for message in said for call in message.get("tool_calls") or ()}
         return talk if is_repeated or ids & called else [*talk, *said]
-    prints = _prints(talk)
+    places: defaultdict[bytes, list[int]] = defaultdict(list)
+    for at, print_ in enumerate(_prints(talk)):
+        places[print_].append(at)
     merged: list[Message] = []
     new: list[Message] = []
     place = 0
     for message, print_ in zip(said, _prints(said), strict=True):
-        if print_ in prints[place:]:
-            at = prints.index(print_, place)
+        same = places[print_]
+        if (known := bisect_left(same, place)) < len(same):
+            at = same[known]
             merged += [*talk[place:at], *new, talk[at]]
             new, place = [], at + 1
         else:
@@ -131,6 +154,14 @@ def merged(talk: list[Message], said: list[Message]) -> list[Message]:
 
 def _prints(messages: list[Message]) -> list[bytes]:
     return [print_of(message) for message in messages]
+
+
+def _read_record(node: Node) -> None:
+    """Makes a tool of a step that gave back a record of a tool's call."""
+    for name in ANSWER if _is_step(node) else ():
+        if (value := structured(node.span.attributes.get(name))) and _read_tool(node, value):
+            node.reading.shape = (name,)
+            return
 
 
 def _read_tool(node: Node, value: Any) -> bool:

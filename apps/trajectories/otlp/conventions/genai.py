@@ -235,7 +235,7 @@ def _body_of(attributes: Attributes) -> Attributes:
     body = {
         key: structured(value) if key != "content" else value for key, value in attributes.items()
     }
-    for key in [key for key, value in body.items() if key != "message" and _is_body(value)]:
+    for key in [key for key, value in body.items() if _is_body(value)]:
         body |= body.pop(key)
     return {key.removeprefix("gen_ai.event."): value for key, value in body.items()}
 
