@@ -210,8 +210,7 @@ def _continued(
         thread = tails.get(call.before[known])
         if thread is None or thread.last.after != call.before[known]:
             continue
-        ids = call.ids_at(known)  # none where the history leaves them out
-        if not ids or thread.last.ids in ((), ids):
+        if thread.last.ids in ((), call.ids_at(known)):
             return thread, known
     for orphan in reversed(_orphans(call.reading.input[call.lead :])):
         if (thread := _answered_by(call, orphan, threads)) is not None:
