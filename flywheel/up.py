@@ -28,5 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(host: str, port: int) -> None:
     """Raises StackError."""
     with running_stack(host, port) as stack:
-        print(f"Flywheel is up at {stack.url} (Ctrl-C stops it)", flush=True)
+        print(f"Flywheel is up at {stack.url} (Ctrl-C stops it)")
+        print(f"The endpoint answers OpenAI clients at {stack.endpoint_url}/v1", flush=True)
         stack.serve_forever()

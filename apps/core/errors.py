@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from apps.core.bus import Event, publish
+from apps.core.http import ReadableJson
 from apps.core.query import QueryError
 
 TEXTS = {
@@ -55,7 +56,7 @@ def _page(
 ) -> HttpResponse:
     title, text = TEXTS[status]
     if request.path.startswith("/api/"):
-        return JsonResponse({"detail": detail or title}, status=status)
+        return ReadableJson({"detail": detail or title}, status=status)
     context = {"status": status, "title": title, "text": detail or text, "links": links or {}}
     return render(request, "error.html", context, status=status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -9,11 +10,21 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django_htmx.http import HttpResponseClientRedirect
 
 LONGEST_FILTER = 120  # characters
+
+
+class ReadableJson(HttpResponse):
+    """An error for a terminal: nothing is escaped in it but what UTF-8 cannot write."""
+
+    def __init__(self, data: Any, status: int, headers: Mapping[str, str] | None = None) -> None:
+        text = json.dumps(data, ensure_ascii=False, cls=DjangoJSONEncoder)
+        content = text.encode("utf-8", "backslashreplace")
+        super().__init__(content, "application/json", status, headers=dict(headers or {}))
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, ResolverMatch, resolve
 
 from apps.core.access import address_fields
+from apps.core.http import ReadableJson
 from apps.core.storable import refuse_unstorable_fields
 from flywheel.outages import RETRY_AFTER_S, is_transient
 from flywheel.receiving import receivers
@@ -58,7 +59,7 @@ def straight_for_agents(
         try:
             refuse_unstorable_fields(address_fields(request))
         except FormError as error:
-            return JsonResponse({"path": error.path, "error": error.problem}, status=400)
+            return ReadableJson({"path": error.path, "error": error.problem}, status=400)
         if request.method != "POST":
             return _answer(request, match)
         began = time.monotonic()
@@ -81,7 +82,7 @@ def _answer(request: HttpRequest, match: ResolverMatch) -> HttpResponse:
         detail = (
             "The database cannot be reached or is busy. Nothing was acknowledged; send this again."
         )
-        return JsonResponse(
+        return ReadableJson(
             {"detail": detail}, status=503, headers={"Retry-After": str(RETRY_AFTER_S)}
         )
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import NotAuthenticated
 
 from apps.core import scopes
 from apps.core.api import HasProjectKey, key_of
 from apps.core.api_errors import answer_of
+from apps.core.http import ReadableJson
 from apps.core.models import ApiKey
 
 Answer = Callable[[HttpRequest, ApiKey], HttpResponse]
@@ -40,9 +41,7 @@ def plain(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
             headers = {"WWW-Authenticate": "Bearer"} if response.status_code == 401 else {}
             if "Retry-After" in response.headers:
                 headers["Retry-After"] = response.headers["Retry-After"]
-            return JsonResponse(
-                response.data, status=response.status_code, headers=headers, safe=False
-            )
+            return ReadableJson(response.data, status=response.status_code, headers=headers)
 
     return view
 

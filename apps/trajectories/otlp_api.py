@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 from google.protobuf.json_format import MessageToJson
@@ -25,6 +25,7 @@ from rest_framework.exceptions import (
 
 from apps.core import scopes
 from apps.core.api import HasProjectKey, key_of
+from apps.core.http import ReadableJson
 from apps.core.models import ApiKey, Project
 from apps.core.openapi import JSON
 from apps.core.routes import needing
@@ -74,7 +75,7 @@ def _door(answer: Answer) -> Callable[[HttpRequest], HttpResponse]:
             headers = {"WWW-Authenticate": "Bearer"} if error.status_code == 401 else {}
             if (wait := getattr(error, "wait", None)) is not None:
                 headers["Retry-After"] = str(wait)
-            return JsonResponse(detail, status=error.status_code, headers=headers)
+            return ReadableJson(detail, status=error.status_code, headers=headers)
 
     return view
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
-from flywheel import progress
+from flywheel import progress, up
 from flywheel.progress import doing
 from flywheel.supervisor import _missing
 from tests.flywheel.machine import eventually
@@ -50,3 +52,13 @@ def test_what_takes_a_while_is_said_and_then_for_how_long_and_what_is_missing(
 )
 def test_parts_that_are_not_up_are_named(health: str, missing: str) -> None:
     assert _missing(health) == missing
+
+
+def test_both_addresses_are_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack = SimpleNamespace(url="http://h:1", endpoint_url="http://h:2", serve_forever=lambda: None)
+    monkeypatch.setattr(up, "running_stack", lambda host, port: nullcontext(stack))
+    up.run("h", 1)
+    printed = capsys.readouterr().out
+    assert "http://h:1 " in printed and "http://h:2/v1\n" in printed

@@ -397,3 +397,13 @@ def test_errors_say_what_to_do(agent: Client) -> None:
     assert wrong["path"] == "outcome.status" and "success, failure, unknown" in wrong["error"]
     without = Client().get(ONE)
     assert without.status_code == 401 and "Authorization: Bearer <key>" in without.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [(b'{"mesages": []}', "did you mean “messages”?"), (b'{"id": "\\ud800"}', "")],
+)
+def test_errors_are_read_in_a_terminal(agent: Client, body: bytes, shown: str) -> None:
+    answer = post(agent, ONE, body)
+    assert answer.status_code == 400 and shown in answer.content.decode()
+    assert answer.json() and answer.headers["Content-Type"] == "application/json"
