@@ -135,7 +135,7 @@ def give(
         by=by,
         target=trajectory,
         name=sent.name,
-        said=str(sent.value)[:120],
+        said=(sent.value if isinstance(sent.value, str) else value.strip())[:120],
     )
 
 
