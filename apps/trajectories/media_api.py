@@ -15,7 +15,8 @@ from apps.core.openapi import described
 from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import READABLE, SENT
 from apps.trajectories import media, media_store
-from apps.trajectories.api import body_of, room_for
+from apps.trajectories.actions.redaction import redacted_name
+from apps.trajectories.api import body_of, redaction_works, room_for
 from apps.trajectories.models import Medium, MediumUse
 from apps.trajectories.pages.media import response_of
 from apps.trajectories.shown import runs_shown
@@ -57,6 +58,8 @@ def uploads(request: Request) -> Response:
         data = bytes(body_of(request))
         if not data:
             raise ValidationError({"detail": "The body is empty: send the bytes of a file."})
+        with redaction_works():
+            name = redacted_name(request.auth.project, name)[-MAX_NAME:]
         digest = hashlib.sha256(data).hexdigest()
         with transaction.atomic():
             pk = media_store.keep(request.auth.project, {digest: data}, name=name)[digest]

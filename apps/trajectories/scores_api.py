@@ -20,7 +20,6 @@ from apps.core.scopes import READABLE, SENT
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories import decoding, score_rows, uncounted
 from apps.trajectories.actions import scores as actions
-from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.api import LIST_MS, MAX_PAGE, PAGE, Unavailable, body_of, redaction_works
 from apps.trajectories.decoding import RowError
 from apps.trajectories.models import Trajectory
@@ -120,8 +119,6 @@ def scores(request: Request) -> Response:
 def _receive(request: Request) -> Response:
     project = request.auth.project
     given = decoding.loads(body_of(request))
-    with redaction_works():
-        given = redactor_of(project).redact(given)[0]
     many = given if isinstance(given, list) else [given]
     if len(many) > MOST:
         raise RowError(
@@ -135,7 +132,8 @@ def _receive(request: Request) -> Response:
             value_of(sent[-1].value, sent[-1].kind)
         except RowError as error:
             raise RowError(f"{path}.{error.path}".lstrip("."), error.problem) from error
-    return Response(actions.receive(project=project, sent=sent))
+    with redaction_works():
+        return Response(actions.receive(project=project, sent=sent))
 
 
 def _list(request: Request) -> Response:

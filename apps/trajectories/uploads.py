@@ -22,6 +22,7 @@ from apps.core.models import JobState, Project
 from apps.core.operations import Page, operation
 from apps.core.projects.deletion import Deleting
 from apps.trajectories.actions.mappings import fitting_mappings
+from apps.trajectories.actions.redaction import redacted_name
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.decoding import RowError
 from apps.trajectories.importers import MAPPED, ImportError_, OpenFile, chat, read
@@ -30,6 +31,7 @@ from apps.trajectories.importers.choices import columns_of, has_blanks, objects,
 from apps.trajectories.importers.guess import guess_as, guess_beside
 from apps.trajectories.importers.mapping import BY_LAYOUT, Mapping, as_json, load, slashed
 from apps.trajectories.models import ImportMapping, TrajectoryKey, Upload, UploadedTrajectory
+from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import parse_row, plain
 
 MAX_UNPACKED = 1024 * 1024 * 1024
@@ -212,9 +214,13 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
 
 def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> Upload:
     """Queues the import of a file that waits in the data folder."""
+    try:
+        name = redacted_name(project, token["name"])[-200:]
+    except RuleError:  # the import itself says which rule
+        name = "upload"
     made = Upload(
         project=project,
-        name=token["name"],
+        name=name,
         format=token["format"],
         path=str(path),
         size=path.stat().st_size,

@@ -340,3 +340,11 @@ def test_a_list_leads_to_an_alert_on_what_it_shows(
     assert (initial["measure"], initial["filters"]) == (measure, filters)
     client.force_login(make_member(project, Role.VIEWER))
     assert "Add an alert" not in client.get(f"{address}?{query}").content.decode()
+
+
+def test_a_name_turns_nothing_round(project: Project) -> None:
+    alert(project, name="a\u202eb")
+    send(project, NOW - 10 * MINUTE, failed=3, fine=7)
+    check_all(NOW)
+    (subject,) = subjects()
+    assert subject.startswith("Alert “\u2068a\u202eb\u202c\u2069” fired: Failure rate")

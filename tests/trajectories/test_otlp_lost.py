@@ -629,3 +629,28 @@ def test_other_spans_that_were_open_are_not(spans: tuple[Span, ...]) -> None:
 def test_the_one_that_had_ended_comes_before_one_that_was_open() -> None:
     first, _ = runs(model(1, 0, [user("Hi")], [wants("c1")], trace=1), late(3, 0.5), asked_again(2))
     assert first.trace_ids == {f"{1:032x}", f"{2:032x}"}
+
+
+# Spans with one id
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_different_spans_with_one_id_are_both_kept(order: int) -> None:
+    spans = [
+        model(2, 1, [user("Wann?")], [wants("c1")], parent=1),
+        tool(2, 3, "c1", parent=1, result="8"),
+    ]
+    (run,) = assemble([agent(1, 0, 9), *spans[::order]], [])
+    steps = [(step["kind"], step["span_id"][-3:]) for step in run.row["metadata"]["steps"]]
+    assert steps[1:] == [("model", "002"), ("tool", "2:2")]
+    assert [message["role"] for message in run.row["messages"]] == ["user", "assistant", "tool"]
+
+
+def test_a_span_that_was_sent_before_it_ended_is_one() -> None:
+    begun = model(2, 1, [user("Wann?")], [], parent=1, name="chat (running)")
+    begun.end_ns = 0
+    ended = model(2, 1, [user("Wann?")], [bot("Um acht.")], parent=1, name="chat")
+    for spans in ([begun, ended], [ended, begun]):
+        (run,) = assemble([agent(1, 0, 9), *spans], [])
+        assert texts(run.row) == ["Wann?", "Um acht."]
+        assert [step["kind"] for step in run.row["metadata"]["steps"]] == ["agent", "model"]

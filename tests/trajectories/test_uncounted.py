@@ -14,6 +14,7 @@ from apps.core.models import Project
 from apps.trajectories import digest
 from apps.trajectories.actions import store
 from apps.trajectories.actions.alerts import NewAlert, add, check_all
+from apps.trajectories.metrics.figures import short
 from apps.trajectories.models import Arrival
 from tests.factories import admin_of, make_key, make_member, row
 
@@ -98,3 +99,7 @@ def test_an_alert_takes_no_backlog_for_silence(project: Project) -> None:
     check_all(now + timedelta(minutes=6))  # nothing of its window is known
     alert.refresh_from_db()
     assert alert.value is None and alert.unmeasured_since
+
+
+def test_a_name_turns_no_figure_round() -> None:
+    assert short("sh\u202eex") == "\u2068sh\u202eex\u202c\u2069" and short("search") == "search"

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
 
 from apps.core.actions import audit
+from apps.core.bidi import isolated
 from apps.core.errors import Rejected
 from apps.core.models import Project, Stage
 from apps.core.openapi import LINE, sent
@@ -456,7 +457,7 @@ def _noted(alert: Alert, kind: AlertChange.Kind, found: Measured, now: datetime)
 def _tell(alert: Alert, change: AlertChange) -> None:
     """Members and webhooks."""
     event, did = TOLD_OF[AlertChange.Kind(change.kind)]
-    subject = f"Alert “{alert.name}” {did}: {change.said} (n = {change.n:,})"
+    subject = f"Alert “{isolated(alert.name)}” {did}: {change.said} (n = {change.n:,})"
     page = alert.get_absolute_url()
     notify(
         topic=Topic(event),

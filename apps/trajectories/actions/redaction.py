@@ -52,6 +52,22 @@ def quick_redactor_of(project: Project) -> Redactor:
     return _compiled(rules, secret_of(project))
 
 
+def redacted_name(project: Project, name: str) -> str:
+    """The name of a file; what says its type stays, unless it is part of what is taken out.
+
+    Raises RuleError.
+    """
+    redactor = redactor_of(project)
+
+    def redacted(text: str) -> str:
+        return redactor.redact({"name": text})[0]["name"]
+
+    whole, (stem, dot, suffix) = redacted(name), name.rpartition(".")
+    if whole == name or not dot or (short := redacted(stem)) == stem:
+        return whole
+    return f"{short}{dot}{suffix}"
+
+
 def looks_for_names(project: Project) -> bool:
     return any(rule.kind == PRESIDIO for rule in _fresh_rules(project))
 

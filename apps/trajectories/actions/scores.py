@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 from uuid import UUID
@@ -9,17 +10,22 @@ from uuid import UUID
 from django.db import connection, transaction
 from django.utils import timezone
 from msgspec import Meta
+from msgspec.structs import replace
 
 from apps.core.actions import audit
+from apps.core.errors import Rejected
 from apps.core.models import Project, Role
 from apps.core.operations import Page, operation
 from apps.trajectories import merging, tombstones
+from apps.trajectories.actions.redaction import redactor_of, secret_of
 from apps.trajectories.models import Score, Step, Trajectory, TrajectoryKey
+from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import MAX_NAME
 from apps.trajectories.scores import MAX_COMMENT, MAX_TEXT, Came, Sent, value_of
 from apps.trajectories.steps import KINDS
 
 OFFERED_STEPS = 500
+LONGEST = {"name": MAX_NAME, "value": MAX_TEXT, "comment": MAX_COMMENT, "by": 200}
 UNIQUE = ["project", "external_id", "step", "name", "key"]
 CHANGED = ["trajectory_id", "kind", "value", "text", "source", "by", "comment", "created_at"]
 
@@ -29,8 +35,10 @@ def receive(*, project: Project, sent: Sequence[Sent], account: int = 0) -> dict
     """Stores each once: another with the same id, or without one from the same source, replaces it;
     those that a person gave here (`account`), only theirs.
     `waiting`: their runs have not arrived yet. `deleted`: their runs were deleted; those are not
-    stored. Raises RowError.
+    stored. Raises RowError, and RuleError where a redaction rule cannot be used.
     """
+    given, sent = sent, _redacted(project, sent, account)
+    keys = [_key(project, *both, account) for both in zip(given, sent, strict=True)]
     values = [value_of(one.value, one.kind) for one in sent]
     names = {one.run for one in sent}
     runs = _runs(project, names)
@@ -55,9 +63,8 @@ def receive(*, project: Project, sent: Sequence[Sent], account: int = 0) -> dict
             comment=one.comment,
             created_at=now,
         )
-        for one, value in zip(sent, values, strict=True)
+        for one, value, key in zip(sent, values, keys, strict=True)
         if one.run not in deleted
-        for key in [_key(one, account)]
     }
     _save(rows.values())
     return {
@@ -117,21 +124,47 @@ def give(
         source="person",
         by=person,
     )
-    receive(project=trajectory.project, sent=[sent], account=by.pk)
+    try:
+        (sent,) = _redacted(trajectory.project, [sent], by.pk)
+        receive(project=trajectory.project, sent=[sent], account=by.pk)
+    except RuleError as error:
+        raise Rejected(f"A redaction rule of the project cannot be used: {error}") from error
     audit(
         "score.given",
         project=trajectory.project,
         by=by,
         target=trajectory,
         name=sent.name,
-        said=value.strip()[:120],
+        said=(sent.value if isinstance(sent.value, str) else value.strip())[:120],
     )
 
 
-def _key(sent: Sent, account: int) -> str:
+def _redacted(project: Project, sent: Sequence[Sent], account: int) -> list[Sent]:
+    """Without what the project's rules find in what was said; ids link, and an account's name is
+    known here.
+    """
+    names = LONGEST.keys() - ({"by"} if account else ())
+    said = [
+        {name: text for name in names if isinstance(text := getattr(one, name), str) and text}
+        for one in sent
+    ]
+    found, _ = redactor_of(project).redact({"scores": said})
+    return [
+        replace(one, **{name: text[: LONGEST[name]] for name, text in new.items()})
+        for one, new in zip(sent, found["scores"], strict=True)
+    ]
+
+
+def _key(project: Project, given: Sent, sent: Sent, account: int) -> str:
+    """Says who it is from, without saying what redaction may take out of their name."""
     if account:
         return f"account:{account}"
-    return f"id:{sent.id}" if sent.id else f"{sent.source}:{sent.by}"
+    if sent.id:
+        return f"id:{sent.id}"
+    if sent.by == given.by:
+        return f"{sent.source}:{sent.by}"
+    digest = hmac.digest(secret_of(project), given.by.encode(), "sha256").hex()
+    return f"{sent.source}:hmac:{digest[:32]}"
 
 
 def _typed(text: str) -> float | bool | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from apps.core.bidi import isolated
 from apps.core.charts import (
     BAD,
     PALETTE,
@@ -127,9 +128,9 @@ def _unique(answer: Answer, one: Series) -> str:
 
 
 def short(name: str, most: int = 28) -> str:
-    return shortened(
-        name.replace("<", "‹").replace(">", "›").replace("%{", "%‹").replace("&", "＆"), most
-    )
+    """Beside figures, whose order its letters do not turn round."""
+    plain = name.replace("<", "‹").replace(">", "›").replace("%{", "%‹").replace("&", "＆")
+    return isolated(shortened(plain, most))
 
 
 def _colours(answer: Answer, by: str) -> dict[str, str]:

@@ -197,18 +197,38 @@ def _add_evaluations(nodes: list[Node], logs: Iterable[LogRecord]) -> None:
 
 
 def _each_once(spans: Iterable[Span]) -> list[Span]:
-    """A span that was sent twice counts once: the one that ended last. Logfire's pending spans only
-    announce one.
+    """A span that was sent twice counts once: the one that ended last. Of different spans with one
+    id, all but the first get another. Logfire's pending spans only announce one.
     """
-    found: dict[tuple[str, str], Span] = {}
+    found: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
     for span in spans:
         if span.attributes.get("logfire.span_type") == "pending_span":
             continue
-        key = (span.trace_id, span.span_id)
-        known = found.get(key)
-        if known is None or (span.end_ns, json.encode(span)) > (known.end_ns, json.encode(known)):
-            found[key] = span
-    return list(found.values())
+        same_id = found[span.trace_id, span.span_id]
+        place = next((n for n, known in enumerate(same_id) if _are_one(known, span)), None)
+        if place is None:
+            same_id.append(span)
+        else:
+            same_id[place] = max(
+                same_id[place], span, key=lambda one: (one.end_ns, json.encode(one))
+            )
+    return [one for same_id in found.values() for one in _with_own_ids(same_id)]
+
+
+def _are_one(known: Span, span: Span) -> bool:
+    """Not those at different times, or that began at another time under another name."""
+    first, second = sorted((known, span), key=lambda one: one.start_ns)
+    are_apart = max(first.start_ns, first.end_ns) < second.start_ns
+    is_other = known.start_ns != span.start_ns and known.name != span.name
+    return not (are_apart or is_other)
+
+
+def _with_own_ids(spans: list[Span]) -> list[Span]:
+    first, *others = sorted(spans, key=lambda span: (span.start_ns, span.name))
+    named = [
+        structs.replace(span, span_id=f"{span.span_id}:{n}") for n, span in enumerate(others, 2)
+    ]
+    return [first, *named]
 
 
 def _name_graphs(nodes: list[Node]) -> None:
