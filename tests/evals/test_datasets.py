@@ -144,6 +144,21 @@ def test_output_items_of_a_run_are_tasks_with_their_request() -> None:
     assert (row.key, row.messages, row.expected) == ("7", ASKED, {"answer": "Paris"})
 
 
+@pytest.mark.parametrize(
+    ("item", "answer"),
+    [
+        ({"frage": ASKED[0]["content"], "lösung": "Paris"}, "Paris"),
+        ({"frage": "Wie heißt die Hauptstadt", "lösung": "Paris"}, "Paris"),
+        ({"stadt": "Paris", "land": "Frankreich"}, '{"stadt": "Paris", "land": "Frankreich"}'),
+        ({"frage": ASKED[0]["content"]}, ASKED[0]["content"]),
+    ],
+)
+def test_what_an_item_asks_is_no_part_of_its_answer(item: dict, answer: str) -> None:
+    output = {"object": "eval.run.output_item", "datasource_item": item}
+    [row] = good({"data": [output | {"sample": {"input": ASKED}}]}, "openai-eval-items")
+    assert row.expected == {"answer": answer} and row.metadata == item
+
+
 def promptfoo(*assertions: dict, **changes: Any) -> bytes:
     test = {"description": "peru", "vars": {"land": "Perú"}, "assert": list(assertions)}
     config = {"prompts": ["Capital de {{land}}?"], "providers": ["x"], "tests": [test]}

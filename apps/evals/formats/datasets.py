@@ -173,30 +173,44 @@ def _rft(record: dict) -> Iterator[TaskRow]:
     item = {name: value for name, value in record.items() if name not in ("messages", "tools")}
     yield task(
         key=text(item.get("id")),
-        messages=_asked(record.get("messages"), "messages"),
-        expected=_of_item(item),
+        messages=(asked := _asked(record.get("messages"), "messages")),
+        expected=_of_item(item, asked),
         tools=chat_tools(record.get("tools")),
         metadata=item,
     )
 
 
-def _of_item(item: dict) -> dict:
-    """The reference answer among the fields that a grader reads; all of them if none is called
-    so.
+def _of_item(item: dict, asked: list[dict]) -> dict:
+    """The reference answer among the fields that a grader reads; if none is called so, all that
+    the request does not say already.
     """
     name = next((name for name in REFERENCES if item.get(name) not in (None, "", [], {})), None)
-    return _expected(item if name is None else item[name], name or "item")
+    if name is not None:
+        return _expected(item[name], name)
+    said = [text_of(message) for message in asked]
+    rest = {name: value for name, value in item.items() if not _is_said(value, said)}
+    return _expected(rest or item, "item")
+
+
+def _is_said(value: Any, said: list[str]) -> bool:
+    """Whether it is a message, or so much of one that it is no answer to it."""
+    words = value.strip() if isinstance(value, str) else ""
+    return words in map(str.strip, said) or (
+        len(words) > 20 and any(words in message for message in said)
+    )
 
 
 def _eval(record: dict) -> Iterator[TaskRow]:
     """An item of a hosted eval, alone, or with the sample that a run made for it."""
     item = obj(first(record, "item", "datasource_item"))
     sample, graders = obj(record.get("sample")), items(record.get("testing_criteria"))
-    asked = sample.get("input") or next((item[name] for name in MESSAGES if item.get(name)), None)
+    given = sample.get("input") or next((item[name] for name in MESSAGES if item.get(name)), None)
+    asked = _asked(given, "sample.input" if sample.get("input") else "item")
+    rest = _without_request(item)
     yield task(
         key=text(first(record, "datasource_item_id", "id")) or text(item.get("id")),
-        messages=_asked(asked, "sample.input" if sample.get("input") else "item"),
-        expected={"grader": _all_pass(graders)} if graders else _of_item(_without_request(item)),
+        messages=asked,
+        expected={"grader": _all_pass(graders)} if graders else _of_item(rest, asked),
         tools=chat_tools(sample.get("tools") or item.get("tools")),
         metadata=item,
         names={"messages": "item"},

@@ -401,6 +401,11 @@ ELSEWHERE = (
         "a prompt, not runs. Register it as a model version: Models, New version, Prompt.",
     ),
     (
+        Proof("type(datasetRunItems) == 'array' || (datasetRunId && datasetItemId && traceId)"),
+        "the list of an experiment's traces in Langfuse, not the traces. Export these: their scores"
+        " come with them.",
+    ),
+    (
         Proof("traceId && name && dataType && contains(keys(@), 'value')", inside=("data",)),
         "scores of Langfuse without their runs. Export the traces, whose scores come with them.",
     ),

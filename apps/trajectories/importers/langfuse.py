@@ -13,6 +13,7 @@ from typing import Any
 
 from apps.trajectories.decoding import RowError, clean
 from apps.trajectories.dialects import holds_messages, messages_of, one_turn
+from apps.trajectories.importers.recorded import Recorded, steps_of
 from apps.trajectories.importers.records import ImportError_, Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -42,6 +43,13 @@ from apps.trajectories.otlp.server_state import state_of
 from apps.trajectories.values import is_cut
 
 MAX_GATHERED = 200_000
+KINDS = {
+    "GENERATION": "model",
+    "TOOL": "tool",
+    "AGENT": "agent",
+    "RETRIEVER": "retrieval",
+    "GUARDRAIL": "guardrail",
+}
 VERDICTS = frozenset(
     {
         "success",
@@ -135,7 +143,7 @@ def _trace(record: dict) -> dict:
     return {
         "id": identity(text(trace.get("id")) or f"langfuse-{digest(record)}"),
         "agent": {
-            "name": text(trace.get("name"), 120),
+            "name": _agent(observations) or text(trace.get("name"), 120),
             "version": text(first(trace, "version", "release"), 120),
         },
         "model": next((name for row in reversed(generations) if (name := _model(row))), ""),
@@ -158,8 +166,31 @@ def _trace(record: dict) -> dict:
                 "scores": [_score(row) for row in scores],
                 "metadata": unpacked(trace.get("metadata")),
             }
-        ),
+        )
+        | steps_of([_recorded(row) for row in observations], messages),
     }
+
+
+def _agent(observations: list[dict]) -> str:
+    """The name of the first agent, which is the outermost one."""
+    agents = (row for row in observations if text(row.get("type")).upper() == "AGENT")
+    return text(next(agents, {}).get("name"), 120)
+
+
+def _recorded(row: dict) -> Recorded:
+    failed = text(row.get("level")).upper() == "ERROR"
+    name = text(row.get("name"), 200)
+    return Recorded(
+        key=text(row.get("id")),
+        parent=text(_get(row, "parentObservationId")),
+        name=name,
+        kind=KINDS.get(text(row.get("type")).upper(), "other"),
+        start=moment(_get(row, "startTime")),
+        end=moment(_get(row, "endTime")),
+        error=(_problem(row) or f"{name or 'The step'} failed.") if failed else "",
+        model=_model(row),
+        used=_used(row) if _is_generation(row) else {},
+    )
 
 
 def _is_generation(row: dict) -> bool:

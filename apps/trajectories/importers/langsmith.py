@@ -13,6 +13,7 @@ from typing import Any
 from apps.trajectories.decoding import RowError
 from apps.trajectories.dialects import linked, messages_of
 from apps.trajectories.importers.paths import loose
+from apps.trajectories.importers.recorded import Recorded, steps_of
 from apps.trajectories.importers.records import ImportError_, Record
 from apps.trajectories.importers.shapes import (
     Row,
@@ -39,6 +40,7 @@ from apps.trajectories.interruptions import interruption
 from apps.trajectories.values import is_cut
 
 MAX_RUNS = 200_000
+KINDS = {"llm": "model", "tool": "tool", "retriever": "retrieval"}
 VERDICTS = (
     "success",
     "correctness",
@@ -98,6 +100,7 @@ def _trace(trace: str, runs: list[dict]) -> dict:
     models = [run for run in runs if run["run_type"] == "llm"]
     extra = obj(obj(root.get("extra")).get("metadata"))
     start, end = moment(root.get("start_time")), moment(root.get("end_time"))
+    messages = linked(_conversation(root, runs, models))
     return without_empty(
         {
             "id": identity(trace),
@@ -116,7 +119,7 @@ def _trace(trace: str, runs: list[dict]) -> dict:
             "started_at": start,
             "ended_at": end,
             "latency_ms": milliseconds(start, end),
-            "messages": linked(_conversation(root, runs, models)),
+            "messages": messages,
             "tools": next((tools for run in reversed(models) if (tools := _tools(run))), []),
             "outcome": _outcome(root),
             "usage": _usage(root, models),
@@ -133,18 +136,50 @@ def _trace(trace: str, runs: list[dict]) -> dict:
                         if value is not None
                     ],
                 }
-            ),
+            )
+            | steps_of([_recorded(run, root) for run in runs], messages),
         }
     )
 
 
+def _recorded(run: dict, root: dict) -> Recorded:
+    """A chain that is the root is the agent's turn; others are the framework's."""
+    kind = KINDS.get(run["run_type"], "agent" if run is root else "other")
+    failed = text(run.get("status")) == "error"
+    name = text(run.get("name"), 200)
+    return Recorded(
+        key=text(run.get("id")),
+        parent=text(run.get("parent_run_id")),
+        name=name,
+        kind=kind,
+        start=moment(run.get("start_time")),
+        end=moment(run.get("end_time")),
+        error=text(run.get("error"), 2000) or (f"{name or 'The run'} failed." if failed else ""),
+        model=_model(run),
+        provider=_provider(run),
+        used=_used(run) if kind == "model" else {},
+    )
+
+
 def _model(run: dict) -> str:
+    """The one that answered, else the one that was asked for."""
     extra = obj(run.get("extra"))
     asked = obj(extra.get("invocation_params"))
     return text(
-        first(obj(extra.get("metadata")), "ls_model_name") or first(asked, "model", "model_name"),
+        first(obj(_answer(run).get("response_metadata")), "model_name", "model")
+        or first(obj(extra.get("metadata")), "ls_model_name")
+        or first(asked, "model", "model_name"),
         200,
     )
+
+
+def _answer(run: dict) -> dict:
+    """The message of LangChain that a model run gave, as its fields; {} if there is none."""
+    given = first(obj(loose(run.get("outputs"))), "generations", "output", "messages")
+    while isinstance(given, list) and given:
+        given = given[-1]
+    message = obj(given).get("message") or given
+    return obj(obj(message).get("kwargs")) or obj(message)
 
 
 def _tools(run: dict) -> list[dict]:
@@ -256,7 +291,7 @@ def _usage(root: dict, models: list[dict]) -> dict:
     """The model runs with their counts and costs, else what the root says."""
     calls = [
         {
-            "usage": usage(_usage_of(run), run.get("total_cost") or None),
+            "usage": _used(run),
             "model": _model(run),
             "provider": _provider(run),
             "at": moment(run.get("start_time")),
@@ -273,13 +308,19 @@ def _provider(run: dict) -> str:
     return text(obj(obj(run.get("extra")).get("metadata")).get("ls_provider"), 200)
 
 
+def _used(run: dict) -> dict:
+    return usage(_usage_of(run), run.get("total_cost") or None)
+
+
 def _usage_of(run: dict) -> dict:
     """A model run's usage: its own columns, and the parts that only the message or the provider's
     answer tells.
     """
-    outputs = obj(loose(run.get("outputs")))
-    told = obj(outputs.get("usage_metadata")) or obj(outputs.get("usage"))
+    outputs, answer = obj(loose(run.get("outputs"))), _answer(run)
+    told = obj(outputs.get("usage_metadata")) or obj(answer.get("usage_metadata"))
+    told = told or obj(outputs.get("usage"))
     told = told or obj(obj(outputs.get("llm_output")).get("token_usage"))
+    told = told or obj(obj(answer.get("response_metadata")).get("token_usage"))
     columns = {
         name: run[name]
         for name in ("prompt_tokens", "completion_tokens")
