@@ -594,43 +594,6 @@ def test_the_body_of_an_event_is_known_by_its_members(name: str) -> None:
     assert run.row["messages"][1]["tool_calls"][0]["id"] == "c1"
 
 
-# Spans that end late
-
-
-def late(trace: int, at: float, **more: Any) -> Span:
-    """A call whose span ends only after its tool has answered."""
-    return model(1, at, [user("Hi")], [wants("c1")], trace=trace, seconds=3, **more)
-
-
-def test_a_span_that_ended_after_the_next_call_began_is_gone_on_with() -> None:
-    (run,) = runs(late(1, 0), asked_again(2))
-    assert texts(run.row) == ["Hi", None, "ok", "Done."]
-
-
-TOGETHER = {
-    "two that may be meant": (late(1, 0), late(3, 0.5), asked_again(2)),
-    "it began later": (late(1, 2.5), asked_again(2)),
-    "it gave no answer": (
-        model(1, 0, [user("Hi"), bot("Ho"), user("More")], [], seconds=9),
-        model(2, 2, [user("Hi"), bot("Ho"), user("More")], [bot("Done.")], trace=2),
-    ),
-    "of another user": (
-        late(1, 0, extra={"user.id": "ann"}),
-        asked_again(2, extra={"user.id": "bob"}),
-    ),
-}
-
-
-@pytest.mark.parametrize("spans", TOGETHER.values(), ids=TOGETHER)
-def test_other_spans_that_were_open_are_not(spans: tuple[Span, ...]) -> None:
-    assert len(runs(*spans)) == len(spans)
-
-
-def test_the_one_that_had_ended_comes_before_one_that_was_open() -> None:
-    first, _ = runs(model(1, 0, [user("Hi")], [wants("c1")], trace=1), late(3, 0.5), asked_again(2))
-    assert first.trace_ids == {f"{1:032x}", f"{2:032x}"}
-
-
 # Spans with one id
 
 

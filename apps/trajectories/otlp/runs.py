@@ -795,28 +795,22 @@ def source_of(group: Group) -> tuple[str, str]:
 
 
 def _by_history(group: Group, source: tuple, tails: dict[tuple, list[_Chain]]) -> _Chain | None:
-    """The latest run that ended with what a call begins with. Of one whose span ended only after
-    that, since some end it when their callback runs, none but a single one is taken; nor of one
-    that called tools, where the history leaves out the ids of calls.
+    """The latest run that ended with what a call begins with; where the history leaves out the ids
+    of calls, the only one.
     """
     call = group.calls[0]
     for known in range(len(call.before) - 1, 0, -1):
-        late: list[_Chain] = []
         own = call.ids_at(known)
         for ids in {own: 0, (): 0}:
             open_ends = reversed(tails.get((*source, call.before[known], ids), ()))
             for chain in islice(open_ends, MAX_CANDIDATES):
-                if chain.last.calls[-1].after != call.before[known]:
-                    continue
-                if _may_follow(chain.last, group):
+                if _ends_with(chain, call, known, group):
                     return chain
-                if chain not in late and _ended_late(chain.last, group):
-                    late.append(chain)
-        if not own and not late:
+        if not own:
             chains = tails.get((*source, call.before[known], None), ())[-MAX_CANDIDATES:]
-            late = [chain for chain in chains if _ends_with(chain, call, known, group)]
-        if len(late) == 1:
-            return late[0]
+            found = [chain for chain in chains if _ends_with(chain, call, known, group)]
+            if len(found) == 1:
+                return found[0]
     return None
 
 
@@ -869,18 +863,8 @@ def _by_state(group: Group, source: tuple, states: dict[tuple, list[_Chain]]) ->
 
 def _may_follow(earlier: Group, later: Group) -> bool:
     before, after = earlier.calls[-1], later.calls[0]
-    return before.span.end_ns - CLOCK_NS <= after.span.start_ns and _may_be_one_talk(earlier, later)
-
-
-def _ended_late(earlier: Group, later: Group) -> bool:
-    """Whether a call whose span was still open may have given the answer that the next one begins
-    with.
-    """
-    return bool(earlier.calls[-1].output) and _may_be_one_talk(earlier, later)
-
-
-def _may_be_one_talk(earlier: Group, later: Group) -> bool:
-    before = earlier.calls[-1]
+    if before.span.end_ns - CLOCK_NS > after.span.start_ns:
+        return False
     same = [_same_id(earlier, later, name) for name in (*TALKS, "user_id")]
     if False in same:
         return False
