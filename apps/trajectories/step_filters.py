@@ -140,7 +140,7 @@ def first_of(project: Project, given: Mapping[str, str]) -> First:
             window, span = _nearest(project, span, order, runs)
             rows = _matching(project, given, window).filter(**beyond)
             found += search(rows, order, most - len(found))
-            runs = 2 * NEAR * (most - len(found)) // len(found) if found else FAR
+            runs = 1 + 2 * NEAR * (most - len(found)) // len(found) if found else FAR
         return found
 
     return first
