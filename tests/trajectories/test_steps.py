@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from apps.core.models import Project
-from apps.trajectories import digest, filters, ids, step_filters, step_rows, steps
+from apps.trajectories import digest, filters, ids, step_figures, step_filters, step_rows, steps
 from apps.trajectories.actions import scores, store
 from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
@@ -462,8 +462,12 @@ def test_pages_that_are_looked_up_are_those_that_are_walked(
 
 
 @pytest.mark.django_db
-def test_what_excludes_words_is_of_steps_without_any_too(runs: Project, agent: Client) -> None:
+def test_what_excludes_words_is_of_steps_without_any_too(
+    runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`pay` is called without arguments."""
+    monkeypatch.setattr(step_filters, "RARE", 0)  # they are looked up
+    monkeypatch.setattr(step_figures, "READ", -1)
     query = "?name=pay&status=error&arguments=-order"
     assert found(agent, query) == [f"run-2-{n} pay" for n in range(3)]
     assert agent.get(f"/api/v1/steps/metrics/{query}").json()["steps"] == 3
