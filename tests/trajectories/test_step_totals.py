@@ -345,7 +345,7 @@ def test_few_matches_are_counted(many: Project, monkeypatch: pytest.MonkeyPatch)
 def test_an_index_is_not_trusted_with_words_that_it_takes_for_rare(
     many: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_samples, "READ", 10)
+    monkeypatch.setattr(step_samples, "READ", 80)
     monkeypatch.setattr(step_samples, "COMMON", 10**6)
     asked = []
     drawing = step_samples.Drawing(many, {}, lambda *args: asked.append(args[2]) or [])
