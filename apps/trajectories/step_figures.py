@@ -16,7 +16,7 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
@@ -43,6 +43,7 @@ from apps.trajectories.step_filters import (
     steps_of_runs,
 )
 from apps.trajectories.step_samples import ENOUGH, PROBED, Drawing, Sample
+from apps.trajectories.step_totals import Ids
 
 READ = 20_000  # steps of the runs that are asked for: so many are read
 MOST_IN_GAPS = 300_000  # and of hours that are not added up
@@ -251,8 +252,12 @@ def _find(project: Project, given: Mapping[str, str], by: str, split: str) -> Fo
     if known := _of_totals(project, given, by, split):
         return known
 
-    def read(drawn: Q, share: float) -> list[Group]:
-        return _read(by_words(matching(project, given, drawn), given), by, split, share)
+    def read(times: list[Ids], share: float, by_index: bool) -> list[Group]:
+        if not by_index and scores_with(given) is None:
+            of_times = step_totals.of_times(project.pk, times)
+            return _read(matching(project, given), by, split, share, of_times)
+        drawn = matching(project, given, step_totals.within(times, as_unknown=by_index))
+        return _read(by_words(drawn, given), by, split, share)
 
     drawing = Drawing(project, given, read)
     if not has_words(given):
@@ -265,7 +270,8 @@ def _find(project: Project, given: Mapping[str, str], by: str, split: str) -> Fo
     are_many = probed >= SURE and probed * sample.of > 3 * FEW * sample.read
     if not are_many and (few := _few(project, given, by, split)) is not None:
         return Found(few)
-    return Found(*drawing.with_words(probed))
+    expected = estimated(by_words(matching(project, given), given))
+    return Found(*drawing.with_words(probed, expected))
 
 
 def _few(project: Project, given: Mapping[str, str], by: str, split: str) -> list[Group] | None:
@@ -285,8 +291,14 @@ def _few(project: Project, given: Mapping[str, str], by: str, split: str) -> lis
     return groups if sum(group.read for group in groups) <= most else None
 
 
-def _read(rows: QuerySet[Step], by: str, split: str, share: float = 1.0) -> list[Group]:
-    """They are the `share` of those that there are."""
+def _read(
+    rows: QuerySet[Step],
+    by: str,
+    split: str,
+    share: float = 1.0,
+    of_times: tuple[str, list[Any]] = ("", []),
+) -> list[Group]:
+    """They are the `share` of those that there are (`step_totals.of_times`, if of some times)."""
     return _groups(
         rows,
         by,
@@ -297,6 +309,7 @@ def _read(rows: QuerySet[Step], by: str, split: str, share: float = 1.0) -> list
         " sum(total_tokens), count(total_tokens), sum(cost_usd), count(cost_usd)"
         " FROM found GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
         share,
+        of_times,
     )
 
 
@@ -354,7 +367,14 @@ OF_TOTALS = ("over", "steps", "durations", "tokens", "with_tokens", "cost_usd", 
 OF_STEPS = ("duration_ms", "total_tokens", "cost_usd")
 
 
-def _groups(rows: QuerySet[Any], by: str, split: str, said: str, share: float = 1.0) -> list[Group]:
+def _groups(
+    rows: QuerySet[Any],
+    by: str,
+    split: str,
+    said: str,
+    share: float = 1.0,
+    of_times: tuple[str, list[Any]] = ("", []),
+) -> list[Group]:
     """What SQL says of the rows, as the columns of a Group."""
     columns = OF_STEPS if rows.model is Step else OF_TOTALS
     rows = rows.values_list(*dict.fromkeys((*filter(None, (by, split)), "status", *columns)))
@@ -362,9 +382,11 @@ def _groups(rows: QuerySet[Any], by: str, split: str, said: str, share: float = 
         sql, params = rows.query.sql_with_params()
     except EmptyResultSet:
         return []
+    clause, bounds = of_times
     with connection.cursor() as cursor:
         cursor.execute(
-            f"WITH found AS ({sql}) {said.format(by=by or NONE, split=split or NONE)}", params
+            f"WITH {clause} found AS ({sql}) {said.format(by=by or NONE, split=split or NONE)}",
+            [*bounds, *params],
         )
         return [_group(row, share) for row in cursor.fetchall()]
 

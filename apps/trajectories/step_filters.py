@@ -140,7 +140,7 @@ def first_of(project: Project, given: Mapping[str, str]) -> First:
             window, span = _nearest(project, span, order, runs)
             rows = _matching(project, given, window).filter(**beyond)
             found += search(rows, order, most - len(found))
-            runs = 2 * NEAR * (most - len(found)) // len(found) if found else FAR
+            runs = 1 + 2 * NEAR * (most - len(found)) // len(found) if found else FAR
         return found
 
     return first
@@ -180,10 +180,12 @@ def _nearest(
     ids = _ids(project, {"gte": low, "lt": high})
     if order == "-pk":
         month = month_of(time_of(UUID(int=high.int - 1)))
-        cut = max(low, *([floor_of(month)] if month else []), *_edge(ids.reverse(), runs))
+        begins = [floor_of(month)] if month else []
+        cut = max([low, *begins, *_edge(ids.reverse(), runs)])
         return {"gte": cut, "lt": high}, (low, cut) if low < cut else None
     month = month_of(time_of(low))
-    cut = min(high, floor_of(next_month(month) if month else OLDEST), *_edge(ids, runs))
+    following = floor_of(next_month(month) if month else OLDEST)
+    cut = min([high, following, *_edge(ids, runs)])
     return {"gte": low, "lt": cut}, (cut, high) if cut < high else None
 
 

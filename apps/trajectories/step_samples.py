@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 from django.db import connection
-from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Project
@@ -39,15 +38,15 @@ class Sample:
 
 
 class Drawing:
-    """Draws the same for the same question. `read` makes groups of the steps that match, told the
-    share that they are of all.
+    """Draws the same for the same question. `read` makes groups of the steps that match of some
+    times, told the share that they are of all, and whether an index of words is to be used.
     """
 
     def __init__(
         self,
         project: Project,
         given: Mapping[str, str],
-        read: Callable[[Q, float], list[Any]],
+        read: Callable[[list[Ids], float, bool], list[Any]],
     ) -> None:
         self.project, self.read = project, read
         self.known = _density(project, given)
@@ -55,16 +54,22 @@ class Drawing:
 
     def steps(self, wanted: int = READ) -> tuple[list[Any], Sample]:
         """Of about so many steps."""
-        drawn, looked_at = self._drawn(wanted)
+        times, looked_at = self._drawn(wanted)
         expected = min(wanted, self.of)
         if abs(looked_at - expected) > OFF * expected and self._refine():
-            drawn, looked_at = self._drawn(wanted)
+            times, looked_at = self._drawn(wanted)
         of = max(self.of, looked_at)
-        return (self.read(drawn, looked_at / of) if looked_at else []), Sample(looked_at, of)
+        groups = self.read(times, looked_at / of, False) if looked_at else []
+        return groups, Sample(looked_at, of)
 
-    def _drawn(self, wanted: int) -> tuple[Q, int]:
-        drawn = step_totals.within(times_of(self.known, min(1.0, wanted / max(1, self.of))))
-        return drawn, Step.objects.filter(drawn, project=self.project).count()
+    def _drawn(self, wanted: int) -> tuple[list[Ids], int]:
+        times = times_of(self.known, min(1.0, wanted / max(1, self.of)))
+        said, params = step_totals.of_times(self.project.pk, times)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"WITH {said} n AS (SELECT count(*) FROM trajectories_step) TABLE n", params
+            )
+            return times, cursor.fetchone()[0]
 
     def _refine(self) -> bool:
         """Looks through the times with most steps: a burst may be all that an hour has."""
@@ -77,16 +82,19 @@ class Drawing:
         self.of = round(sum(self.known.values()))
         return refined
 
-    def with_words(self, probed: int) -> tuple[list[Any], Sample]:
-        """Of so many steps that about ENOUGH should match; `probed` did of PROBED."""
+    def with_words(self, probed: int, expected: int) -> tuple[list[Any], Sample]:
+        """Of so many steps that about ENOUGH should match; `probed` did of PROBED, and PostgreSQL
+        expects so many: where it expects far too few, it would read all of them through the index
+        of the words, whatever the times.
+        """
         wanted = PROBED * ENOUGH // max(1, probed)
-        if probed >= COMMON:
+        matching = probed * self.of / PROBED
+        if probed >= COMMON or matching > max(READ, 4 * expected):
             return self.steps(min(wanted, READ))
         wanted = min(wanted, WITH_WORDS)
         share = min(1.0, wanted / max(1, self.of))
-        drawn = step_totals.within(times_of(self.known, share), as_unknown=True)
         with by_bitmaps():
-            groups = self.read(drawn, share)
+            groups = self.read(times_of(self.known, share), share, True)
         return groups, Sample(round(share * self.of), self.of)
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -79,6 +79,16 @@ _FORGET_BETWEEN = f"""
     ) AS kept
     WHERE change.project_id = %s AND (change.unit, change.at) = (kept.unit, kept.at)
         AND change.id > kept.first AND change.id < kept.last
+"""
+
+OF_TIMES = f"""
+    {Step._meta.db_table} AS (
+        SELECT of_time.* FROM unnest(%s::uuid[], %s::uuid[]) AS time(since, until)
+        CROSS JOIN LATERAL (
+            SELECT * FROM {Step._meta.db_table}
+            WHERE project_id = %s AND trajectory_id >= since AND trajectory_id < until OFFSET 0
+        ) AS of_time
+    ),
 """
 
 
@@ -309,6 +319,14 @@ def within(spans: Iterable[Span | Ids], as_unknown: bool = False) -> Q:
             )
         said |= Q(trajectory_id__gte=first, trajectory_id__lt=last)
     return said
+
+
+def of_times(project: int, times: Collection[Ids]) -> tuple[str, list[Any]]:
+    """How a WITH begins in which `trajectories_step` is the steps of these times, and its values.
+    To plan for many times in one condition takes longer than to read their steps.
+    """
+    bounds = [[UUID(int=ids[side]) for ids in times] for side in (0, 1)]
+    return OF_TIMES, [*bounds, project]
 
 
 def by_time(covered: Cover) -> dict[Span, int]:

@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from django.db import connection
+from django.db.models import Exists, OuterRef
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.trajectories import digest, step_figures, step_samples, step_totals
+from apps.trajectories import digest, step_figures, step_filters, step_samples, step_totals
 from apps.trajectories.actions import deletions, store
-from apps.trajectories.models import Step, StepChange, StepTotal, Trajectory
+from apps.trajectories.filters import scores_with
+from apps.trajectories.models import Score, Step, StepChange, StepTotal, Trajectory
 from apps.trajectories.step_totals import DAY, HOUR, Ids, Span
 from tests.factories import make_key, make_member, row
 
@@ -315,12 +318,11 @@ def test_more_are_drawn_where_few_have_the_words(
     exact = Step.objects.filter(error="no").count()
     for module in (step_samples, step_figures):
         monkeypatch.setattr(module, "PROBED", of // 4)
-        monkeypatch.setattr(module, "COMMON", of)
+    monkeypatch.setattr(step_samples, "COMMON", of)
     monkeypatch.setattr(step_samples, "WITH_WORDS", of)
     by_index = step_figures.ask(many, {"error": "no"})
     assert by_index.sample == step_samples.Sample(of, of) and by_index.steps == exact
-    for module in (step_samples, step_figures):
-        monkeypatch.setattr(module, "COMMON", 1)
+    monkeypatch.setattr(step_samples, "COMMON", 1)
     monkeypatch.setattr(step_samples, "READ", of // 2)
     read = step_figures.ask(many, {"error": "no"})
     assert read.sample and of / 4 < read.sample.read < of * 3 / 4
@@ -331,11 +333,66 @@ def test_more_are_drawn_where_few_have_the_words(
 
 
 def test_few_matches_are_counted(many: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_figures, "FEW", 10_000)
-    monkeypatch.setattr(step_figures, "COMMON", 10_000)
-    found = step_figures.ask(many, {"error": "no", "by": "status"})
-    assert found.sample is None and not found.rounded
-    assert found.steps == Step.objects.filter(error="no").count()
+    exact = Step.objects.filter(error="no").count()
+    monkeypatch.setattr(step_figures, "ENOUGH", 10**6)
+    for few in (exact // 4, exact):  # as the sample says surely, and as it does not
+        monkeypatch.setattr(step_figures, "FEW", few)
+        found = step_figures.ask(many, {"error": "no", "by": "status"})
+        assert (found.sample is None) == (few == exact) and not found.rounded
+        assert found.sample or found.steps == exact
+
+
+def test_an_index_is_not_trusted_with_words_that_it_takes_for_rare(
+    many: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_samples, "READ", 80)
+    monkeypatch.setattr(step_samples, "COMMON", 10**6)
+    asked = []
+    drawing = step_samples.Drawing(many, {}, lambda *args: asked.append(args[2]) or [])
+    probed = step_samples.PROBED * 100 // drawing.of  # of about a hundred that there are
+    drawing.with_words(probed, 100)
+    drawing.with_words(probed, 5)
+    assert asked == [True, False]
+
+
+def test_what_is_drawn_is_all_of_these_times(many: Project) -> None:
+    times = [Span(START + HOUR * n, START + HOUR * (n + 1)) for n in range(0, 72, 7)]
+    said, values = step_totals.of_times(many.pk, list(map(Ids.of, times)))
+    with connection.cursor() as cursor:
+        cursor.execute(f"WITH {said} n AS (SELECT count(*) FROM trajectories_step) TABLE n", values)
+        drawn = cursor.fetchone()[0]
+    assert 0 < drawn < Step.objects.count()
+    assert drawn == Step.objects.filter(step_totals.within(times)).count()
+
+
+@pytest.mark.parametrize("given", [{"score": "fit"}, {"score": "fit", "score_value_max": "0.4"}])
+def test_steps_with_a_score_are_counted_or_drawn(
+    many: Project, monkeypatch: pytest.MonkeyPatch, given: dict
+) -> None:
+    rng, of = Random(4), Step.objects.count()
+    for step in Step.objects.filter(kind="tool").order_by("pk"):
+        Score.objects.create(
+            project=many,
+            external_id=str(step.trajectory_id),
+            trajectory_id=step.trajectory_id,
+            step=step.key,
+            name=rng.choice(("fit", "other")),
+            key="code:",
+            kind="number",
+            value=rng.random(),
+            source="code",
+        )
+    exact = Step.objects.filter(
+        Exists(
+            scores_with(given).filter(trajectory_id=OuterRef("trajectory_id"), step=OuterRef("key"))
+        )
+    ).count()
+    counted = step_figures.ask(many, given)
+    assert counted.steps == exact > 0 and counted.sample is None
+    monkeypatch.setattr(step_filters, "MOST", 3)
+    monkeypatch.setattr(step_samples.Drawing.steps, "__defaults__", (of,))  # all
+    drawn = step_figures.ask(many, given)
+    assert drawn.steps == exact and drawn.sample == step_samples.Sample(of, of)
 
 
 def test_the_newest_versions_are_shown(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,11 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from apps.core.models import Project
-from apps.trajectories import digest, filters, ids, step_filters, steps
-from apps.trajectories.actions import store
+from apps.trajectories import digest, filters, ids, step_figures, step_filters, step_rows, steps
+from apps.trajectories.actions import scores, store
 from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
+from apps.trajectories.scores import Sent
 from tests.factories import make_eval_set, make_key, make_member, make_project, row
 from tests.shared import copied, once
 
@@ -389,6 +390,87 @@ def test_many_matches_are_walked_and_few_are_looked_up(
     monkeypatch.setattr(step_filters, "RARE", 10**9)
     walked = [found(agent, query) for query in queries]
     assert looked_up == too_many == walked and all(walked)
+
+
+OVER_MONTHS = ("2019-05-01", "2026-08-31", "2026-09-01", "2026-10-15", "2026-10-31", "2026-11-01")
+
+
+LOOKED_UP = (
+    {"name": "pay", "status": "error"},
+    {"name": "search", "duration_min": "2"},
+    {"kind": "tool", "failed_or_over": "2"},
+    {"name": "search", "failed_or_over": "2", "agent_version": "3"},
+    {"arguments": "order"},
+    {"error": "card", "kind": "tool"},
+    {"score": "fit"},
+    {"score": "fit", "score_value_min": "2", "name": "pay"},
+    {"score": "fit", "from": "2026-09-01", "to": "2026-10-31"},
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("most", "near"), [(10_000, 1), (10_000, 5_000), (3, 2)])
+def test_pages_that_are_looked_up_are_those_that_are_walked(
+    runs: Project, monkeypatch: pytest.MonkeyPatch, most: int, near: int
+) -> None:
+    spans = [
+        {"kind": "tool", "name": name, "start_ms": 0, "duration_ms": 2500, "message_index": 3}
+        for name in ("pay", "search")
+    ]
+    call = calling(("a", "pay", '{"order": "order-20"}'), ("b", "search", '{"order": "order"}'))
+    said = [USER, call, reply("a", "Error: card declined"), reply("b", "found")]
+    one = {"agent": {"name": "clerk", "version": "3"}, "messages": said}
+    for n, day in enumerate(OVER_MONTHS):
+        at = f"{day}T00:00:00Z"
+        ingest(runs, row(f"m-{n}", **one, started_at=at, metadata={"steps": spans}))
+    names = dict(Trajectory.objects.values_list("pk", "external_id"))
+    scores.receive(
+        project=runs,
+        sent=[
+            Sent(run=names[step.trajectory_id], name="fit", value=step.number, step=step.key)
+            for step in Step.objects.filter(kind="tool")
+        ],
+    )
+
+    def pages(given: dict) -> list[list[Any]]:
+        seen = []
+        for sort in ("started", "-started"):
+            pages = [step_rows.page(runs, given | {"sort": sort}, 4)]
+            while after := pages[-1]["next"]:
+                pages.append(step_rows.page(runs, given | {"sort": sort, "cursor": after}, 4))
+            before = {"sort": sort, "cursor": pages[-1]["previous"]}
+            assert step_rows.page(runs, given | before, 4)["rows"] == pages[-2]["rows"]
+            seen += [[step.pk for step in page["rows"]] for page in pages]
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(step_filters, "_search", lambda *args: None)
+        walked = list(map(pages, LOOKED_UP))
+    assert all(len(one) > 2 for one in walked)
+    monkeypatch.setattr(step_filters, "RARE", 0)
+    monkeypatch.setattr(step_filters, "PROBED", 1)
+    monkeypatch.setattr(step_filters, "COMMON", 10**6)
+    monkeypatch.setattr(step_filters, "MOST", most)
+    search, looked_up = step_filters._looked_up, []
+    monkeypatch.setattr(
+        step_filters, "_looked_up", lambda *args: looked_up.append(args) or search(*args)
+    )
+    monkeypatch.setattr(step_filters, "NEAR", near)
+    for given, expected in zip(LOOKED_UP, walked, strict=True):
+        looked_up.clear()
+        assert pages(given) == expected and looked_up, given
+
+
+@pytest.mark.django_db
+def test_what_excludes_words_is_of_steps_without_any_too(
+    runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pay` is called without arguments."""
+    monkeypatch.setattr(step_filters, "RARE", 0)  # they are looked up
+    monkeypatch.setattr(step_figures, "READ", -1)
+    query = "?name=pay&status=error&arguments=-order"
+    assert found(agent, query) == [f"run-2-{n} pay" for n in range(3)]
+    assert agent.get(f"/api/v1/steps/metrics/{query}").json()["steps"] == 3
 
 
 @pytest.mark.django_db
