@@ -9,10 +9,9 @@ is a random share still, only a smaller one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from math import ceil
 from typing import Any
 from uuid import UUID
 
@@ -25,11 +24,18 @@ from apps.failures import rates
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Classifier, Failure, JudgeVerdict, Rubric
 from apps.failures.outcomes.estimates import number_of
-from apps.failures.outcomes.rate import Check, Estimate, failure_rate, strata
+from apps.failures.outcomes.rate import (
+    Check,
+    Estimate,
+    above_mean,
+    effective,
+    failure_rate,
+    strata,
+)
 from apps.trajectories.ids import floor_of
 
 DRAWN_AMONG = 20_000  # newest runs
-BLOCK, MOST = 50, 20_000  # verdicts with a mean of their own, and newest verdicts that are read
+MOST = 20_000  # newest verdicts that are read
 
 
 @transaction.atomic
@@ -131,8 +137,9 @@ def reviewed(project: Project, since: datetime | None = None, version: str = "")
         those = [score for score in scores.values() if score.by_rules == by_rules]
         if those:
             weights = [score.weight for score in those]
-            size[by_rules] = sum(weights) ** 2 / sum(weight**2 for weight in weights)
-            centred |= _centred(those)
+            size[by_rules] = effective(weights)
+            above = above_mean([score.score for score in those], weights)
+            centred |= zip((score.run for score in those), above, strict=True)
     failed = frozenset(run for run, score in scores.items() if score.failed)
     return Reviewed(newest.rubric.model, size, centred, failed, _rate(scores.values()))
 
@@ -141,16 +148,6 @@ def _score(mode: str, confidence: float | None) -> float:
     """From 0, surely fine, to 1, surely failed."""
     sure = 1.0 if confidence is None else confidence
     return sure if mode else 1 - sure
-
-
-def _centred(scores: list[_Score]) -> Iterator[tuple[UUID, float]]:
-    """In blocks of time: where the budget ended the day, fewer runs of that time were reviewed."""
-    size = ceil(len(scores) / max(1, len(scores) // BLOCK))
-    for first in range(0, len(scores), size):
-        block = scores[first : first + size]
-        total = sum(score.weight for score in block)
-        mean = sum(score.weight * score.score for score in block) / total
-        yield from ((score.run, score.score - mean) for score in block)
 
 
 def _rate(scores: Collection[_Score]) -> Estimate | None:

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import CharField, Exists, OuterRef, Q
+from django.db.models import CharField, Exists, F, OuterRef, Q
 from django.db.models.functions import MD5, Cast
 from django.utils import timezone
 
@@ -270,9 +270,10 @@ def _drawn(project: Project, since: datetime | None, version: str) -> list[tuple
     rows = _since(OutcomeCheck.objects.filter(project=project, probability__gt=0), since)
     if version:
         rows = rows.filter(trajectory__agent_version=version)
+    columns = ("trajectory_id", "probability", "by_rules", "drawn_at", "answer", "at", "layers")
     checks = {
-        row[0]: _as_check(*row[1:])
-        for row in rows.order_by("trajectory_id").values_list(*DRAWN).iterator()
+        row["trajectory_id"]: _as_check(row)
+        for row in rows.order_by("trajectory_id").values(*columns, **FAILURE).iterator()
     }
     last = max(
         (turn_of(run) for run, check in checks.items() if check.how == How.ASKED), default=""
@@ -285,36 +286,18 @@ def _drawn(project: Project, since: datetime | None, version: str) -> list[tuple
     ]
 
 
-_FAILURE = ("rule_mode", "judge_mode", "evidence", "source", "state")
-DRAWN = (
-    "trajectory_id",
-    "probability",
-    "by_rules",
-    "drawn_at",
-    "answer",
-    "at",
-    "layers",
-    *(f"trajectory__failure__{name}" for name in _FAILURE),
-)
+FAILURE = {
+    name: F(f"trajectory__failure__{name}")
+    for name in ("rule_mode", "judge_mode", "evidence", "source", "state")
+}
 
 
-def _as_check(
-    probability: float,
-    by_rules: bool,
-    drawn_at: datetime | None,
-    answer: str,
-    at: datetime | None,
-    layers: list[str],
-    rule_mode: str | None,
-    judge_mode: str | None,
-    evidence: list[dict] | None,
-    source: str | None,
-    state: str | None,
-) -> Check:
+def _as_check(row: dict[str, Any]) -> Check:
     """A check's answer takes precedence over a decision in triage."""
-    estimated = not rule_mode and any(item.get("rule") == ESTIMATE for item in evidence or [])
-    decided = source == Source.PERSON and state != FailureState.OPEN
-    is_early = bool(at and drawn_at and at < drawn_at)
+    answer, evidence = row["answer"], row["evidence"] or []
+    estimated = not row["rule_mode"] and any(item.get("rule") == ESTIMATE for item in evidence)
+    decided = row["source"] == Source.PERSON and row["state"] != FailureState.OPEN
+    is_early = bool(row["at"] and row["drawn_at"] and row["at"] < row["drawn_at"])
     how = (
         How.CHOSEN if is_early or (decided and not answer) else How.ASKED if answer else How.WAITING
     )
@@ -322,9 +305,10 @@ def _as_check(
     if answer in (Answer.FAILED, Answer.FINE):
         failed = answer == Answer.FAILED
     elif decided:
-        failed = state == FailureState.CONFIRMED
-    flags = frozenset(layers) if answer else flags_of(rule_mode or "", judge_mode or "", estimated)
-    return Check(by_rules, probability, failed, how, flags)
+        failed = row["state"] == FailureState.CONFIRMED
+    now = flags_of(row["rule_mode"] or "", row["judge_mode"] or "", estimated)
+    flags = frozenset(row["layers"]) if answer else now
+    return Check(row["by_rules"], row["probability"], failed, how, flags)
 
 
 def turn_of(run: UUID) -> str:

@@ -14,10 +14,10 @@ The judge's verdicts narrow the interval and cannot bias it (`assisted`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import sqrt
+from math import ceil, sqrt
 from operator import mul
 from types import MappingProxyType
 
@@ -25,7 +25,8 @@ from apps.core.intervals import exact
 
 Flags = frozenset[str]  # names of the layers that flagged a run
 RULES, ESTIMATE = "rules", "estimate"
-BLOCK = 20  # answers after which those that follow represent their own time
+# So many answers, or verdicts, represent their own time; those that follow, the next.
+BLOCK, VERDICTS = 20, 50
 
 
 class How(Enum):
@@ -154,8 +155,7 @@ def assisted(
     answer is added, since a judge that was right about all of a few failures is not known to be
     always right. Without verdicts this is the Hájek mean and Kish's effective size.
     """
-    total = sum(weights)
-    n = total**2 / sum(weight**2 for weight in weights)
+    total, n = sum(weights), effective(weights)
     rows = list(zip(failed, verdicts, weights, strict=True))
     sums = [
         sum(weight * bad**i * verdict**j for bad, verdict, weight in rows)
@@ -181,6 +181,22 @@ def assisted(
     part = min(1.0, left / spread)
     part = min(1.0, part + (1 - part) * n / judged + 1 / (min(share, 1 - share) * n))
     return min(1.0, max(0.0, mean)), n / part
+
+
+def effective(weights: Sequence[float]) -> float:
+    """Kish's effective size: how many equally weighted runs would know as much."""
+    return sum(weights) ** 2 / sum(weight**2 for weight in weights)
+
+
+def above_mean(scores: Sequence[float], weights: Sequence[float]) -> Iterator[float]:
+    """The judge's scores minus their weighted mean, both of runs in the order of time, by blocks of
+    time: where the budget ended the day, fewer runs of that time were reviewed.
+    """
+    size = ceil(len(scores) / max(1, len(scores) // VERDICTS)) or 1
+    for first in range(0, len(scores), size):
+        block, heavy = scores[first : first + size], weights[first : first + size]
+        mean = sum(map(mul, block, heavy)) / sum(heavy)
+        yield from (score - mean for score in block)
 
 
 @dataclass(frozen=True)

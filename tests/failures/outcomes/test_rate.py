@@ -5,6 +5,7 @@ ones.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from apps.failures.outcomes.rate import (
     Check,
     How,
     Stratum,
+    above_mean,
     assisted,
     failure_rate,
     recall,
@@ -202,7 +204,15 @@ def test_rate_and_recall_lie_within_their_intervals(rows: list[tuple]) -> None:
 
 
 def lived(
-    seed: int, *, weeks: int, a_week: int, share: float, unsure: float, answered: float
+    seed: int,
+    *,
+    weeks: int,
+    a_week: int,
+    share: float,
+    unsure: float,
+    answered: float,
+    judge: tuple[float, float] = (0.8, 0.2),
+    judged: float = 0.6,
 ) -> tuple[bool, float]:
     """One project over some weeks: whether the true rate of the runs that are left lies in the
     interval, and how wide that is.
@@ -210,7 +220,7 @@ def lived(
     Failures grow more frequent; the rules change each week and flag other runs, all of which are
     drawn again by the same number; people triage what is flagged, failures more often; they are
     unsure of failures more often; they answer checks in the order of another number and have come
-    to `answered` of them; the oldest third is deleted.
+    to `answered` of them; a judge reviews a share; the oldest third is deleted.
     """
     chance, runs = random.Random(seed), []
     for week in range(weeks):
@@ -221,6 +231,7 @@ def lived(
                 "order": chance.random(),
                 "p": 0.0,
                 "triaged": False,
+                "score": chance.random(),
             }
             for _ in range(a_week)
         ]
@@ -232,9 +243,20 @@ def lived(
             if flagged and chance.random() < (0.5 if run["failed"] else 0.1):
                 run["triaged"] = True
     left = runs[len(runs) // 3 :]
-    drawn = sorted((run for run in left if run["number"] < run["p"]), key=lambda run: run["order"])
+    verdicts, size = {}, {}
+    for flagged in (NONE, RULES):
+        those = [
+            run for run in left if run["flagged"] == flagged and (flagged or run["number"] < judged)
+        ]
+        said = [float(run["score"] < judge[not run["failed"]]) for run in those]
+        weights = [1.0] * len(those)
+        size[flagged] = float(len(those))
+        verdicts |= zip(map(id, those), above_mean(said, weights), strict=True)
+    drawn = [run for run in left if run["number"] < run["p"]]
+    places = {id(run): n for n, run in enumerate(sorted(drawn, key=lambda run: run["order"]))}
     checks = []
-    for place, run in enumerate(drawn):
+    for run in drawn:
+        place = places[id(run)]
         asked = place < answered * len(drawn)
         unclear = (
             asked
@@ -243,9 +265,10 @@ def lived(
         )
         how = How.ASKED if asked else How.CHOSEN if run["triaged"] else How.WAITING
         failed = None if unclear or how == How.WAITING else run["failed"]
-        checks.append(Check(run["flagged"], run["p"], failed, how))
+        check = Check(run["flagged"], run["p"], failed, how)
+        checks.append(replace(check, verdict=verdicts.get(id(run), 0.0)))
     counts = {flagged: sum(run["flagged"] == flagged for run in left) for flagged in (NONE, RULES)}
-    found = failure_rate(strata(counts, checks))
+    found = failure_rate(strata(counts, checks, size))
     truth = sum(run["failed"] for run in left) / len(left)
     return (
         found is None or found.low - 1e-9 <= truth <= found.high + 1e-9,
@@ -262,6 +285,10 @@ def lived(
         {"weeks": 6, "a_week": 300, "share": 0.2, "unsure": 0.4, "answered": 0.8},
         {"weeks": 3, "a_week": 15, "share": 0.2, "unsure": 0.1, "answered": 0.8},
         {"weeks": 8, "a_week": 200, "share": 0.05, "unsure": 0.3, "answered": 0.5},
+        {"weeks": 6, "a_week": 300, "share": 0.1, "unsure": 0.0, "answered": 1.0}
+        | {"judge": (0.9, 0.1)},
+        {"weeks": 6, "a_week": 100, "share": 0.1, "unsure": 0.0, "answered": 0.7}
+        | {"judge": (0.5, 0.5), "judged": 0.05},
     ],
 )
 def test_intervals_cover_the_truth_of_projects_that_live(world: dict) -> None:
