@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apps.failures.outcomes.features import Features, hashed, words_of
 from apps.failures.outcomes.model import FALSE_ALARMS
 from apps.failures.outcomes.training import (
     Example,
@@ -19,35 +18,13 @@ from apps.failures.outcomes.training import (
     threshold,
     train,
 )
+from bench.outcomes import World, example, life
 from tests.amounts import amount
 
-LANGUAGES = (
-    ("退款 没有 到账 请 再查一次", "谢谢 已经 收到 很好"),
-    ("Geld noch immer nicht zurück", "danke hat alles geklappt"),
-    ("เงินยังไม่คืน กรุณาตรวจสอบ", "ขอบคุณ เรียบร้อยแล้ว"),
-)
 
-
-def example(chance: random.Random, at: int, learnable: float = 1.0, noise: float = 0.0) -> Example:
-    """A run in one of three languages that fails in a quarter of cases, and then shows it in its
-    words, its size and the judge's verdict with a probability of `learnable`. `noise`: how often
-    people decide wrongly.
-    """
-    failed = chance.random() < 0.25
-    shows = failed if chance.random() < learnable else chance.random() < 0.25
-    bad, good = chance.choice(LANGUAGES)
-    useless = " ".join(f"w{chance.randrange(500)}" for _ in range(8))
-    tokens = [f"user {word}" for word in words_of(f"{bad if shows else good} {useless}")]
-    dense = {"size_calls": chance.uniform(-1, 1), "rule_looped": float(chance.random() < 0.2)}
-    if chance.random() < 0.3:
-        dense["judge"] = 0.8 if shows else -0.8
-    said = failed if chance.random() >= noise else not failed
-    return Example(Features(dense, hashed(tokens)), said, f"g{at}", drawn=True)
-
-
-def world(n: int, seed: int = 0, learnable: float = 1.0, noise: float = 0.0) -> list[Example]:
+def world(n: int, seed: int = 0, learnable: float = 1.0) -> list[Example]:
     chance = random.Random(seed)
-    return [example(chance, at, learnable, noise) for at in range(n)]
+    return [example(chance, f"g{at}", World(learnable)) for at in range(n)]
 
 
 def test_it_learns_in_several_languages_what_failure_is_here() -> None:
@@ -112,6 +89,20 @@ def test_a_number_is_a_probability_if_random_checks_agree_with_it() -> None:
         for at, item in enumerate(world(200, seed=9, learnable=0.6))
     ]
     assert not train(examples + chosen).measured["calibrated"]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("drift", [False, True])
+def test_what_is_in_use_keeps_the_limit_and_drift_switches_it_off(drift: bool) -> None:
+    """Over a project's life, from 20 decisions to 400 (`bench.outcomes`)."""
+    world = World(0.8, noise=0.05, drift=drift)
+    lives = [life(world, seed) for seed in range(amount(1, 5))]
+    steps = [step for one in lives for step in one["steps"] if not drift or step["n"] <= 200]
+    assert steps and sum(step["alarms"] > FALSE_ALARMS for step in steps) <= 0.05 * len(steps)
+    if drift:
+        assert all(one["steps"][-1]["alarms"] <= FALSE_ALARMS or not one["on"] for one in lives)
+    else:
+        assert all(one["on"] and one["recall"] > 0.4 for one in lives)
 
 
 def test_the_threshold_keeps_the_limit_in_98_of_100_draws() -> None:
