@@ -22,6 +22,9 @@ declare(
             "trained the failure estimate (version {number}) on {decisions|reviewed run|reviewed"
             " runs}"
         ),
+        "outcome_model.switched_off": (
+            "switched off the failure estimate (version {number}): too many false alarms"
+        ),
         "outcome.checked": "reviewed {=a run@} drawn for a check: {answer}",
         "outcome.unchecked": "undid the review of {=a run@} drawn for a check",
         "policy_rule.confirmed": "confirmed the policy rule “{sentence}”",

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from apps.core.models import Job, JobState, Project, one_active
 from apps.failures.clusters.records import headline_of
+from apps.failures.outcomes.model import in_words as score_in_words
 from apps.failures.rules.conditions import in_words
 from apps.trajectories.models import Trajectory
 
@@ -701,27 +702,30 @@ class SignalAnswer(models.Model):
 
 
 class OutcomeModel(models.Model):
-    """A model of failure, trained on the project's decisions (`outcomes.model`). Append-only; the
-    newest one is used.
+    """A model of failure, trained on the project's decisions (`outcomes.model`). Append-only, but
+    for being switched off.
     """
 
     project = models.ForeignKey(
         Project, models.CASCADE, related_name="outcome_models", db_index=False
     )
     number = models.PositiveIntegerField()
-    weights = models.JSONField(help_text="See `outcomes.model.Weights`")
+    weights = models.JSONField(default=dict, help_text="See `outcomes.model.Weights`")
     usual = models.JSONField(default=dict, help_text="Quantiles of the sizes of the project's runs")
     measured = models.JSONField(
-        default=dict,
-        help_text=(
-            "Measured out of fold, see `outcomes.training.measures`; empty for the shipped weights"
-        ),
+        default=dict, help_text="Measured out of fold, see `outcomes.training.measures`"
     )
-    note = models.TextField(blank=True, help_text="Why nothing was learned")
+    is_better = models.BooleanField(
+        default=False, help_text="Better than what was in use before it, which it replaced"
+    )
+    note = models.TextField(blank=True, help_text="Why it is not better, or was switched off")
     decisions = models.PositiveIntegerField(
         default=0, help_text="Number of decided runs when it was fitted"
     )
     made_at = models.DateTimeField(default=timezone.now)
+    off_at = models.DateTimeField(
+        null=True, help_text="When it was switched off for its false alarms"
+    )
 
     class Meta:
         ordering = ("-number",)
@@ -734,52 +738,44 @@ class OutcomeModel(models.Model):
     def __str__(self) -> str:
         return f"outcome model {self.number}"
 
+    @property
+    def fine(self) -> int:
+        """The number of decided runs that had not failed."""
+        return self.measured["n"] - self.measured["failed"] if self.measured else 0
+
+    @classmethod
+    def in_use(cls, project: Project) -> OutcomeModel | None:
+        """The newest model that was better; None if there is none, or it was switched off."""
+        newest = cls.objects.filter(project=project, is_better=True).first()
+        return newest if newest and newest.off_at is None else None
+
 
 class OutcomeEstimate(models.Model):
-    """The probability that a run of unknown outcome failed. Deleted once the outcome is known."""
+    """The outcome model's score of a run of unknown outcome, from 0 to 1 (`outcomes.model.in_words`
+    says what it means). Deleted once the outcome is known or no model is in use.
+    """
 
     trajectory = models.OneToOneField(
         Trajectory, models.CASCADE, primary_key=True, related_name="outcome_estimate"
     )
     project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
-    probability = models.FloatField()
+    score = models.FloatField()
     reasons = models.JSONField(
         default=list,
-        help_text="[{rule, message_index, text, quote, weight}]; empty for low estimates",
+        help_text="[{rule, message_index, text, quote, weight}]; empty if not flagged",
     )
     model = models.ForeignKey(
-        OutcomeModel, models.SET_NULL, null=True, related_name="estimates", db_index=False
+        OutcomeModel, models.CASCADE, related_name="estimates", db_index=False
     )
 
     class Meta:
-        indexes = [models.Index(fields=["project", "probability"], name="estimate_by_probability")]
+        indexes = [models.Index(fields=["project", "score"], name="estimate_by_score")]
 
     def __str__(self) -> str:
-        return f"{self.probability:.2f} of {self.trajectory_id}"
+        return f"{self.score:.2f} of {self.trajectory_id}"
 
-
-class RunSketch(models.Model):
-    """The parts of a run that are compared with other runs of the same request
-    (`outcomes.peers.Sketch`).
-    """
-
-    trajectory = models.OneToOneField(
-        Trajectory, models.CASCADE, primary_key=True, related_name="+"
-    )
-    project = models.ForeignKey(Project, models.CASCADE, related_name="+", db_index=False)
-    task = models.CharField(max_length=120, blank=True, help_text="The run's task id")
-    words = models.BinaryField(help_text="MinHash of the user's words")
-    names = models.BinaryField(help_text="Hashes of the names that the user mentions")
-    changes = models.BigIntegerField(help_text="Hash of the run's changes; 0 if it changed nothing")
-
-    class Meta:
-        indexes = [
-            models.Index(fields=["project", "-trajectory"], name="runsketch_newest"),
-            models.Index(fields=["project", "task", "-trajectory"], name="runsketch_by_task"),
-        ]
-
-    def __str__(self) -> str:
-        return f"sketch of {self.trajectory_id}"
+    def in_words(self) -> str:
+        return score_in_words(self.score, self.model.measured)
 
 
 class OutcomeCheck(models.Model):

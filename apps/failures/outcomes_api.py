@@ -17,7 +17,8 @@ from apps.core.openapi import described
 from apps.core.routes import api
 from apps.core.scopes import MANAGED, READABLE
 from apps.failures.actions.decisions import Refused
-from apps.failures.outcomes import checks, train_job
+from apps.failures.models import OutcomeModel
+from apps.failures.outcomes import alarms, checks, train_job
 from apps.failures.outcomes.rate import Estimate
 from apps.trajectories.actions.store import find
 
@@ -58,12 +59,22 @@ OUTCOMES = {
         "model": {
             "type": ["object", "null"],
             "description": (
-                "`number`, `decisions` there were, `measured` out of fold, `note`; null before the"
-                " first one"
+                "The newest one: `number`, `decisions` there were, `measured` out of fold,"
+                " `is_better` (than what was in use, which it replaced), `note` (why not, or why it"
+                " was switched off `off_at`); null before the first one"
+            ),
+        },
+        "estimates": {
+            "type": ["object", "null"],
+            "description": (
+                "The `model` in use, its `false_alarms` in random checks since it was made (with"
+                " interval), and whether its scores are probabilities (`calibrated`) or ranks; null"
+                " while no model is better than none: then nothing is flagged by an estimate"
             ),
         },
     },
 }
+MODEL = ("number", "decisions", "measured", "is_better", "note")
 NEXT = {
     "type": "object",
     "properties": {
@@ -160,6 +171,7 @@ def answer_checks(request: Request) -> Response:
 
 def as_json(project: Project, version: str = "") -> dict[str, Any]:
     known, model = checks.traffic(project, version=version), project.outcome_models.first()
+    in_use = OutcomeModel.in_use(project)
     return {
         "runs": known.runs,
         "checks_answered": known.answered,
@@ -168,11 +180,13 @@ def as_json(project: Project, version: str = "") -> dict[str, Any]:
         "judge": known.judge,
         "failure_rate": _interval(known.rate),
         "recall": {layer: _interval(share) for layer, share in known.recalls},
-        "model": (
-            model
+        "model": (model and {name: getattr(model, name) for name in (*MODEL, "made_at", "off_at")}),
+        "estimates": (
+            in_use
             and {
-                name: getattr(model, name)
-                for name in ("number", "decisions", "measured", "note", "made_at")
+                "model": in_use.number,
+                "false_alarms": _interval(alarms.observed(project, in_use)),
+                "calibrated": in_use.measured.get("calibrated", False),
             }
         ),
     }

@@ -8,7 +8,7 @@ from apps.failures.actions import signals
 from apps.failures.clusters import store
 from apps.failures.judge import judging
 from apps.failures.models import Signal
-from apps.failures.outcomes import train_job
+from apps.failures.outcomes import alarms, train_job
 from apps.failures.signals import asking
 
 
@@ -82,7 +82,11 @@ def try_signal(pk: int, version: int) -> dict | None:
 
 @shared_task(name="failures.train_outcomes", expires=600)
 def train_outcomes() -> int:
-    """Trains a model for each project with enough new decisions."""
+    """Switches models with too many false alarms off, and trains one for each project with enough
+    new decisions.
+    """
+    for project in alarms.watched():
+        alarms.watch(project)
     projects = train_job.due()
     for project in projects:
         train_job.start(project=project, by=None)

@@ -169,7 +169,7 @@ class TriageQueue:
             return QueuePosition.of(failure)
         chance = (
             OutcomeEstimate.objects.filter(pk=failure.trajectory_id)
-            .values_list("probability", flat=True)
+            .values_list("score", flat=True)
             .first()
         )
         return QueuePosition(self._information(chance, failure.cluster_id), failure.trajectory_id)
@@ -181,7 +181,7 @@ class TriageQueue:
 
     def _by_information(self) -> list[Ranked]:
         """The newest free cases, those first from whose decision the model learns most."""
-        chance = OutcomeEstimate.objects.filter(pk=OuterRef("trajectory_id")).values("probability")
+        chance = OutcomeEstimate.objects.filter(pk=OuterRef("trajectory_id")).values("score")
         rows = (
             self.rows()
             .free_for(self.user)
@@ -207,7 +207,8 @@ class TriageQueue:
 
     @cached_property
     def _threshold(self) -> float:
-        return Estimator.of(self.project).weights.threshold
+        estimator = Estimator.of(self.project)
+        return estimator.weights.threshold if estimator else 0.0
 
     @cached_property
     def _decisions(self) -> dict[UUID, int]:

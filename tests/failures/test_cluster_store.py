@@ -26,7 +26,6 @@ from apps.failures.models import (
     FailureCluster,
     FailureDecision,
     FailureState,
-    OutcomeEstimate,
     Source,
 )
 from apps.failures.tasks import recluster_due
@@ -146,27 +145,6 @@ def test_similar_failures_are_one_cluster(project: Project) -> None:
     assert "refund" not in payments.signature["words"]
     assert payments.first_seen <= payments.last_seen < timezone.now()
     assert ClusterSpace.objects.get(project=project).failures == 8
-
-
-def test_estimated_failures_are_named_after_their_strongest_reason(empty: Project) -> None:
-    reason = "The agent refuses, although the system prompt says “Users can change their flight.”."
-    texts = ("Estimated probability of failure: 81%.", reason)
-    for number in range(8):
-        failure = fail(empty, PAYMENT if number % 2 else REFUND)
-        failure.evidence = [
-            {"rule": "estimate", "message_index": 1, "text": text, "quote": ""} for text in texts
-        ]
-        failure.save()
-        OutcomeEstimate.objects.create(
-            trajectory=failure.trajectory,
-            project=empty,
-            probability=0.81,
-            reasons=[{"rule": "refuses_what_is_allowed", "text": reason}],
-        )
-    store.recluster(empty)
-    assert {
-        cluster.name.split(" · ")[1] for cluster in FailureCluster.objects.filter(project=empty)
-    } == {"refused what is allowed"}
 
 
 def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None:

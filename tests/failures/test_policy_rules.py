@@ -19,14 +19,13 @@ from apps.failures import classify_job, prompts, reclassify
 from apps.failures.actions import rule_decisions as actions
 from apps.failures.classify import classify
 from apps.failures.models import Classification, Failure, PolicyExample, PolicyRule, SystemPrompt
-from apps.failures.outcomes.signals import signals
 from apps.failures.rules import conditions
 from apps.failures.rules.reading import read
+from apps.failures.rules.violations import violations as broken_rules
 from apps.failures.rules.written import Invalid, rule_of, written_rule
 from apps.trajectories import digest
 from apps.trajectories.actions.store import ingest
-from tests.factories import key_headers, make_member, make_project, row
-from tests.failures.outcomes.test_signals import agent, call, user
+from tests.factories import key_headers, make_member, make_project, row, tool_message
 from tests.shared import copied, once
 
 PENDING = "An order can only be cancelled if the status is pending."
@@ -36,6 +35,21 @@ CHANGED = "The customer can change colours."
 PROMPT = (
     f"You work for a shop. It is 2024-05-15 15:00:00.\n{PENDING}\n{RETURNED}\n{SURE}\n{CHANGED}"
 )
+
+
+def user(words: str) -> dict:
+    return {"role": "user", "content": words}
+
+
+def agent(words: str) -> dict:
+    return {"role": "assistant", "content": words}
+
+
+def call(tool: str, args: Any, reply: str = "Done.") -> list[dict]:
+    made = tool_message({"tool": tool, "args": args})
+    return [made, {"role": "tool", "tool_call_id": made["tool_calls"][0]["id"], "content": reply}]
+
+
 YES = user("Yes.")
 STATES = ("proposed", "confirmed", "dismissed")
 
@@ -95,20 +109,6 @@ def test_only_a_confirmed_rule_makes_a_policy_violation(sentence: str, status: s
         assert other is None or "policy_violation" not in {item.mode for item in other.evidence}
 
 
-@pytest.mark.parametrize("sentence", BREAKS)
-def test_a_proposed_rule_is_a_signal_and_a_dismissed_one_is_not(sentence: str) -> None:
-    names = {"breaks_a_condition", "refuses_what_is_allowed", "change_without_a_yes"}
-    shown = {
-        state: {item.name for item in signals(read(given(sentence, state, "unknown")))} & names
-        for state in STATES
-    }
-    assert (
-        shown["proposed"] == shown["confirmed"]
-        and len(shown["proposed"]) == 1
-        and not shown["dismissed"]
-    )
-
-
 def test_a_run_that_keeps_to_confirmed_rules_or_succeeded_is_no_violation() -> None:
     states = {conditions.key_of(item): "confirmed" for item in conditions.rules_of(PROMPT)}
     kept = messages(user("Cancel W123."), order(status="pending"), agent("Shall I?"), YES, CANCEL)
@@ -136,8 +136,7 @@ def test_a_condition_does_not_hold_while_the_prompt_allows_it_anyway(
         YES,
         CANCEL,
     )
-    found = {item.name for item in signals(read({"messages": messages(*turns, prompt=stated)}))}
-    assert ("breaks_a_condition" in found) is breaks
+    assert bool(list(broken_rules(read({"messages": messages(*turns, prompt=stated)})))) is breaks
     (only,) = conditions.rules_of(stated)
     assert conditions.in_words(conditions.understood(only)).endswith(
         "is “pending” (or within 1 day of being made)."
@@ -205,8 +204,7 @@ def test_a_written_rule_finds_what_the_same_rule_in_a_prompt_finds(sentence: str
         assert other is None or "confirmed_rule_broken" not in {
             item.rule for item in other.evidence
         }
-    names = {item.name for item in signals(read(run | {"written_rules": [written]}))}
-    assert names & {"breaks_a_condition", "refuses_what_is_allowed", "change_without_a_yes"}
+    assert list(broken_rules(read(run | {"written_rules": [written]})))
 
 
 @pytest.mark.parametrize(
@@ -579,9 +577,7 @@ def test_an_edit_is_a_new_version_and_what_it_replaces_is_not_used(
         found,
     )
     assert not violations(project) and found.examples.count() == 0
-    assert {one.name for one in signals(read({"messages": messages(*SHIPPED)}))} & {
-        "breaks_a_condition"
-    }
+    assert list(broken_rules(read({"messages": messages(*SHIPPED)})))
     states = prompts.policy_of(project, [project.trajectories.get(external_id="b0")])
     assert next(iter(states.values()))["rule_states"][found.key] == "dismissed"
     with pytest.raises(actions.Refused, match="in the meantime"):

@@ -16,10 +16,10 @@ from apps.core.models import Project, Role
 from apps.failures.actions.decisions import decide, reserve, version_of
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState, OutcomeEstimate
-from apps.failures.outcomes.estimates import Estimator
 from apps.failures.triage_queue import QueuePosition, TriageQueue
 from apps.trajectories.pages.parts import Reader
 from tests.factories import make_cluster, make_failed, make_member, make_project
+from tests.failures.outcomes.test_estimates import estimating
 from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
@@ -96,10 +96,11 @@ def test_the_most_informative_come_first_where_asked_for() -> None:
     newest first among equals.
     """
     project, (far, near, decided, new, newer, alone, done) = make_failures(7)
-    threshold = Estimator.of(project).weights.threshold
+    model = estimating(project)
+    threshold = model.weights["threshold"]
     for failure, chance in ((far, threshold + 0.3), (near, threshold - 0.01)):
         OutcomeEstimate.objects.create(
-            project=project, trajectory_id=failure.trajectory_id, probability=chance
+            project=project, trajectory_id=failure.trajectory_id, score=chance, model=model
         )
     known, unknown = (make_cluster(failure) for failure in (decided, new))
     Failure.objects.filter(pk=newer.pk).update(cluster=unknown)

@@ -38,7 +38,6 @@ from apps.failures.models import (
     Failure,
     FailureCluster,
     FailureMode,
-    OutcomeEstimate,
 )
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Arrival, Trajectory, with_content
@@ -124,10 +123,6 @@ def cases(failures: Iterable[Failure]) -> Iterator[Case]:
 
 def _cases(chunk: list[Failure]) -> Iterator[Case]:
     with_content([failure.trajectory for failure in chunk])
-    estimates = OutcomeEstimate.objects.filter(
-        trajectory__in=[failure.trajectory_id for failure in chunk]
-    )
-    reasons = dict(estimates.values_list("trajectory_id", "reasons"))
     for failure in chunk:
         row = failure.trajectory
         yield case_of(
@@ -135,19 +130,11 @@ def _cases(chunk: list[Failure]) -> Iterator[Case]:
             id=str(failure.pk),
             mode=failure.mode.slug,
             blamed_message=failure.blamed_message,
-            evidence=_with_signals(failure.evidence, reasons.get(row.pk, ())),
+            evidence=failure.evidence,
             version=version_of(row),
             started_at=row.started_at,
         )
         del row.content  # tens of thousands of conversations would not fit in memory
-
-
-def _with_signals(evidence: Sequence[dict], reasons: Iterable[Mapping[str, Any]]) -> list[dict]:
-    """All reasons of an estimate are stored under one rule. Here each has the name of its signal,
-    which says more about the cause.
-    """
-    names = {reason["text"]: reason["rule"] for reason in reasons}
-    return [item | {"rule": names.get(item.get("text"), item.get("rule"))} for item in evidence]
 
 
 def _standing_failures(project: Project) -> Iterator[Failure]:

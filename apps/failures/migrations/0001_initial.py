@@ -958,7 +958,10 @@ agent_version, model
                     ),
                 ),
                 ("number", models.PositiveIntegerField()),
-                ("weights", models.JSONField(help_text="See `outcomes.model.Weights`")),
+                (
+                    "weights",
+                    models.JSONField(default=dict, help_text="See `outcomes.model.Weights`"),
+                ),
                 (
                     "usual",
                     models.JSONField(
@@ -969,13 +972,22 @@ agent_version, model
                     "measured",
                     models.JSONField(
                         default=dict,
-                        help_text=(
-                            "Measured out of fold, see `outcomes.training.measures`; empty for the"
-                            " shipped weights"
-                        ),
+                        help_text="Measured out of fold, see `outcomes.training.measures`",
                     ),
                 ),
-                ("note", models.TextField(blank=True, help_text="Why nothing was learned")),
+                (
+                    "is_better",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Better than what was in use before it, which it replaced",
+                    ),
+                ),
+                (
+                    "note",
+                    models.TextField(
+                        blank=True, help_text="Why it is not better, or was switched off"
+                    ),
+                ),
                 (
                     "decisions",
                     models.PositiveIntegerField(
@@ -983,6 +995,12 @@ agent_version, model
                     ),
                 ),
                 ("made_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "off_at",
+                    models.DateTimeField(
+                        null=True, help_text="When it was switched off for its false alarms"
+                    ),
+                ),
                 (
                     "project",
                     models.ForeignKey(
@@ -1010,13 +1028,13 @@ agent_version, model
                         to="trajectories.trajectory",
                     ),
                 ),
-                ("probability", models.FloatField()),
+                ("score", models.FloatField()),
                 (
                     "reasons",
                     models.JSONField(
                         default=list,
                         help_text=(
-                            "[{rule, message_index, text, quote, weight}]; empty for low estimates"
+                            "[{rule, message_index, text, quote, weight}]; empty if not flagged"
                         ),
                     ),
                 ),
@@ -1033,8 +1051,7 @@ agent_version, model
                     "model",
                     models.ForeignKey(
                         db_index=False,
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
+                        on_delete=django.db.models.deletion.CASCADE,
                         related_name="estimates",
                         to="failures.outcomemodel",
                     ),
@@ -1125,53 +1142,6 @@ agent_version, model
             options={
                 "ordering": ("-created_at",),
                 "abstract": False,
-            },
-        ),
-        migrations.CreateModel(
-            name="RunSketch",
-            fields=[
-                (
-                    "trajectory",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        primary_key=True,
-                        related_name="+",
-                        serialize=False,
-                        to="trajectories.trajectory",
-                    ),
-                ),
-                (
-                    "task",
-                    models.CharField(blank=True, help_text="The run's task id", max_length=120),
-                ),
-                ("words", models.BinaryField(help_text="MinHash of the user's words")),
-                (
-                    "names",
-                    models.BinaryField(help_text="Hashes of the names that the user mentions"),
-                ),
-                (
-                    "changes",
-                    models.BigIntegerField(
-                        help_text="Hash of the run's changes; 0 if it changed nothing"
-                    ),
-                ),
-                (
-                    "project",
-                    models.ForeignKey(
-                        db_index=False,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="+",
-                        to="core.project",
-                    ),
-                ),
-            ],
-            options={
-                "indexes": [
-                    models.Index(fields=["project", "-trajectory"], name="runsketch_newest"),
-                    models.Index(
-                        fields=["project", "task", "-trajectory"], name="runsketch_by_task"
-                    ),
-                ],
             },
         ),
         migrations.CreateModel(
@@ -1441,7 +1411,7 @@ agent_version, model
         ),
         migrations.AddIndex(
             model_name="outcomeestimate",
-            index=models.Index(fields=["project", "probability"], name="estimate_by_probability"),
+            index=models.Index(fields=["project", "score"], name="estimate_by_score"),
         ),
         migrations.AddIndex(
             model_name="outcometraining",

@@ -71,14 +71,16 @@ def next_check(project: Project) -> Next | None:
     drawn = waiting(project).order_by(by_number).values_list("trajectory_id", flat=True).first()
     if drawn is not None:
         return Next(drawn, True)
-    threshold = Estimator.of(project).weights.threshold
+    if (estimator := Estimator.of(project)) is None:
+        return None
+    threshold = estimator.weights.threshold
     open_runs = OutcomeEstimate.objects.filter(
         ~Exists(OutcomeCheck.objects.filter(trajectory=OuterRef("pk"))),
         ~Exists(Failure.objects.filter(trajectory=OuterRef("pk"))),
         project=project,
-    ).values_list("probability", "pk")
-    below = open_runs.filter(probability__lt=threshold).order_by("-probability", "-pk")[:NEAR]
-    above = open_runs.filter(probability__gte=threshold).order_by("probability", "-pk")[:NEAR]
+    ).values_list("score", "pk")
+    below = open_runs.filter(score__lt=threshold).order_by("-score", "-pk")[:NEAR]
+    above = open_runs.filter(score__gte=threshold).order_by("score", "-pk")[:NEAR]
     found = min([*below, *above], key=lambda row: abs(row[0] - threshold), default=None)
     return Next(found[1], False) if found else None
 
@@ -147,12 +149,8 @@ def in_words(trajectory: Trajectory) -> str:
         if failure and by
         else "Nothing had flagged it."
     )
-    estimate = (
-        OutcomeEstimate.objects.filter(trajectory=trajectory)
-        .values_list("probability", flat=True)
-        .first()
-    )
-    return said if estimate is None else f"{said} Estimated probability of failure: {estimate:.0%}."
+    estimate = OutcomeEstimate.objects.filter(trajectory=trajectory).select_related("model").first()
+    return f"{said} {estimate.in_words()}" if estimate else said
 
 
 def layers_of(trajectory: Trajectory) -> Flags:
@@ -225,8 +223,8 @@ def traffic(project: Project, since: datetime | None = None, version: str = "") 
     flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
     by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
     runs = max(rates.total(project, since, version), by_rules)
-    drawn, judged = _drawn(project, since, version), share.reviewed(project, since, version)
-    checks = [judged.on(run, check) for run, check in drawn]
+    asked, judged = drawn(project, since, version), share.reviewed(project, since, version)
+    checks = [judged.on(run, check) for run, check in asked]
     layers = strata({True: by_rules, False: runs - by_rules}, checks, judged.size)
     ran = _layers_that_ran(project)
     return Traffic(
@@ -266,7 +264,7 @@ def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
     return frozenset(layer for layer, flagged in said.items() if flagged)
 
 
-def _drawn(project: Project, since: datetime | None, version: str) -> list[tuple[UUID, Check]]:
+def drawn(project: Project, since: datetime | None, version: str) -> list[tuple[UUID, Check]]:
     rows = _since(OutcomeCheck.objects.filter(project=project, probability__gt=0), since)
     if version:
         rows = rows.filter(trajectory__agent_version=version)

@@ -17,24 +17,29 @@ from apps.core.pipelined import send
 from apps.core.postgres import array
 from apps.failures.classify import Diagnosis, Evidence
 from apps.failures.judge.precedence import CHECK, ESTIMATE
-from apps.failures.models import Classifier, Failure, OutcomeCheck, OutcomeEstimate, OutcomeModel
-from apps.failures.outcomes import sketches
+from apps.failures.models import (
+    Classifier,
+    Failure,
+    JudgeVerdict,
+    OutcomeCheck,
+    OutcomeEstimate,
+    OutcomeModel,
+)
 from apps.failures.outcomes.agents import Kind
 from apps.failures.outcomes.features import Facts, Usual, features
-from apps.failures.outcomes.model import PRIOR, Estimate, Weights, estimate
-from apps.failures.outcomes.peers import NOBODY, Comparison
+from apps.failures.outcomes.model import Estimate, Weights, estimate, in_words
 from apps.failures.rules.reading import Run
 from apps.trajectories.models import Outcome, Trajectory
 
 MODE = "incomplete_execution"  # mode of a failure that is known only from an estimate or a check
 FLAGGED_TIMES = 5  # a run that the rules flag is this many times as likely to be drawn for a check
+UNSURE = 0.5  # the confidence of a judge that states none
 SHARE = 0.02  # until a project sets its own
 STORE = (
-    "INSERT INTO failures_outcomeestimate (trajectory_id, project_id, probability, reasons,"
-    " model_id) SELECT run, $1::bigint, probability, reasons, $2::bigint FROM unnest($3::uuid[],"
-    " $4::float8[], $5::jsonb[]) AS made(run, probability, reasons) ON CONFLICT (trajectory_id) DO"
-    " UPDATE SET probability = excluded.probability, reasons = excluded.reasons, model_id ="
-    " excluded.model_id"
+    "INSERT INTO failures_outcomeestimate (trajectory_id, project_id, score, reasons, model_id)"
+    " SELECT run, $1::bigint, score, reasons, $2::bigint FROM unnest($3::uuid[], $4::float8[],"
+    " $5::jsonb[]) AS made(run, score, reasons) ON CONFLICT (trajectory_id) DO UPDATE SET score ="
+    " excluded.score, reasons = excluded.reasons, model_id = excluded.model_id"
 )
 
 
@@ -42,30 +47,29 @@ STORE = (
 class Estimator:
     """A project's outcome model, ready to use."""
 
-    model: OutcomeModel | None
+    model: OutcomeModel
     weights: Weights
     usual: Usual
 
     @classmethod
-    def of(cls, project: Project) -> Estimator:
-        model = project.outcome_models.first()
-        if model is None:
-            return cls(None, PRIOR, Usual({}))
-        return cls(model, Weights.from_json(model.weights), Usual(model.usual))
-
-    def of_run(
-        self, run: Run, facts: Facts, agent: Kind, compared: Comparison = NOBODY
-    ) -> Estimate:
-        weights = self.weights.for_runs_of(agent)
-        found = features(run, facts, self.usual, words=bool(weights.hashed), compared=compared)
-        return estimate(found, weights, self.usual)
+    def of(cls, project: Project) -> Estimator | None:
+        """None while no model is in use: then there are no estimates."""
+        model = OutcomeModel.in_use(project)
+        return model and cls(model, Weights.from_json(model.weights), Usual(model.usual))
 
 
-def facts_of(row: Trajectory) -> Facts:
+def facts_of(row: Trajectory, verdict: JudgeVerdict | None = None) -> Facts:
     tokens = (
         None if row.input_tokens is None else float(row.input_tokens + (row.output_tokens or 0))
     )
-    return Facts(tokens, row.cost_usd, row.latency_ms)
+    judged = verdict and (1 if verdict.mode else -1) * (verdict.confidence or UNSURE)
+    return Facts(tokens, row.cost_usd, row.latency_ms, judged)
+
+
+def verdicts_of(runs: Collection[UUID]) -> dict[UUID, JudgeVerdict]:
+    """The judge's newest verdict on each run."""
+    rows = JudgeVerdict.objects.filter(trajectory_id__among=runs, error="").order_by("at", "pk")
+    return {verdict.trajectory_id: verdict for verdict in rows}
 
 
 def agent_of(row: Trajectory, run: Run) -> Kind:
@@ -76,24 +80,24 @@ def agent_of(row: Trajectory, run: Run) -> Kind:
 
 
 def write(project: Project, given: Mapping[UUID, tuple[Trajectory, Run]]) -> dict[UUID, Diagnosis]:
-    """Store an estimate for each run with an unknown outcome; return diagnoses of those that
-    probably failed or that a person says failed.
+    """Store an estimate for each run with an unknown outcome, if a model is in use and knows its
+    agent; return diagnoses of those that it flags or that a person says failed.
 
     `given` maps ids to trajectories and what the rules read of them. Must run in the transaction
     that stores the rules' diagnoses.
     """
     estimator = Estimator.of(project)
-    found = sketches.compare(project, given)
-    runs = {pk: run for pk, (row, run) in given.items() if row.outcome_status == Outcome.UNKNOWN}
-    made = {}
-    for pk, run in runs.items():
-        row = given[pk][0]
-        made[pk] = estimator.of_run(run, facts_of(row), agent_of(row, run), found[pk])
+    made = _estimates(estimator, given) if estimator else {}
     OutcomeEstimate.objects.filter(
         trajectory_id__in=[pk for pk in given if pk not in made]
     ).delete()
-    _store(project, estimator, made)
-    flagged = {pk: _diagnosis(runs[pk], item) for pk, item in made.items() if item.is_flagged}
+    flagged = {}
+    if estimator and made:
+        _store(project, estimator, made)
+        measured = estimator.model.measured
+        for pk, item in made.items():
+            if item.is_flagged:
+                flagged[pk] = _diagnosis(given[pk][1], item, in_words(item.score, measured))
     for pk, said in _said_by_people(project, given).items():
         guessed = flagged.get(pk)
         flagged[pk] = (
@@ -104,32 +108,39 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, Run]]) -> dic
     return flagged
 
 
+def _estimates(
+    estimator: Estimator, given: Mapping[UUID, tuple[Trajectory, Run]]
+) -> dict[UUID, Estimate]:
+    verdicts, made = verdicts_of(given), {}
+    for pk, (row, run) in given.items():
+        if row.outcome_status == Outcome.UNKNOWN and estimator.weights.agents.include(
+            agent_of(row, run)
+        ):
+            found = features(run, facts_of(row, verdicts.get(pk)), estimator.usual)
+            made[pk] = estimate(found, estimator.weights)
+    return made
+
+
 def _store(project: Project, estimator: Estimator, made: Mapping[UUID, Estimate]) -> None:
     pks = sorted(made)
-    items = [made[pk] for pk in pks]
-    reasons = (
-        json.encode(item.reasons if item.probability >= item.threshold / 2 else []).decode()
-        for item in items
+    reasons = (json.encode(made[pk].reasons if made[pk].is_flagged else []).decode() for pk in pks)
+    send(
+        STORE,
+        [
+            str(project.pk),
+            str(estimator.model.pk),
+            array(map(str, pks)),
+            array(str(float(made[pk].score)) for pk in pks),
+            array(reasons),
+        ],
     )
-    if pks:
-        send(
-            STORE,
-            [
-                str(project.pk),
-                str(estimator.model.pk) if estimator.model else None,
-                array(map(str, pks)),
-                array(str(float(item.probability)) for item in items),
-                array(reasons),
-            ],
-        )
 
 
-def _diagnosis(run: Run, item: Estimate) -> Diagnosis:
+def _diagnosis(run: Run, item: Estimate, text: str) -> Diagnosis:
     shown = next(
         (reason["message_index"] for reason in item.reasons if reason["message_index"] is not None),
         None,
     )
-    text = f"Estimated probability of failure: {item.probability:.0%}."
     evidence = [Evidence(ESTIMATE, shown, text, "", MODE, "hint")]
     evidence += [
         Evidence(ESTIMATE, reason["message_index"], reason["text"], reason["quote"], MODE, "hint")

@@ -4,9 +4,10 @@ periodically after enough new decisions.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from datetime import timedelta
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -22,18 +23,20 @@ from apps.failures.models import (
     Failure,
     FailureState,
     OutcomeCheck,
+    OutcomeEstimate,
     OutcomeModel,
     OutcomeTraining,
     Source,
 )
-from apps.failures.outcomes import sketches
-from apps.failures.outcomes.estimates import agent_of, facts_of
-from apps.failures.outcomes.features import Usual, features, sizes
-from apps.failures.outcomes.model import PRIOR
-from apps.failures.outcomes.peers import NOBODY
+from apps.failures.outcomes.estimates import agent_of, facts_of, verdicts_of
+from apps.failures.outcomes.features import Usual, features, sizes, words_of
+from apps.failures.outcomes.model import FEWEST_FAILED, FEWEST_FINE, Weights
 from apps.failures.rules.reading import read
-from apps.failures.rules.words import content_words
+from apps.failures.rules.words import LOOKED_AT
 from apps.trajectories.models import Outcome, Trajectory, in_chunks, with_content
+
+if TYPE_CHECKING:
+    from apps.failures.outcomes.training import Example
 
 MOST = 4_000  # the newest decided runs, used for training
 MOST_USUAL = 2_000  # runs whose sizes define what is usual
@@ -43,6 +46,7 @@ MOST_ESTIMATED_AGAIN, CHUNK = (
     20_000,
     500,
 )  # newest runs of unknown outcome that a new model estimates again
+WITHOUT_OUTCOME = {"outcome_status": "unknown", "outcome_reason": "", "outcome_label": ""}
 Steps = Generator[Progress, None, dict]
 
 
@@ -65,58 +69,73 @@ def _total(project: Project) -> int:
 
 
 def due() -> list[Project]:
-    """Active projects with enough decisions that their newest model does not know, or with runs but
-    no model.
-    """
+    """Active projects with enough decisions that their newest model does not know."""
     return [project for project in Project.objects.running() if _is_due(project)]
 
 
 def _is_due(project: Project) -> bool:
     if project.outcometrainings.active().exists():
         return False
-    model = project.outcome_models.first()
     last = project.outcometrainings.aggregate(at=Max("created_at"))["at"]
     if last is not None and last > timezone.now() - timedelta(minutes=30):
         return False
-    if model is None:
-        return hasattr(project, "classifier") and project.trajectories.exists()
-    return decisions(project) - model.decisions >= max(NEW_DECISIONS, model.decisions // 10)
+    model = project.outcome_models.first()
+    known = model.decisions if model else 0
+    return len(decided(project)) - known >= max(NEW_DECISIONS, known // 10)
 
 
-def decisions(project: Project) -> int:
-    """The number of decided runs: by people in triage, by checks, or by an outcome recorded with
-    the run.
+@dataclass(frozen=True)
+class Decision:
+    """Whether a run failed. `at`: when a person said so; None if it is the recorded outcome.
+    `drawn`: the run was drawn for a check.
     """
-    return len(decided(project))
+
+    failed: bool
+    at: datetime | None = None
+    drawn: bool = False
 
 
-def decided(project: Project) -> dict[UUID, bool]:
-    """{id: whether the run failed} for the newest MOST decided runs. A person's decision overrides
-    a recorded outcome.
+def needed(project: Project) -> str:
+    """What is needed before anything can be learned, and how much of it there is."""
+    answers = decided(project).values()
+    failed = sum(answer.failed for answer in answers)
+    return (
+        f"Decisions on at least {FEWEST_FAILED} failed and {FEWEST_FINE} successful runs are"
+        f" needed. So far: {failed:,} failed, {len(answers) - failed:,} successful."
+    )
+
+
+def decided(project: Project) -> dict[UUID, Decision]:
+    """The newest MOST decided runs: by people in triage, by checks, or by an outcome recorded with
+    the run. A person's decision overrides a recorded outcome.
     """
     known = project.trajectories.exclude(outcome_status=Outcome.UNKNOWN).order_by("-pk")
     found = {
-        pk: status == Outcome.FAILURE
+        pk: Decision(status == Outcome.FAILURE)
         for pk, status in known.values_list("pk", "outcome_status")[:MOST]
     }
-    checks = OutcomeCheck.objects.filter(project=project, answer__in=["failed", "fine"]).order_by(
-        "-trajectory_id"
-    )
+    checks = OutcomeCheck.objects.filter(project=project, answer__in=["failed", "fine"])
+    answers = checks.order_by("-trajectory_id").values_list("pk", "answer", "at", "probability")
     found |= {
-        pk: answer == "failed"
-        for pk, answer in checks.values_list("trajectory_id", "answer")[:MOST]
+        pk: Decision(answer == "failed", at, bool(chance))
+        for pk, answer, at, chance in answers[:MOST]
     }
     cases = Failure.objects.filter(project=project, source=Source.PERSON).exclude(
         state=FailureState.OPEN
     )
-    rows = cases.order_by("-trajectory_id").values_list("trajectory_id", "state")[:MOST]
-    found |= {pk: state == FailureState.CONFIRMED for pk, state in rows}
+    rows = cases.order_by("-trajectory_id").values_list(
+        "trajectory_id", "state", "decided_at", "trajectory__outcome_check__probability"
+    )
+    found |= {
+        pk: Decision(state == FailureState.CONFIRMED, at, bool(chance))
+        for pk, state, at, chance in rows[:MOST]
+    }
     return dict(sorted(found.items(), reverse=True)[:MOST])
 
 
 def steps(job: OutcomeTraining) -> Steps:
-    """Train the model, then estimate the newest runs of unknown outcome again in chunks. A job that
-    died continues with the next chunk.
+    """Train a model; if what is in use has changed, estimate the newest runs of unknown outcome
+    again in chunks. A job that died continues with the next chunk.
     """
     project, cursor = job.project, {"done": 0, "after": None} | job.cursor
     yield Progress(done=cursor["done"], cursor=dict(cursor))
@@ -124,7 +143,9 @@ def steps(job: OutcomeTraining) -> Steps:
         cursor["result"] = _make_model(job)
         yield Progress(done=0, cursor=dict(cursor))
     rows = project.trajectories.filter(outcome_status=Outcome.UNKNOWN).order_by("-pk")
-    while cursor["done"] < MOST_ESTIMATED_AGAIN and _is_newest(project, cursor["result"]["number"]):
+    while cursor["result"]["changed"] and cursor["done"] < MOST_ESTIMATED_AGAIN:
+        if not _is_newest(project, cursor["result"]["number"]):
+            break
         left = rows.filter(pk__lt=UUID(cursor["after"])) if cursor["after"] else rows
         if not (ids := list(left.values_list("pk", flat=True)[:CHUNK])):
             break
@@ -147,28 +168,28 @@ def _make_model(job: OutcomeTraining) -> dict[str, Any]:
     from apps.failures.outcomes.training import TooFew, train
 
     project = job.project
-    usual, answers = usual_of(project), decided(project)
-    note, weights, measured = "", PRIOR, {}
-    try:
-        trained = train(list(_examples(project, answers, usual)))
-        weights, measured = trained.weights, trained.measured
-    except TooFew as few:
-        note = str(few)
+    usual, answers, in_use = usual_of(project), decided(project), OutcomeModel.in_use(project)
     number = (project.outcome_models.aggregate(last=Max("number"))["last"] or 0) + 1
-    OutcomeModel.objects.create(
-        project=project,
-        number=number,
-        weights=weights.as_json(),
-        usual=usual.quantiles,
-        measured=measured,
-        note=note,
-        decisions=len(answers),
-    )
-    old = list(project.outcome_models.values_list("pk", flat=True)[MODELS_KEPT:])
-    OutcomeModel.objects.filter(pk__in=old).delete()
-    result = {"number": number, "decisions": len(answers), "learned": bool(measured.get("learned"))}
+    model = OutcomeModel(project=project, number=number, decisions=len(answers))
+    try:
+        trained = train(
+            list(_examples(project, answers, usual)),
+            Weights.from_json(in_use.weights) if in_use else None,
+        )
+        model.measured, model.note = trained.measured, trained.why_not
+        if not trained.why_not:
+            model.is_better, model.weights = True, trained.weights.as_json()
+            model.usual = usual.quantiles
+    except TooFew as few:
+        model.note = str(few)
+    model.save()
+    in_use = OutcomeModel.in_use(project)
+    old = project.outcome_models.exclude(pk=in_use and in_use.pk)[MODELS_KEPT:]
+    OutcomeModel.objects.filter(pk__in=list(old.values_list("pk", flat=True))).delete()
+    result = {"number": number, "decisions": len(answers), "is_better": model.is_better}
     audit("outcome_model.made", project=project, by=job.created_by, **result)
-    return result
+    stale = OutcomeEstimate.objects.filter(project=project).exclude(model=in_use)
+    return result | {"changed": model.is_better or stale.exists()}
 
 
 def usual_of(project: Project) -> Usual:
@@ -179,33 +200,37 @@ def usual_of(project: Project) -> Usual:
     )
 
 
-def _examples(project: Project, answers: dict[UUID, bool], usual: Usual) -> Iterator[Any]:
+def _examples(
+    project: Project, answers: Mapping[UUID, Decision], usual: Usual
+) -> Iterator[Example]:
+    """A verdict counts only if it was made before a person decided: of runs that people or the
+    outcome said to have failed the judge is asked more often, and it reads the outcome.
+    """
     from apps.failures.outcomes.training import Example
 
-    found = sketches.compared(project, list(answers))
     for chunk in in_chunks(
         Trajectory.objects.filter(project=project, pk__in=list(answers)).order_by("pk")
     ):
-        inputs = inputs_of(project, chunk)
+        inputs, verdicts = inputs_of(project, chunk), verdicts_of([row.pk for row in chunk])
         for row in chunk:
-            run = read(
-                inputs[row.pk]
-                | {
-                    "outcome_status": "unknown",
-                    "outcome_reason": "",
-                    "outcome_label": "",
-                }
+            decision, verdict = answers[row.pk], verdicts.get(row.pk)
+            if verdict and not (decision.at and verdict.at < decision.at):
+                verdict = None
+            run = read(inputs[row.pk] | WITHOUT_OUTCOME)
+            yield Example(
+                features(run, facts_of(row, verdict), usual),
+                decision.failed,
+                group_of(row, run.users[0][1] if run.users else ""),
+                agent_of(row, run),
+                decision.drawn,
             )
-            run_features = features(
-                run, facts_of(row), usual, words=True, compared=found.get(row.pk, NOBODY)
-            )
-            group = group_of(row, run.users[0][1] if run.users else "")
-            yield Example(run_features, answers[row.pk], group, agent_of(row, run))
 
 
 def group_of(row: Trajectory, request: str) -> str:
     """A key shared by runs of the same request: the task id if the run carries one, otherwise the
     words of its first request.
     """
-    task = sketches.task_of(row)
-    return f"task {task}" if task else " ".join(sorted(content_words(request))[:40])
+    task = (row.metadata or {}).get("task_id")
+    if task is None or isinstance(task, dict | list):
+        return " ".join(sorted(words_of(request[:LOOKED_AT]))[:200])
+    return f"task {task}"

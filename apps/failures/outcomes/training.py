@@ -1,214 +1,242 @@
-"""Fits a model to a team's decisions and measures it, out of fold and grouped by request. Needs
+"""Fits a model to a team's decisions, and says whether it is better than what is in use. Needs
 scikit-learn: import it late.
 
-The fit is the posterior mode of a logistic regression with a Gaussian prior whose mean is the
-shipped weights: with few decisions the model stays close to the shipped one, with many it is the
-team's own. The weights of words start at 0.
+The fit is a logistic regression with an L2 penalty. Everything that is said of it comes from runs
+of requests that the measured model, its calibration and its threshold never saw (nested folds).
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack
+from scipy.stats import binom
 
 from apps.core.intervals import student, wilson
 from apps.failures.outcomes.agents import Agents, Kind
 from apps.failures.outcomes.features import BUCKETS, Features
-from apps.failures.outcomes.model import PRIOR, Weights
-from apps.failures.outcomes.prior import FROM_FEW
+from apps.failures.outcomes.model import FALSE_ALARMS, FEWEST_FAILED, FEWEST_FINE, Weights
 
-FEWEST_OF_A_KIND = 5  # failed and fine decisions each, before anything is fitted
-FEWEST_FINE = 20  # “fine” decisions needed to choose the threshold from them
 FOLDS = 5
-FALSE_ALARMS = 0.10
-SPREAD_SIGNS, SPREAD_WORDS, SPREAD_INTERCEPT = 0.2, 0.5, 3.0  # standard deviations of the prior
-SPREAD_FEW = 0.6  # for signs whose shipped weights come from few runs
-BINS = 5
+SURE = 0.98  # confidence that a threshold keeps the limit
+LEVEL = 0.98  # of the intervals that decide whether a model is better
+SPREADS = {
+    "size_": 0.3,
+    "rule_": 0.7,
+    "found_": 0.7,
+    "judge": 1.5,
+}  # standard deviations of weights
+SPREAD_WORDS, SPREAD_INTERCEPT = 1.0, 3.0
+BINS, FEWEST_OF_A_BIN = 5, 20
+QUANTILES = 101
 
 
 @dataclass(frozen=True)
 class Example:
-    """A decided run. Runs of one `group` (the same request) are never on both sides of a split."""
+    """A decided run. Runs of one `group` (the same request) are never on both sides of a split;
+    `drawn`: people were asked about it at random.
+    """
 
     run: Features
     failed: bool
     group: str
     agent: Kind = field(default_factory=Kind)
+    drawn: bool = False
+
+    @property
+    def request(self) -> int:
+        return zlib.crc32(self.group.encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True)
 class Trained:
-    """`measured` holds AUC, Brier score, recall, false alarms, reliability bins and n, out of fold;
-    `out_of_fold` the probabilities.
+    """`measured` holds the measures out of fold; `why_not` says why the weights replace nothing,
+    and is empty if they are better than what is in use.
     """
 
     weights: Weights
     measured: dict[str, Any]
-    out_of_fold: np.ndarray
+    why_not: str
 
 
 class TooFew(Exception):
     """Too few decisions, or too few of one kind."""
 
 
-def train(examples: Sequence[Example], *, seed: int = 0) -> Trained:
-    """Return fitted weights if they are better than the shipped ones on held-out decisions, else
-    the shipped ones, shifted to these runs' failure rate.
+def train(examples: Sequence[Example], in_use: Weights | None = None, *, seed: int = 0) -> Trained:
+    """A model of the decisions, and whether it is better than the one in use (None: than no model)
+    on requests that neither has seen.
 
-    Better: the 95% interval of the difference in AUC lies above 0, and false alarms are not shown
-    to exceed FALSE_ALARMS. Raises TooFew. Runs on one thread, because the vectors are so small that
-    more threads only wait for each other.
+    Raises TooFew. Runs on one thread, because the vectors are so small that more threads only wait
+    for each other.
     """
     from threadpoolctl import threadpool_limits
 
-    failed = np.array([example.failed for example in examples], dtype=float)
-    _require_enough(examples, failed)
+    require_enough(
+        sum(example.failed for example in examples),
+        sum(not example.failed for example in examples),
+        len({example.group for example in examples}),
+    )
     with threadpool_limits(1):
-        return _train(examples, failed, seed)
+        return _train(_Data(examples, seed), in_use)
 
 
-def _train(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Trained:
-    names = sorted(
-        {name for example in examples for name in example.run.dense} | PRIOR.dense.keys()
-    )
-    data = _Data(examples, names, seed)
-    fitted, shipped = HeldOut.of(len(failed)), HeldOut.of(len(failed))
-    for among, held in _folds(examples, failed, seed):
-        fitted.add(held, data.fitted(among).on(data, held))
-        shipped.add(held, data.shipped(among).on(data, held))
-    better = auc_difference(
-        fitted.scores, shipped.scores, failed, [example.group for example in examples]
-    )
-    learned = better[0] > 0 and not _alarms_too_often(fitted, failed)
-    used, model = (fitted, data.fitted) if learned else (shipped, data.shipped)
-    final = model(np.arange(len(failed)))
-    agents = Agents.of(example.agent for example in examples)
-    weights = replace(final.weights(names), threshold=final.threshold, agents=agents)
-    measured = measures(used.scores, failed, weights.threshold, used.flagged) | {
-        "learned": learned,
-        "auc_difference": [round(limit, 4) for limit in better],
-        "brier_fitted": _brier(fitted.scores, failed),
-        "brier_shipped": _brier(shipped.scores, failed),
-    }
-    return Trained(weights, measured, _sigmoid(used.scores))
+def require_enough(failed: int, fine: int, groups: int) -> None:
+    if failed < FEWEST_FAILED or fine < FEWEST_FINE or groups < FOLDS:
+        raise TooFew(
+            f"Decisions on {FEWEST_FAILED} failed and {FEWEST_FINE} successful runs, of"
+            f" {FOLDS} different requests, are needed. So far: {failed} failed, {fine} successful,"
+            f" {groups} request{'' if groups == 1 else 's'}."
+        )
+
+
+def _train(data: _Data, in_use: Weights | None) -> Trained:
+    held_out = HeldOut(np.zeros(data.n), np.zeros(data.n, dtype=bool))
+    for among, held in data.folds(np.arange(data.n), data.seed):
+        model = data.fitted(among)
+        held_out.scores[held] = data.scores(held, model)
+        held_out.flagged[held] = held_out.scores[held] >= model.threshold
+    final = data.fitted(np.arange(data.n))
+    measured = measures(held_out, data) | {"threshold": round(final.threshold, 4)}
+    better, why_not = compared(held_out, data, in_use)
+    return Trained(data.weights(final), measured | better, why_not)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Log-odds of runs and whether they are flagged, by models and thresholds that never saw
-    them.
-    """
+    """Scores of runs and whether they are flagged, by models and thresholds that never saw them."""
 
     scores: np.ndarray
     flagged: np.ndarray
 
-    @classmethod
-    def of(cls, n: int) -> HeldOut:
-        return cls(np.zeros(n), np.zeros(n, dtype=bool))
-
-    def add(self, held: np.ndarray, found: HeldOut) -> None:
-        self.scores[held], self.flagged[held] = found.scores, found.flagged
-
-
-def _alarms_too_often(held_out: HeldOut, failed: np.ndarray) -> bool:
-    fine = failed == 0
-    return wilson(int(held_out.flagged[fine].sum()), int(fine.sum()))[0] > FALSE_ALARMS
-
 
 @dataclass(frozen=True)
 class _Model:
-    """Weights as differences from the shipped ones (None: the shipped ones), their calibration, and
-    the threshold that was chosen on the scores with which they were calibrated.
-    """
-
-    delta: np.ndarray | None
+    coefficients: np.ndarray  # intercept, dense features, words
     slope: float
     shift: float
     threshold: float
-
-    def on(self, data: _Data, runs: np.ndarray) -> HeldOut:
-        scores = self.slope * data.scores(runs, self.delta) + self.shift
-        return HeldOut(scores, _sigmoid(scores) >= self.threshold)
-
-    def weights(self, names: Sequence[str]) -> Weights:
-        if self.delta is None:
-            return replace(PRIOR, shift=self.shift)
-        words = enumerate(self.delta[1 + len(names) :])
-        dense = zip(names, self.delta[1:], strict=False)
-        return Weights(
-            dense={name: PRIOR.dense.get(name, 0.0) + float(w) for name, w in dense},
-            intercept=PRIOR.intercept + float(self.delta[0]),
-            hashed={at: round(float(w), 5) for at, w in words if abs(w) > 1e-4},
-            slope=self.slope,
-            shift=self.shift,
-        )
 
 
 class _Data:
     """Decided runs as a table, from which models of some of them are made."""
 
-    def __init__(self, examples: Sequence[Example], names: list[str], seed: int) -> None:
-        self.examples, self.seed, self.spread = examples, seed, _spread(names)
+    def __init__(self, examples: Sequence[Example], seed: int = 0) -> None:
+        self.examples, self.seed, self.n = examples, seed, len(examples)
+        self.names = sorted({name for example in examples for name in example.run.dense})
         self.failed = np.array([example.failed for example in examples], dtype=float)
-        self.table = _table(examples, names)
-        self.offset = np.array([PRIOR.log_odds(example.run) for example in examples])
+        self.drawn = np.array([example.drawn for example in examples])
+        self.requests = np.array([example.request for example in examples])
+        self.table, self.spread = _table(examples, self.names), _spread(self.names)
 
-    def scores(self, runs: np.ndarray, delta: np.ndarray | None) -> np.ndarray:
-        return (
-            self.offset[runs]
-            if delta is None
-            else _scores(self.table[runs], self.offset[runs], delta)
-        )
+    def scores(self, runs: np.ndarray, model: _Model) -> np.ndarray:
+        z = model.coefficients[0] + self.table[runs] @ model.coefficients[1:]
+        return _sigmoid(model.slope * z + model.shift)
 
     def fitted(self, among: np.ndarray) -> _Model:
         """A model of these runs; calibration and threshold come from the same folds within them."""
-        failed = self.failed[among]
-        scores, slope, shift = self.offset[among], 1.0, 0.0
-        inner = [self.examples[at] for at in among]
-        if min(len({example.group for example in inner}), failed.sum(), (failed == 0).sum()) >= 2:
-            scores = np.zeros(len(among))
-            for train_on, held in _folds(inner, failed, self.seed + 1):
-                scores[held] = self.scores(among[held], self._fit(among[train_on]))
-            slope, shift = platt(scores, failed)
-        return _Model(self._fit(among), slope, shift, _threshold(slope * scores + shift, failed))
-
-    def shipped(self, among: np.ndarray) -> _Model:
-        """The shipped weights, at the failure rate of these runs."""
-        offset, failed = self.offset[among], self.failed[among]
-        shift = _shift_of(offset, failed)
-        return _Model(None, 1.0, shift, _threshold(offset + shift, failed))
+        z, failed = np.zeros(len(among)), self.failed[among]
+        for train_on, held in self.folds(among, self.seed + 1):
+            fit = self._fit(among[train_on])
+            z[held] = fit[0] + self.table[among[held]] @ fit[1:]
+        slope, shift = platt(z, failed)
+        fine = failed == 0
+        if (fine & self.drawn[among]).sum() >= FEWEST_FINE:
+            fine &= self.drawn[among]  # drawn at random, these represent the traffic
+        limit = threshold(_sigmoid(slope * z[fine] + shift), len(set(self.requests[among][fine])))
+        return _Model(self._fit(among), slope, shift, limit)
 
     def _fit(self, among: np.ndarray) -> np.ndarray:
-        return _fit(self.table[among], self.offset[among], self.failed[among], self.spread)
+        return _fit(self.table[among], self.failed[among], self.spread)
+
+    def folds(self, among: np.ndarray, seed: int) -> Any:
+        from sklearn.model_selection import StratifiedGroupKFold
+
+        failed, requests = self.failed[among], self.requests[among]
+        folds = min(FOLDS, len(set(requests)), int(failed.sum()), int((failed == 0).sum()))
+        split = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+        return split.split(requests, failed, requests)
+
+    def weights(self, model: _Model) -> Weights:
+        intercept, dense = model.coefficients[0], model.coefficients[1 : 1 + len(self.names)]
+        words = enumerate(model.coefficients[1 + len(self.names) :])
+        return Weights(
+            dense={name: float(weight) for name, weight in zip(self.names, dense, strict=True)},
+            intercept=float(intercept),
+            hashed={at: round(float(weight), 5) for at, weight in words if abs(weight) > 1e-4},
+            slope=model.slope,
+            shift=model.shift,
+            threshold=model.threshold,
+            agents=Agents.of(example.agent for example in self.examples),
+            requests=sorted({int(request) for request in self.requests}),
+        )
+
+
+def compared(held_out: HeldOut, data: _Data, in_use: Weights | None) -> tuple[dict[str, Any], str]:
+    """The intervals of what the model adds to the AUC and to the recall, and why it is not better;
+    no model ranks at random, and flags no more than the limit.
+    """
+    new = ~np.isin(data.requests, in_use.requests) if in_use else np.ones(data.n, dtype=bool)
+    failed, requests = data.failed[new], data.requests[new]
+    bad, fine = int(failed.sum()), int((failed == 0).sum())
+    if bad < FEWEST_FAILED or fine < FEWEST_FAILED:
+        return {}, "too few decisions on requests that the model in use has not learned from"
+    scores, flagged = np.zeros(len(failed)), np.full(len(failed), FALSE_ALARMS)
+    if in_use:
+        scores = np.array([in_use.score(data.examples[at].run) for at in np.flatnonzero(new)])
+        flagged = (scores >= in_use.threshold).astype(float)
+    auc = auc_difference(held_out.scores[new], scores, failed, requests)
+    recall = _interval((held_out.flagged[new] - flagged)[failed == 1], requests[failed == 1])
+    alarms = int(held_out.flagged[new][failed == 0].sum())
+    found = {"auc_gain": _rounded(auc), "recall_gain": _rounded(recall), "compared": len(failed)}
+    if auc[0] <= 0:
+        return found, "it does not rank held-out runs better for certain"
+    if recall[0] <= 0:
+        return found, "it does not find more failures at the limit of false alarms for certain"
+    if alarms > FALSE_ALARMS * fine:
+        return found, f"{alarms} of {fine} held-out successful runs were false alarms"
+    return found, ""
+
+
+def _rounded(interval: tuple[float, float]) -> list[float]:
+    return [round(limit, 4) for limit in interval]
 
 
 def auc_difference(
-    fitted: np.ndarray, shipped: np.ndarray, failed: np.ndarray, groups: Sequence[str]
+    one: np.ndarray, other: np.ndarray, failed: np.ndarray, groups: np.ndarray
 ) -> tuple[float, float]:
-    """The 95% interval of AUC(fitted) - AUC(shipped) on the same runs (DeLong 1988; runs of a group
-    count together, as in Obuchowski 1997).
+    """The interval of AUC(one) - AUC(other) on the same runs (DeLong 1988; runs of a group count
+    together, as in Obuchowski 1997).
     """
     bad, fine = np.flatnonzero(failed == 1), np.flatnonzero(failed == 0)
     share = np.zeros(len(failed))  # each run's part of the difference
-    for scores, sign in ((fitted, 1.0), (shipped, -1.0)):
-        above = _share_below(scores[bad], scores[fine])
-        below = 1 - _share_below(scores[fine], scores[bad])
-        share[bad] += sign * above
-        share[fine] += sign * below
+    for scores, sign in ((one, 1.0), (other, -1.0)):
+        share[bad] += sign * _share_below(scores[bad], scores[fine])
+        share[fine] += sign * (1 - _share_below(scores[fine], scores[bad]))
     difference = float(share[bad].mean())
     influence = np.zeros(len(failed))
     influence[bad] = (share[bad] - difference) / len(bad)
     influence[fine] = (share[fine] - difference) / len(fine)
-    _, group = np.unique(np.array(groups, dtype=object).astype(str), return_inverse=True)
+    return _around(difference, influence, groups)
+
+
+def _interval(values: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    """The interval of a mean; runs of a group count together."""
+    mean = float(values.mean())
+    return _around(mean, (values - mean) / len(values), groups)
+
+
+def _around(mean: float, influence: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    _, group = np.unique(groups, return_inverse=True)
     together = np.bincount(group, weights=influence)
     error = float(np.sqrt((together**2).sum() * len(together) / max(len(together) - 1, 1)))
-    wide = student(max(len(together) - 1, 1)) * error
-    return difference - wide, difference + wide
+    wide = student(max(len(together) - 1, 1), LEVEL) * error
+    return mean - wide, mean + wide
 
 
 def _share_below(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -218,19 +246,8 @@ def _share_below(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
     return (low + high) / (2 * len(ordered))
 
 
-def _require_enough(examples: Sequence[Example], failed: np.ndarray) -> None:
-    groups, bad = len({example.group for example in examples}), int(failed.sum())
-    fine = len(failed) - bad
-    if min(bad, fine) < FEWEST_OF_A_KIND or groups < FOLDS:
-        raise TooFew(
-            f"Decisions on {FEWEST_OF_A_KIND} failed and {FEWEST_OF_A_KIND} successful runs, of"
-            f" {FOLDS} different requests, are needed. So far: {bad} failed, {fine} successful,"
-            f" {groups} request{'' if groups == 1 else 's'}."
-        )
-
-
 def _table(examples: Sequence[Example], names: list[str]) -> csr_matrix:
-    """One row per example: signs, sizes and hashed words."""
+    """One row per example: dense features and hashed words."""
     dense = csr_matrix(
         [[example.run.dense.get(name, 0.0) for name in names] for example in examples]
     )
@@ -242,43 +259,23 @@ def _table(examples: Sequence[Example], names: list[str]) -> csr_matrix:
     ).tocsr()
 
 
-def _folds(examples: Sequence[Example], failed: np.ndarray, seed: int) -> Any:
-    from sklearn.model_selection import StratifiedGroupKFold
-
-    groups = [example.group for example in examples]
-    folds = min(FOLDS, len(set(groups)), int(failed.sum()), int((failed == 0).sum()))
-    return StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(
-        groups, failed, groups
-    )
-
-
 def _spread(names: Sequence[str]) -> np.ndarray:
-    """The prior's standard deviation for the intercept, each sign and each word."""
-    signs = [SPREAD_FEW if name in FROM_FEW else SPREAD_SIGNS for name in names]
-    return np.concatenate([[SPREAD_INTERCEPT], signs, np.full(BUCKETS, SPREAD_WORDS)])
+    """The prior's standard deviation for each dense feature and each word."""
+    dense = [
+        next(spread for prefix, spread in SPREADS.items() if name.startswith(prefix))
+        for name in names
+    ]
+    return np.concatenate([dense, np.full(BUCKETS, SPREAD_WORDS)])
 
 
-def _fit(
-    table: csr_matrix, offset: np.ndarray, failed: np.ndarray, spread: np.ndarray
-) -> np.ndarray:
-    """[intercept, signs, words] as differences from the prior: the minimum of loss plus penalty,
-    which is convex.
-    """
+def _fit(table: csr_matrix, failed: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """[intercept, dense, words]: each weight has a Gaussian prior around 0 with its `spread`."""
+    from sklearn.linear_model import LogisticRegression
 
-    def loss(delta: np.ndarray) -> tuple[float, np.ndarray]:
-        z = offset + delta[0] + table @ delta[1:]
-        wrong = _sigmoid(z) - failed
-        penalty = delta / spread**2
-        slopes = np.concatenate([[wrong.sum()], table.T @ wrong]) + penalty
-        return float(np.logaddexp(0, z).sum() - failed @ z + 0.5 * delta @ penalty), slopes
-
-    return minimize(
-        loss, np.zeros(table.shape[1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 200}
-    ).x
-
-
-def _scores(table: csr_matrix, offset: np.ndarray, fitted: np.ndarray) -> np.ndarray:
-    return offset + fitted[0] + table @ fitted[1:]
+    scaled = table.multiply(spread).tocsr()
+    model = LogisticRegression(solver="liblinear", intercept_scaling=SPREAD_INTERCEPT, tol=1e-6)
+    model.fit(scaled, failed)
+    return np.concatenate([model.intercept_, model.coef_[0] * spread])
 
 
 def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
@@ -299,63 +296,41 @@ def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def _shift_of(offset: np.ndarray, failed: np.ndarray) -> float:
-    """The shift that makes the prior's mean probability equal the observed failure rate, so that
-    both models know the base rate.
+def threshold(fine: np.ndarray, requests: int) -> float:
+    """The lowest threshold that keeps to the limit of false alarms with confidence SURE, from the
+    scores of runs without a failure; above 1 if these are too few to say.
+
+    An order statistic (Tong, Feng and Li 2018). Runs of a request resemble each other, so the
+    number of requests takes the place of that of runs.
     """
-    low, high = -20.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if _sigmoid(offset + middle).mean() < failed.mean() else (low, middle)
-        )
-    return (low + high) / 2
+    allowed = np.arange(requests)
+    kept = allowed[binom.cdf(allowed, requests, FALSE_ALARMS) <= 1 - SURE]
+    if not len(kept):
+        return 2.0
+    ordered = np.sort(fine)[::-1]
+    return float(np.nextafter(ordered[int(kept[-1] / requests * len(fine))], 2.0))
 
 
-def _threshold(scores: np.ndarray, failed: np.ndarray) -> float:
-    """The threshold that flags as many failed runs as possible with at most FALSE_ALARMS of the
-    fine runs above it.
-
-    It lies halfway between the highest probability that would let in one more fine run and the next
-    failed run's, rather than right next to a fine run.
-    """
-    fine = np.sort(_sigmoid(scores[failed == 0]))[::-1]
-    if len(fine) < FEWEST_FINE:
-        return max(0.5, float(fine[0]))
-    lowest = np.nextafter(fine[int(FALSE_ALARMS * len(fine))], 1.0)
-    above = _sigmoid(scores[failed == 1])
-    above = above[above >= lowest]
-    middle = (lowest + above.min()) / 2 if len(above) else lowest
-    return float(min(0.99, max(0.02, middle)))
-
-
-def measures(
-    scores: np.ndarray, failed: np.ndarray, threshold: float, flagged: np.ndarray | None = None
-) -> dict[str, Any]:
-    """Measures of out-of-fold log-odds; `flagged` if each fold has its own threshold."""
+def measures(held_out: HeldOut, data: _Data) -> dict[str, Any]:
     from sklearn.metrics import roc_auc_score
 
-    p = _sigmoid(scores)
-    above = p >= threshold if flagged is None else flagged
+    failed, p = data.failed, held_out.scores
+    bins = _bins(p[data.drawn], failed[data.drawn])
     return {
-        "n": len(failed),
+        "n": data.n,
         "failed": int(failed.sum()),
         "auc": round(float(roc_auc_score(failed, p)), 4),
-        "brier": _brier(scores, failed),
-        "found": int((above & (failed == 1)).sum()),
-        "false_alarms": int((above & (failed == 0)).sum()),
-        "threshold": round(threshold, 4),
-        "bins": _bins(p, failed),
+        "found": int((held_out.flagged & (failed == 1)).sum()),
+        "false_alarms": int((held_out.flagged & (failed == 0)).sum()),
+        "quantiles": [round(float(q), 4) for q in np.quantile(p, np.linspace(0, 1, QUANTILES))],
+        "bins": bins,
+        "calibrated": _is_calibrated(bins),
     }
 
 
-def _brier(scores: np.ndarray, failed: np.ndarray) -> float:
-    return round(float(np.mean((_sigmoid(scores) - failed) ** 2)), 4)
-
-
 def _bins(p: np.ndarray, failed: np.ndarray) -> list[dict[str, float]]:
-    """Reliability bins: runs sorted by probability, in BINS of equal size, with the number that
-    failed in each.
+    """Reliability: runs that were drawn at random, sorted by score, in BINS of equal size, with the
+    number that failed in each.
     """
     parts = np.array_split(np.argsort(p, kind="stable"), BINS)
     return [
@@ -363,6 +338,16 @@ def _bins(p: np.ndarray, failed: np.ndarray) -> list[dict[str, float]]:
         for part in parts
         if len(part)
     ]
+
+
+def _is_calibrated(bins: Sequence[dict[str, Any]]) -> bool:
+    """Whether each bin has enough runs, and the mean score in its interval (at 99%, as there are
+    five).
+    """
+    if not bins or min(part["n"] for part in bins) < FEWEST_OF_A_BIN:
+        return False
+    intervals = [(part["said"], *wilson(part["failed"], part["n"], 0.99)) for part in bins]
+    return all(low <= said <= high for said, low, high in intervals)
 
 
 def _sigmoid(z: np.ndarray) -> np.ndarray:

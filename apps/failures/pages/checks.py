@@ -103,7 +103,7 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
         "check": check,
         "random": bool(check and check.probability),
         "estimate": (
-            OutcomeEstimate.objects.filter(trajectory=row).first()
+            OutcomeEstimate.objects.filter(trajectory=row).select_related("model").first()
             if check and check.answer
             else None
         ),
@@ -174,10 +174,10 @@ def share(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.ENGINEER)
 def train(request: HttpRequest, project: Project) -> HttpResponse:
     train_job.start(project=project, by=request.user)
-    decided = train_job.decisions(project)
+    decided = len(train_job.decided(project))
     messages.success(
         request,
-        f"Training the outcome model on {decided:,} decided runs. Open runs are re-estimated"
-        " afterwards.",
+        f"Training the outcome model on {decided:,} decided runs. It is used if it is better than"
+        " what is in use.",
     )
     return redirect("failures:measures", project.slug)

@@ -11,8 +11,9 @@ from apps.core.access import project_view
 from apps.core.charts import intervals, unlike
 from apps.core.models import Project, Role
 from apps.failures import measures, reliability
-from apps.failures.models import Failure
-from apps.failures.outcomes import checks
+from apps.failures.models import Failure, OutcomeModel
+from apps.failures.outcomes import alarms, checks, train_job
+from apps.failures.outcomes.model import FALSE_ALARMS
 from apps.failures.rates import short
 
 TITLES = {"rules": "Rules", "judge": "Judge"}
@@ -46,10 +47,24 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
             "overconfident": [right for right in sure if reliability.is_overconfident(right)],
             "goal": reliability.GOAL,
             "traffic": checks.traffic(project),
-            "model": project.outcome_models.first(),
+            **_estimates(project),
             "may_train": request.membership.may(Role.ENGINEER),
         },
     )
+
+
+def _estimates(project: Project) -> dict[str, Any]:
+    """The outcome model in use with its observed false alarms, or what is missing for one."""
+    model, in_use = project.outcome_models.first(), OutcomeModel.in_use(project)
+    newest = project.outcome_models.filter(is_better=True).first()
+    return {
+        "model": model,
+        "in_use": in_use,
+        "alarms": alarms.observed(project, in_use) if in_use else None,
+        "limit": FALSE_ALARMS,
+        "off": newest if newest and newest.off_at else None,
+        "needed": "" if in_use else train_job.needed(project),
+    }
 
 
 def _layer(project: Project, layer: str, names: dict[str, str]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Where a run breaks a rule that its system prompt states or a person wrote. Pure.
 
-A rule that was only read is a signal (`outcomes.contradictions`). One that a person has confirmed
-gives a finding.
+Only one that a person has confirmed gives a finding.
 """
 
 from __future__ import annotations

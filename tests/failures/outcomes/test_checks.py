@@ -29,7 +29,7 @@ from apps.failures.outcomes import checks
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory
 from tests.factories import key_headers, make_failed, make_member, make_project
-from tests.failures.outcomes.test_estimates import send, unknown
+from tests.failures.outcomes.test_estimates import estimating, send, unknown
 from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
@@ -39,6 +39,7 @@ def made_project(_: Path) -> Project:
     """Three runs that nothing flags, all drawn, and one that the estimate flags."""
     project = make_project()
     Classifier.objects.create(project=project, check_share=1.0)
+    estimating(project)
     send(project, unknown("r0"), unknown("r1"), unknown("r2"), unknown("bad", wrong=True))
     digest()
     classify_project(project=project)
@@ -96,7 +97,7 @@ def test_the_drawn_ones_come_first_then_what_teaches_most(project: Project) -> N
     runs = send(project, unknown("r8"), unknown("r9"))
     classify_project(project=project)
     sure, unsure = runs[-2:]
-    OutcomeEstimate.objects.filter(pk=unsure.pk).update(probability=0.31)
+    OutcomeEstimate.objects.filter(pk=unsure.pk).update(score=0.31)
     found = checks.next_check(project)
     assert found == checks.Next(unsure.pk, False)
     checks.answer(trajectory=unsure, answer="fine", by=by)
@@ -181,8 +182,8 @@ def test_after_the_answer_it_says_what_rules_and_model_said_before(project: Proj
     client.force_login(make_member(project, Role.REVIEWER))
     mode = Failure.objects.get(trajectory=run_of(project, "bad")).mode
     said = {
-        "bad": f"The estimate flagged it as “{mode}”. Estimated probability of failure: ",
-        "r0": "Nothing had flagged it. Estimated probability of failure: ",
+        "bad": f"The estimate flagged it as “{mode}”. Estimate: more like a failure than ",
+        "r0": "Nothing had flagged it. Estimate: more like a failure than ",
     }
     for name, words in said.items():
         url = reverse("failures:check_answer", args=[project.slug, run_of(project, name).pk])
@@ -278,7 +279,7 @@ def test_the_measures_show_rate_and_recall(project: Project) -> None:
     assert (
         "Runs that failed" in page
         and "found by the estimated outcome" in page
-        and "shipped weights" in page
+        and "Estimated outcomes" in page
     )
     assert (
         dict(checks.traffic(project).recalls)["judge"] is None
@@ -300,7 +301,7 @@ def test_the_api_says_the_same(client: Client, project: Project) -> None:
     assert (
         known["checks_answered"] == 1
         and known["failure_rate"]["low"] >= 0
-        and known["model"] is None
+        and known["estimates"] == {"model": 1, "false_alarms": None, "calibrated": False}
     )
     wrong = client.post(
         url_checks, body | {"answer": "x"}, content_type="application/json", **headers

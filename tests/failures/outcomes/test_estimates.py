@@ -1,32 +1,36 @@
-"""Estimates beside the rules' diagnoses, what they put into the inbox, who is checked, and learning
-as a job.
+"""Estimates by the model in use, what they put into the inbox, who is checked, and learning as a
+job.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from apps.core import jobs, runner
 from apps.core.models import JobState, Project
 from apps.failures import reclassify
 from apps.failures.actions.decisions import decide
-from apps.failures.actions.diagnose import as_input, classify_project, diagnose
+from apps.failures.actions.diagnose import classify_project, diagnose, diagnose_and_draw
 from apps.failures.models import (
     Classifier,
     Failure,
     FailureState,
+    JudgeVerdict,
     OutcomeCheck,
     OutcomeEstimate,
     OutcomeModel,
     OutcomeTraining,
+    Rubric,
 )
-from apps.failures.outcomes import estimates, train_job
-from apps.failures.outcomes.estimates import Estimator, agent_of, facts_of
-from apps.failures.outcomes.model import PRIOR
-from apps.failures.rules.reading import read
+from apps.failures.outcomes import checks, estimates, train_job
+from apps.failures.outcomes.features import Usual, bucket_of
+from apps.failures.outcomes.model import Weights
+from apps.failures.outcomes.training import Example
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trajectory, with_content
 from tests.factories import make_failed, make_member, make_project, row, tool_message
@@ -49,9 +53,21 @@ def unknown(name: str, wrong: bool = False) -> dict:
     return row(name=name, tools=[], **messages) | {"outcome": {"status": "unknown"}}
 
 
+def estimating(project: Project, word: str = "agent unfortunately", **more: Any) -> OutcomeModel:
+    """Puts a model into use that flags the runs with a word, as `wrong` ones have."""
+    weights = Weights({}, -3.0, {bucket_of(word): 30.0}, **more)
+    number = project.outcome_models.count() + 1
+    return OutcomeModel.objects.create(
+        project=project, number=number, is_better=True, weights=weights.as_json()
+    )
+
+
 @pytest.fixture
 def project() -> Project:
-    return make_project()
+    """With a model in use."""
+    project = make_project()
+    estimating(project)
+    return project
 
 
 def send(project: Project, *rows: dict) -> list[Trajectory]:
@@ -67,18 +83,20 @@ def test_a_run_that_probably_failed_is_in_the_inbox_with_its_reasons(project: Pr
     assert {item["rule"] for item in failure.evidence} == {"estimate"} and failure.evidence[0][
         "confidence"
     ] == "hint"
-    assert (
-        any("same thing again" in item["text"] for item in failure.evidence)
-        and failure.blamed_message is not None
-    )
+    texts = [item["text"] for item in failure.evidence]
+    assert "more like a failure than" in texts[0] and "“unfortunately”" in texts[1]
     assert failure.rule_mode == ""  # no rule saw a fault
-    low, high = OutcomeEstimate.objects.order_by("probability")
-    assert (
-        high.reasons
-        and high.trajectory_id == failure.trajectory_id
-        and low.probability < 0.2
-        and not low.reasons
-    )
+    low, high = OutcomeEstimate.objects.order_by("score")
+    assert high.reasons and high.trajectory_id == failure.trajectory_id
+    assert low.score < 0.2 and not low.reasons
+
+
+def test_without_a_model_that_is_better_nothing_is_estimated() -> None:
+    project = make_project()
+    send(project, unknown("bad", wrong=True))
+    OutcomeModel.objects.create(project=project, number=1, note="it is not better")
+    classify_project(project=project)
+    assert not OutcomeEstimate.objects.exists() and not Failure.objects.exists()
 
 
 def test_an_outcome_that_is_known_later_takes_the_estimate_away(project: Project) -> None:
@@ -141,88 +159,86 @@ def test_the_numbers_are_spread_evenly() -> None:
     assert 0.45 < sum(numbers) / 2000 < 0.55 and sum(number < 0.02 for number in numbers) < 80
 
 
-def decided_project() -> Project:
-    """Enough decisions to learn from: closing fails here."""
+def decided_project(n: int = 100) -> Project:
+    """Runs whose outcome people recorded: the wrong ones failed."""
     project = make_project()
-    requests = ["alpha", "beta", "gamma", "delta", "omega", "sigma", "kappa"]
     rows = [
-        unknown(f"r{n}", wrong=n % 2 == 0)
+        unknown(f"r{at}", wrong=at % 4 == 0)
         | {
-            "metadata": {"task_id": requests[n % 7]},
-            "outcome": {"status": ("success", "failure")[n % 2]},
+            "metadata": {"task_id": f"t{at}"},
+            "outcome": {"status": ("success", "failure")[at % 4 == 0]},
         }
-        for n in range(28)
+        for at in range(n)
     ]
     send(project, *rows)
     return project
 
 
-def test_a_model_is_made_of_decisions_and_estimates_from_then_on() -> None:
+def test_a_model_that_is_better_than_none_is_used_and_estimates_the_open_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     project = decided_project()
+    send(project, *(unknown(f"open{n}", wrong=n == 0) for n in range(5)))
+    other = {"agent": {"name": "shop"}, "messages": [ASK, tool_message(CALL | {"tool": "find"})]}
+    send(project, unknown("other agent") | other)
+    monkeypatch.setattr(train_job, "CHUNK", 2)
     job = train_job.start(project=project, by=make_member(project))
     assert train_job.start(project=project, by=None) == job  # one at a time
-    runner.run(job)
-    model = project.outcome_models.get()
-    assert model.measured["n"] == 28 and model.measured["failed"] == 14 and model.decisions == 28
-    job.refresh_from_db()
-    assert job.state == JobState.SUCCEEDED and job.result["number"] == 1
-    send(project, unknown("new"))
-    diagnose(project, with_content(list(project.trajectories.filter(external_id="new"))))
-    assert OutcomeEstimate.objects.get().model == model
-
-
-def test_runs_of_an_agent_that_nobody_decided_on_keep_the_shipped_weights() -> None:
-    project = decided_project()
-    runner.run(train_job.start(project=project, by=None))
-    call = tool_message({"tool": "orders.find", "args": {"id": 1}})
-    send(
-        project,
-        unknown("same"),
-        unknown("other") | {"agent": {"name": "shop"}, "messages": [ASK, call]},
-    )
-    rows = with_content(list(project.trajectories.filter(external_id__in=["same", "other"])))
-    diagnose(project, rows)
-    estimator = Estimator.of(project)
-    shipped = replace(estimator, weights=PRIOR)
-    for item in rows:
-        run = read(as_input(item))
-        made, of_prior = (
-            by.of_run(run, facts_of(item), agent_of(item, run)) for by in (estimator, shipped)
-        )
-        stored = OutcomeEstimate.objects.get(trajectory=item).probability
-        assert stored == pytest.approx(made.probability)
-        assert (made.probability == of_prior.probability) is (item.external_id == "other")
-
-
-def test_a_new_model_estimates_the_open_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    project = decided_project()
-    open_runs = send(project, *(unknown(f"open{n}") for n in range(5)))[-5:]
-    diagnose(project, open_runs)
-    assert set(OutcomeEstimate.objects.values_list("model", flat=True)) == {None}
-    monkeypatch.setattr(train_job, "CHUNK", 2)
-    job = train_job.start(project=project, by=None)
-    assert job.total == 5 and job.claim("a worker")
+    assert job.total == 6 and job.claim("a worker")
     going = train_job.steps(job)
     for _ in range(3):
         job.cursor = next(going).cursor  # the model, then two runs; and dies
-    assert OutcomeEstimate.objects.filter(model=None).count() == 3
     job.save()
-    assert jobs.retry_or_fail(job, "The worker died.")
+    assert OutcomeEstimate.objects.count() == 1 and jobs.retry_or_fail(job, "The worker died.")
     runner.run(job)
     job.refresh_from_db()
-    assert job.result["estimated_again"] == 5 and project.outcome_models.count() == 1
-    assert set(OutcomeEstimate.objects.values_list("model", flat=True)) == {
-        project.outcome_models.get().pk
-    }
+    model = project.outcome_models.get()
+    assert model.is_better and model.measured["n"] == 100 and model.measured["failed"] == 25
+    assert job.state == JobState.SUCCEEDED and job.result["estimated_again"] == 6
+    estimated = OutcomeEstimate.objects.filter(model=model)
+    assert not estimated.filter(trajectory__external_id="other agent").exists()
+    assert estimated.count() == 5
+    assert Failure.objects.get(evidence__0__rule="estimate").trajectory.external_id == "open0"
 
 
-def test_one_kind_of_decision_is_said_to_be_too_little(project: Project) -> None:
+def test_what_is_learned_from_too_few_is_not_used_and_says_so(project: Project) -> None:
     for _ in range(6):
         make_failed(project)
-    job = train_job.start(project=project, by=None)
-    runner.run(job)
-    model = project.outcome_models.get()
-    assert "are needed" in model.note and not model.measured and model.weights["dense"]
+    send(project, unknown("open", wrong=True))
+    classify_project(project=project)
+    runner.run(train_job.start(project=project, by=None))
+    model = project.outcome_models.first()
+    assert "6 failed, 0 successful" in model.note and not model.is_better
+    assert train_job.needed(project).endswith("So far: 6 failed, 0 successful.")
+    assert OutcomeEstimate.objects.get().model != model  # what was in use stays
+
+
+def test_neither_outcomes_nor_decisions_nor_verdicts_after_them_are_features() -> None:
+    """Else a model that looks excellent knows nothing."""
+    project = make_project()
+    by, rubric = make_member(project), Rubric.objects.create(project=project, version=1, text="x")
+    Classifier.objects.create(project=project, check_share=1.0)
+    runs = send(project, *(unknown(f"r{n}") for n in range(3)))
+    runs += send(project, unknown("known") | {"outcome": {"status": "failure"}})[-1:]
+    diagnose_and_draw(project, runs)
+
+    def read_off() -> list[Example]:
+        return list(train_job._examples(project, train_job.decided(project), Usual({})))
+
+    checks.answer(trajectory=runs[0], answer="failed", by=by)
+    decide(failure=Failure.objects.get(trajectory=runs[0]), by=by)
+    checks.answer(trajectory=runs[1], answer="fine", by=by)
+    failed, fine, known = sorted(read_off(), key=lambda item: (not item.drawn, not item.failed))
+    assert (failed.failed, fine.failed, known.failed) == (True, False, True)
+    assert failed.run == fine.run == known.run and (failed.drawn, known.drawn) == (True, False)
+    for run in runs:
+        JudgeVerdict.objects.create(
+            rubric=rubric, trajectory=run, content_digest=str(run.pk)[:32], mode="x", confidence=0.9
+        )
+    assert all("judge" not in item.run.dense for item in read_off())
+    JudgeVerdict.objects.update(at=timezone.now() - timedelta(days=1))
+    judged = sorted(read_off(), key=lambda item: not item.drawn)
+    assert [item.run.dense.get("judge") for item in judged] == [0.9, 0.9, None]
 
 
 def test_a_training_that_was_killed_begins_again() -> None:
@@ -243,12 +259,11 @@ def test_two_trainings_at_once_are_refused_by_the_database(project: Project) -> 
 
 
 def test_it_learns_again_when_enough_decisions_are_new() -> None:
-    project = decided_project()
-    Classifier.objects.create(project=project)
+    project = decided_project(24)
     assert train_job.due() == [project]  # no model yet
-    OutcomeModel.objects.create(project=project, number=1, weights={}, decisions=10)
+    OutcomeModel.objects.create(project=project, number=1, decisions=5)
     assert train_job.due() == []
-    OutcomeModel.objects.update(decisions=8)
+    OutcomeModel.objects.update(decisions=4)
     assert train_job.due() == [project]
     train_job.start(project=project, by=None)
     assert train_job.due() == []
@@ -258,4 +273,4 @@ def test_a_person_comes_before_a_recorded_outcome(project: Project) -> None:
     make_failed(project)
     classify_project(project=project)
     decide(failure=Failure.objects.get(), by=make_member(project), state=FailureState.DISMISSED)
-    assert list(train_job.decided(project).values()) == [False]
+    assert [answer.failed for answer in train_job.decided(project).values()] == [False]

@@ -32,7 +32,7 @@ from apps.failures.outcomes import checks, train_job
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory, with_content
 from tests.factories import key_headers, make_member, make_project, row
-from tests.failures.outcomes.test_estimates import send, unknown
+from tests.failures.outcomes.test_estimates import estimating, send, unknown
 from workers.lib.spending import NOTHING
 
 pytestmark = pytest.mark.django_db
@@ -55,6 +55,7 @@ def test_no_answer_changes_the_weight_of_a_run() -> None:
     project = make_project()
     by = make_member(project)
     Classifier.objects.create(project=project, check_share=0.4)
+    estimating(project)
     send(project, *(unknown(f"r{n}", wrong=n % 3 == 0) for n in range(60)))
     digest()
     classify_project(project=project)
@@ -170,6 +171,7 @@ class Life:
         self.agent, self.person = Client(headers={}), Client()
         self.headers = key_headers(self.project)
         self.person.force_login(self.by)
+        estimating(self.project)
         self.seen: dict[str, bool] = {}  # by the judge
         monkeypatch.setattr(Question, "max_cost", lambda question, server: 0.001)
         monkeypatch.setattr(Server, "cost", lambda server, usage: 0.001)
