@@ -22,6 +22,8 @@ from apps.evals.forms import EvalSetForm
 PAGE_ONLY = {
     "CanaryForm.margin",
     "ShareForm.percent",
+    "ShareForm.flagged",
+    "ShareForm.unflagged",
     "RubricForm.usd_per_day",
     "RubricForm.concurrency",
     "MarkForm.blamed_message",

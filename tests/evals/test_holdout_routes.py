@@ -24,7 +24,13 @@ from apps.evals import actions, drafts
 from apps.evals.answers import open_run
 from apps.evals.models import HoldoutView, MeaningCheck, Split, Task
 from apps.failures.actions.diagnose import classify_project
-from apps.failures.models import Failure, JudgeVerdict, Reclassification, ReclassificationChange
+from apps.failures.models import (
+    Failure,
+    JudgeVerdict,
+    Reclassification,
+    ReclassificationChange,
+    Signal,
+)
 from apps.registry.actions import register_agent
 from apps.reviews import agreement
 from apps.reviews.models import Judgement, Rescore
@@ -97,6 +103,8 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     JudgeVerdict.objects.create(
         rubric=rubric, content_digest="a", trajectory=run, reason="It closed the ticket."
     )
+    signal = Signal.objects.get(pk=world["pks"]["failures:signal"])
+    signal.answers.create(version=signal.version, trajectory=run, value="yes")
     scored = Rescore.objects.get(pk=world["pks"]["reviews:rescore"])
     scores = {
         str(one.pk): {"reward": 0.0, "success": False, "masked": False, "components": {}}

@@ -320,7 +320,9 @@ def test_roll_ups_are_what_counting_gives(project: Project, steps: list) -> None
     sums: Counter = Counter()
     facets: Counter = Counter()
     for item in project.trajectories.all():
-        hour = item.started_at.replace(minute=0, second=0, microsecond=0)
+        hour = ids.time_of(item.pk).replace(
+            minute=0, second=0, microsecond=0
+        )  # where lists have it
         key = (hour, *(getattr(item, name) for name in KIND))
         expected[key] += 1
         sums[key] += item.input_tokens or 0
