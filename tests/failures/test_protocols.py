@@ -143,6 +143,12 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
     [
         pytest.param(turns("Bau es.", *LOOP, system=SHELL), "looped", 6, id="loop in a shell"),
         pytest.param(
+            turns("Bau es.", *LOOP, sh("ls"), "CMakeLists.txt", sh("cmake ."), "ok", "Gebaut."),
+            None,
+            None,
+            id="who looped went on to something new",
+        ),
+        pytest.param(
             turns("Warte.", *(t for t in (sh("stat"), "wait") * 3), sh("stat"), "ready", "Fertig."),
             None,
             None,

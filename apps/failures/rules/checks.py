@@ -296,7 +296,7 @@ def expected_words(run: Run) -> Findings:
 def looped(run: Run) -> Findings:
     """The same call with the same reply LOOP times, or cycles of calls (A-B-A-B) that produce
     nothing new, and no other reply to them afterwards: who waits for something, or tries again, may
-    get it in the end.
+    get it in the end. If the outcome is unknown, nothing new may have worked afterwards either.
 
     Equal calls of one step count once: they were made together, before any reply, and may differ in
     what is not compared (genotypes AA, Aa and aa).
@@ -308,11 +308,14 @@ def looped(run: Run) -> Findings:
         made.setdefault((call.index, key), call)
     keys = [key for _, key in made]
     last = {key[:2]: key for key in keys}  # by call: with its last reply
+    new = {key: at for at, key in reversed(list(enumerate(keys)))}  # where each is first
+    worked = [new[key] for call, key in zip(made.values(), keys, strict=True) if call.worked]
+    since = -1 if run.failed else max(worked, default=-1)
     times: Counter = Counter()
     running = [0] * (MAX_PERIOD + 1)
     for at, (call, key) in enumerate(zip(made.values(), keys, strict=True)):
         times[key] += 1
-        if times[key] == LOOP and last[key[:2]] == key:
+        if times[key] == LOOP and last[key[:2]] == key and at > since:
             text = f"{call.tool} was called {LOOP} times with the same arguments."
             yield Finding("bad_planning", call.index, call.index, text, cut(call.raw))
         for period in range(2, MAX_PERIOD + 1):
@@ -323,6 +326,7 @@ def looped(run: Run) -> Findings:
             if (
                 running[period] == period * (CYCLES - 1)
                 and len(cycle) == period
+                and at > since
                 and all(last[key[:2]] == key for key in cycle)
             ):
                 text = f"The same {period} calls were made twice in a row, with the same replies."
