@@ -187,7 +187,9 @@ WHILE_IT_STARTS = (
 def test_a_signal_while_it_starts_stops_everything_and_is_quiet(
     one_machine: Machine, begun: str, number: signal.Signals
 ) -> None:
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
     process = one_machine.popen("manage.py", "up", "--port", str(free_port()))
+    signal.signal(signal.SIGHUP, inherited)
     eventually(lambda: one_machine.processes(begun))
     process.send_signal(number)
     output, _ = process.communicate(timeout=300)
