@@ -447,9 +447,9 @@ def _by_speaker(items: list, role: str) -> list[Message]:
     written as text. Among them, calls in other words are the model's, and words after a call its
     result.
     """
-    read = [_read_speaker(item) for item in items]
-    if not any(isinstance(item, dict) and item.keys() <= SPEAKERS.keys() for item in read):
+    if not _is_spoken(items[0] if items else None):
         return []
+    read = [_read_speaker(item) for item in items]
     said: list[tuple[str, Any]] = []
     waiting = 0
     for item in read:
@@ -476,7 +476,16 @@ def _by_speaker(items: list, role: str) -> list[Message]:
 
 def are_spoken(items: list) -> bool:
     """Whether each item is named by who speaks."""
-    return all(isinstance(item := _read_speaker(one), dict) and _are_words(item) for one in items)
+    return all(map(_is_spoken, items))
+
+
+def _is_spoken(item: Any) -> bool:
+    if isinstance(item, dict):
+        return bool(item) and _are_words(item)
+    if not isinstance(item, str) or item[:1] != "{":
+        return False
+    value = _read_speaker(item)
+    return isinstance(value, dict) and bool(value) and _are_words(value)
 
 
 def _read_speaker(item: Any) -> Any:
@@ -815,7 +824,8 @@ class _Turn:
             return
         inner = part.get("message_content")
         part = inner if isinstance(inner, dict) else part
-        part = _worded_call(part) or part
+        if "type" not in part and "text" not in part:
+            part = _worded_call(part) or part
         kind = _kind(part)
         if kind == "step_start":  # Vercel's mark between two model calls
             return

@@ -598,7 +598,7 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
                 earlier
                 for key, node in keys.items()
                 for earlier, other in reversed(seen[(service, *key)][-MAX_SIDE_BY_SIDE:])
-                if _may_be_of(key, other, node) and _is_second(group, groups[earlier], other, node)
+                if _is_second(key, group, groups[earlier], other, node)
             ),
             None,
         )
@@ -614,23 +614,21 @@ def _recorded_apart(groups: list[Group]) -> list[Group]:
     return [group for group in joined if group is not None]
 
 
-def _is_second(group: Group, earlier: Group, other: Node, node: Node) -> bool:
-    """Whether one of two traces, which may have a call in common, holds nothing but calls of the
-    other one.
+def _is_second(key: tuple, group: Group, earlier: Group, other: Node, node: Node) -> bool:
+    """Whether one of two traces, which have something of a call in common, holds nothing but calls
+    of the other one.
     """
     if group.is_alone or earlier.is_alone:
-        return _is_twin(group, other, node)
-    one, two = ({r.response_id: r for c in g.calls if (r := c.reading)} for g in (group, earlier))
-    apart = {call.span.trace_id for call in group.calls}.isdisjoint(
-        call.span.trace_id for call in earlier.calls
-    )
-    is_within = one.keys() <= two.keys() or two.keys() <= one.keys()
+        return _may_be_of(key, other, node) and _is_twin(group, other, node)
+    is_same = key[0] == "response" and other.span.scope.name != node.span.scope.name
+    if not is_same or not (group.loose or earlier.loose):
+        return False
+    one, two = ({call.reading.response_id for call in of.calls} for of in (group, earlier))
+    traces = [{call.span.trace_id for call in of.calls} for of in (group, earlier)]
     return (
-        apart
-        and group.loose | earlier.loose
-        and is_within
+        traces[0].isdisjoint(traces[1])
+        and (one <= two or two <= one)
         and "" not in min(one, two, key=len)
-        and other.span.scope.name != node.span.scope.name
     )
 
 
