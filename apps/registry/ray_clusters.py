@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from django.conf import settings
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 from msgspec import Meta, Struct
@@ -19,6 +19,7 @@ from apps.core.models import ApiKey, Project, Role
 from apps.core.openapi import LINE, sent
 from apps.core.operations import Moment, Name, Page, Rest, choice_of, operation
 from apps.core.outgoing_keys import key_hosts, key_variables
+from apps.core.taken import saved_as
 from apps.registry.models import Health, RayCluster
 from apps.registry.servers import ServerError, check_address
 from workers.lib.ray_jobs import ClusterError, RayApi
@@ -258,12 +259,7 @@ def _checked(given: NewCluster, *, operator: bool) -> dict[str, Any]:
 
 def save(cluster: RayCluster) -> RayCluster:
     """Raises ServerError if its name is taken."""
-    try:
-        with transaction.atomic():
-            cluster.save()
-    except IntegrityError as error:
-        raise ServerError(f"A cluster named “{cluster.name}” already exists.", "name") from error
-    return cluster
+    return saved_as(cluster, "A cluster", ServerError)
 
 
 def address_of(cluster: RayCluster) -> Address:

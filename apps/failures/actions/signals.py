@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 from msgspec import Meta, Struct, field
@@ -18,6 +18,7 @@ from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.core.openapi import LINE, sent
 from apps.core.operations import Moment, Page, Rest, choice_of, operation
+from apps.core.taken import saved_as
 from apps.failures.judge import rubrics
 from apps.failures.models import Signal, SignalAnswer
 from apps.failures.signals import asking
@@ -80,22 +81,6 @@ class SignalOut(NewSignal):
     pk: int = field(name="id")
     version: int
     on_since: Moment | None
-
-
-class AnswerOut(Struct):
-    """What the judge said about a run; `value` is empty where the run does not say, `probability`
-    null where the run was tried and not drawn.
-    """
-
-    run: str
-    version: int
-    value: str
-    quote: str
-    reason: str
-    error: str
-    probability: float | None
-    cost_usd: float
-    at: Moment
 
 
 @operation("signals_list", rest=Rest("GET", "signals/", "signals"), gives=list[SignalOut])
@@ -297,9 +282,4 @@ def _refuse(given: NewSignal) -> None:
 
 def _saved(signal: Signal) -> Signal:
     """Raises SignalError if its name is taken."""
-    try:
-        with transaction.atomic():
-            signal.save()
-    except IntegrityError as error:
-        raise SignalError(f"A signal named “{signal.name}” already exists.", "name") from error
-    return signal
+    return saved_as(signal, "A signal", SignalError)

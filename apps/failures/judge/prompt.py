@@ -142,11 +142,11 @@ def make(rubric: str, modes: Sequence[Mode], run: dict[str, Any]) -> Prompt:
     """From the rubric's text, the project's modes, and a trajectory {messages, tools, outcome_*,
     interventions}.
     """
-    roles, bodies, about = _parts(run)
+    speakers = speech_of(run["messages"]).speakers
+    roles, bodies, about = _parts(run, speakers)
     nonce = _unused_word([*bodies, *roles, *about])
     system = FRAME.format(rubric=clean(rubric).strip(), modes="\n".join(map(_mode, modes)))
-    speakers = enumerate(speech_of(run["messages"]).speakers)
-    agents = frozenset(index for index, speaker in speakers if speaker == AGENT)
+    agents = frozenset(index for index, speaker in enumerate(speakers) if speaker == AGENT)
     *before, last = (
         _quotation(nonce, [*about, *blocks])
         for blocks in _in_parts(_within(MAX_PARTS * MAX_RUN, _blocks(nonce, roles, bodies)))
@@ -183,7 +183,8 @@ def chat_about(question: str, run: dict[str, Any], upto: int | None = None) -> l
 def about(system: str, run: dict[str, Any], upto: int | None = None) -> list[dict[str, str]]:
     """The chat with these instructions and the run, or its messages up to one, quoted as data."""
     shown = run if upto is None else run | HIDDEN
-    roles, bodies, notes = _parts(shown, None if upto is None else upto + 1)
+    speakers = speech_of(run["messages"]).speakers[: None if upto is None else upto + 1]
+    roles, bodies, notes = _parts(shown, speakers)
     nonce = _unused_word([*bodies, *roles, *notes, system])
     return [
         {"role": "system", "content": system},
@@ -191,13 +192,12 @@ def about(system: str, run: dict[str, Any], upto: int | None = None) -> list[dic
     ]
 
 
-def _parts(run: dict[str, Any], shown: int | None = None) -> tuple[list[str], list[str], list[str]]:
-    """(roles, bodies, notes) of a run, or of its first messages; all of them tell who speaks."""
-    messages = run["messages"]
-    speakers = speech_of(messages).speakers
+def _parts(run: dict[str, Any], speakers: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """(roles, bodies, notes) of a run, or of as many first messages as there are speakers."""
+    messages = run["messages"][: len(speakers)]
     return (
-        [_role(*said) for said in zip(speakers[:shown], messages[:shown], strict=True)],
-        [body_of(message) for message in messages[:shown]],
+        [_role(*said) for said in zip(speakers, messages, strict=True)],
+        [body_of(message) for message in messages],
         [*_outcome(run), *_tools(run.get("tools")), *_interventions(run.get("interventions"))],
     )
 

@@ -6,7 +6,7 @@ import logging
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import QueryDict
 from django.utils import timezone
@@ -20,6 +20,7 @@ from apps.core.models import Project, Stage
 from apps.core.openapi import LINE, sent
 from apps.core.operations import Moment, Page, Rest, choice_of, operation
 from apps.core.query import QueryError, from_browser
+from apps.core.taken import saved_as
 from apps.core.timeouts import TooLong, patience
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
@@ -311,12 +312,7 @@ def _refuse(given: NewAlert) -> None:
 
 def _saved(alert: Alert) -> Alert:
     """Raises AlertError if its name is taken."""
-    try:
-        with transaction.atomic():
-            alert.save()
-    except IntegrityError as error:
-        raise AlertError(f"An alert named “{alert.name}” already exists.", "name") from error
-    return alert
+    return saved_as(alert, "An alert", AlertError)
 
 
 def check_all(now: datetime | None = None) -> int:

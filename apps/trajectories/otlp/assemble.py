@@ -235,14 +235,11 @@ def _outcome(group: Group) -> dict[str, str]:
     first, *around = sorted(
         fatal, key=lambda node: (node.span.end_ns, -node.span.start_ns, node.span.span_id)
     )
-    errors = [first.reading.error]
+    told = first
     if not first.reading.error.said:  # only its type: what it was, another record of it may say
-        errors += [
-            node.reading.error
-            for node in around
-            if node.span.start_ns <= first.span.start_ns and node.reading.error.said
-        ]
-    return {"status": "failure", "reason": errors[:2][-1].text}
+        begun = (node for node in around if node.span.start_ns <= first.span.start_ns)
+        told = next((node for node in begun if node.reading.error.said), first)
+    return {"status": "failure", "reason": told.reading.error.text}
 
 
 def _failed(group: Group) -> list[Node]:
