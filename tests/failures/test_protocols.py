@@ -134,6 +134,16 @@ def test_people_with_names_in_one_channel_are_people() -> None:
     assert [index for index, _ in run_of(talk).users] == [0, 2]
 
 
+def test_a_name_that_is_no_text_is_none() -> None:
+    odd = [said("user", "a", "eva"), said("user", "b", "ivo"), said("assistant", "c")]
+    odd[2]["name"] = ["eva"]
+    assert [index for index, _ in run_of([*odd, said("user", "d") | {"name": {}}]).users] == [
+        0,
+        1,
+        3,
+    ]
+
+
 LOOP = [t for _ in range(3) for t in (sh("make"), "make: *** No rule to make target 'all'.")]
 POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
 

@@ -64,20 +64,20 @@ def _by_name(messages: Sequence[Mapping[str, Any]], speech: Speech) -> None:
     """Users with names: agents, where the instructions name them or they also speak as one; beside
     those, whoever else is not the first to speak is a program.
     """
-    named = {
-        str(item["name"])
-        for item, speaker in zip(messages, speech.speakers, strict=True)
-        if speaker == PERSON and isinstance(item.get("name"), str) and item["name"]
-    }
+    names = [name if isinstance(name := item.get("name"), str) else "" for item in messages]
+    spoken = zip(names, speech.speakers, strict=True)
+    people = [name for name, speaker in spoken if speaker == PERSON and name]
+    named = set(people)
     if len(named) < 2:
         return
-    known = {item.get("name") for item in messages if item.get("role") == "assistant"}
-    first = next(str(item.get("name")) for item in messages if item.get("name") in named)
+    roles = zip(names, messages, strict=True)
+    known = {name for name, item in roles if item.get("role") == "assistant"}
     told = re.findall(r"[\w-]+", _instructions(messages))
-    agents = {name for name in named if name in known or name in told} - {first}
-    for at, item in enumerate(messages if agents else ()):
-        if speech.speakers[at] == PERSON and item.get("name") in named - {first}:
-            speech.speakers[at] = AGENT if item["name"] in agents else PROGRAM
+    others = named - {people[0]}
+    agents = {name for name in others if name in known or name in told}
+    for at, name in enumerate(names if agents else ()):
+        if speech.speakers[at] == PERSON and name in others:
+            speech.speakers[at] = AGENT if name in agents else PROGRAM
 
 
 def _instructions(messages: Sequence[Mapping[str, Any]]) -> str:
