@@ -67,7 +67,7 @@ class Case:
     run: dict
     failed: bool
     modes: frozenset[str] | None = None
-    step: int | None | str = "unknown"
+    step: int | str | None = "unknown"
     by_structure: bool = False
     right: dict = field(default_factory=dict)
 
@@ -193,7 +193,8 @@ def figures(family: Family, rules: dict[str, Counter[bool]], **given: bool) -> d
         if found is None:
             continue
         says = found.mode != UNSAID
-        has_step = says and case.failed and case.step != "unknown" and _names_a_step(found)
+        says_step = says or found.blamed_message is not None
+        has_step = case.failed and case.step != "unknown" and says_step
         count += Counter(
             found=case.failed,
             found_by_structure=structural,
@@ -208,10 +209,6 @@ def figures(family: Family, rules: dict[str, Counter[bool]], **given: bool) -> d
         elif says and case.modes is not None:
             rules[found.evidence[0].rule][found.mode in case.modes] += 1
     return dict(count)
-
-
-def _names_a_step(found: Diagnosis) -> bool:
-    return found.blamed_message is not None or bool(found.evidence)
 
 
 GIVEN = {
