@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 
 from apps.failures.rules.expected import (
     Deviation,
@@ -23,7 +23,7 @@ from apps.failures.rules.expected import (
 )
 from apps.failures.rules.findings import UNEXPLAINED, Finding, cut
 from apps.failures.rules.ratings import bad_rating
-from apps.failures.rules.reading import Call, Run, kind_of
+from apps.failures.rules.reading import Call, Run, kind_of, scalars
 from workers.lib.messages import normalise
 
 LOOP = 3  # same call, same reply
@@ -285,18 +285,33 @@ def said_again(run: Run) -> Findings:
 
 
 def error_never_recovered(run: Run) -> Findings:
-    """Tools' errors after which nothing worked any more. Blames what the agent did instead of
-    another attempt; the last attempt where the run ends with it.
+    """A tool failed at the same thing twice, and nothing worked afterwards: a single error may be
+    the answer. Blames what the agent did instead of another attempt; the last attempt where the run
+    ends with it.
     """
     last_good = max((call.index for call in run.calls if call.worked), default=-1)
-    standing = {call.tool: call for call in run.calls if call.error and call.index > last_good}
-    if not standing:
-        return
-    gave_up = run.assistant_after(max(call.index for call in standing.values()))
-    for call in standing.values():
+    failed = [call for call in run.calls if call.error and call.index > last_good]
+    again: dict[str, Call] = {}
+    for before, call in pairwise(failed):
+        if before.index < call.index and _is_about_the_same(before, call):
+            again[call.tool] = call
+    for call in again.values():
+        gave_up = run.assistant_after(failed[-1].index)
         blamed = call.index if gave_up is None else gave_up
-        text = f"{call.tool} failed, and nothing worked afterwards."
+        text = f"{call.tool} failed again, and nothing worked afterwards."
         yield Finding("incomplete_execution", blamed, call.reply_index, text, cut(call.reply or ""))
+
+
+def _is_about_the_same(one: Call, other: Call) -> bool:
+    """Whether two calls of a tool have a value in common; texts, which can be written differently,
+    count as such.
+    """
+    names = [
+        {str(value) for _, value in scalars(call.args) if not isinstance(value, bool | None)}
+        for call in (one, other)
+    ]
+    ones, others = ({name for name in found if len(name.split()) == 1} for found in names)
+    return one.tool == other.tool and (not (ones or others) or not ones.isdisjoint(others))
 
 
 def turn_limit(run: Run) -> Findings:
