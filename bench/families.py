@@ -193,15 +193,18 @@ def figures(family: Family, rules: dict[str, Counter[bool]], **given: bool) -> d
         if found is None:
             continue
         says = found.mode != UNSAID
-        says_step = says or found.blamed_message is not None
-        has_step = case.failed and case.step != "unknown" and says_step
+        has_step = case.failed and case.step != "unknown"
+        named = has_step and found.blamed_message is not None
+        right = has_step and found.blamed_message == case.step
         count += Counter(
             found=case.failed,
             found_by_structure=structural,
             false=not case.failed,
             says=case.failed and says,
             steps=has_step,
-            step=has_step and found.blamed_message == case.step,
+            step=right,
+            named=named,
+            named_right=named and right,
         )
         if not given["known"] or not case.failed:
             for rule in {item.rule for item in found.evidence}:
@@ -239,6 +242,7 @@ COLUMNS: dict[str, Callable[[Counter[str]], tuple[int, int]]] = {
     "of structure": lambda of: (of["found_by_structure"], of["by_structure"]),
     "says a cause": lambda of: (of["says"], of["failed"]),
     "right step": lambda of: (of["step"], of["steps"]),
+    "of named": lambda of: (of["named_right"], of["named"]),
     "good runs blamed": lambda of: (of["false"], of["fine"]),
 }
 

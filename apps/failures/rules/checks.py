@@ -132,7 +132,7 @@ def expected_calls(run: Run) -> Findings:
     """
     if (truth := ground_truth_of(run)) is None:
         return
-    found = [_explained(run, item) for item in deviations(truth)]
+    found = [_explained(item) for item in deviations(truth)]
     found = [finding for finding in found if run.failed or finding.mode != "bad_planning"]
     if truth.whole and any(call.reply is not None for call in run.calls):
         # That it differs is certain. Which mode people give it is not, in a run of several steps
@@ -147,9 +147,9 @@ def _position(finding: Finding) -> float:
     return float("inf") if finding.shown is None else finding.shown
 
 
-def _explained(run: Run, item: Deviation) -> Finding:
+def _explained(item: Deviation) -> Finding:
     if item.kind == "missing":
-        return _missing(run, item.wanted)
+        return _missing(item.wanted)
     call = item.made
     if item.kind == "extra":
         return _extra(call, item.repeated)
@@ -160,19 +160,10 @@ def _explained(run: Run, item: Deviation) -> Finding:
     return Finding("wrong_arguments", call.index, call.index, text, cut(call.raw))
 
 
-def _missing(run: Run, wanted: ExpectedCall) -> Finding:
+def _missing(wanted: ExpectedCall) -> Finding:
+    """Where it should have been made, the truth does not say."""
     mode = "retrieval_failure" if needs_look_up(wanted) else "incomplete_execution"
-    blamed = _gave_up(run)
-    quote = run.answer_texts.get(blamed, "") if blamed is not None else ""
-    return Finding(
-        mode, blamed, None, f"The expected call of {wanted.tool} was never made.", cut(quote)
-    )
-
-
-def _gave_up(run: Run) -> int | None:
-    """The agent's first answer after its last call that worked; its last step if there is none."""
-    since = max((call.index for call in run.calls if call.worked), default=-1)
-    return next((index for index, _ in run.answers if index > since), run.last_assistant)
+    return Finding(mode, None, None, f"The expected call of {wanted.tool} was never made.")
 
 
 def _extra(call: Call, repeated: bool) -> Finding:
@@ -185,13 +176,7 @@ def _extra(call: Call, repeated: bool) -> Finding:
         if harm
         else f"The call of {call.tool} was not needed."
     )
-    mode = (
-        "unsafe_action"
-        if harm
-        else "incomplete_execution"
-        if kind_of(call.tool) == "handover"
-        else "bad_planning"
-    )
+    mode = "unsafe_action" if harm else "bad_planning"
     return Finding(mode, call.index, call.index, text, cut(call.raw))
 
 
@@ -395,12 +380,11 @@ def rated_badly(run: Run) -> Findings:
 
 
 def _objected_to(run: Run, index: int) -> int | None:
-    """The agent's step to which a person's objection goes: its first answer after the last call
-    that worked, since from there on it only talked; without calls its last step.
+    """The agent's step to which a person's objection goes: the first answer after its last call
+    that worked, since from there on it only talked; else its last step.
     """
     worked = [call.index for call in run.calls if call.worked and call.index < index]
-    since = max(worked, default=-1)
-    answers = (at for at, _ in run.answers if since < at < index) if worked else iter(())
+    answers = (at for at, _ in run.answers if worked and worked[-1] < at < index)
     return next(answers, run.assistant_at_or_before(index - 1))
 
 
