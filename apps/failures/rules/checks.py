@@ -22,6 +22,7 @@ from apps.failures.rules.expected import (
     wanted_texts,
 )
 from apps.failures.rules.findings import UNEXPLAINED, Finding, cut
+from apps.failures.rules.protocols import PERSON, SYSTEM
 from apps.failures.rules.ratings import bad_rating
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
 from workers.lib.messages import normalise
@@ -392,7 +393,8 @@ def rejected_by_a_person(run: Run) -> Findings:
     """A person stopped a step of the agent, or put another in its place."""
     for item in run.interventions:
         if item.get("kind") in ("reject", "abort", "edit"):
-            blamed = run.assistant_at_or_before(_index_of(run, item))
+            at = _index_of(run, item)
+            blamed = None if at is None else run.assistant_at_or_before(at)
             danger = any(
                 call.index == blamed and call.tool in run.offer.dangerous for call in run.calls
             )
@@ -412,14 +414,15 @@ def _index_of(run: Run, intervention: dict) -> int | None:
 
 
 def handed_over(run: Run) -> Findings:
-    """A person took over; in messages, where one with a name answers in place of the agent, which
-    had not spoken since the user did. An agent that speaks last may have handed over rightly.
+    """A person took over; in messages, where one with a name answers the user in place of the
+    agent, after a notice. An agent that spoke last may have handed over rightly.
     """
     named = next((index for index in run.assistants if run.author(index)), None)
     name = run.author(run.assistants[-1]) if run.assistants else ""
     if named is not None and name and named != run.assistants[0]:
-        before = run.assistant_at_or_before(named - 1)
-        if (run.user_before(named) or -1) > (before or 0):
+        before = run.assistant_at_or_before(named - 1) or 0
+        between = run.speech.speakers[before + 1 : named]
+        if PERSON in between and SYSTEM in between:
             blamed, text = _objected_to(run, named), f"{name} took over from the agent."
             yield Finding(UNEXPLAINED, blamed, named, text, cut(run.words(named)))
     for item in run.interventions:

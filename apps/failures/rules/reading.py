@@ -55,6 +55,7 @@ WRITE_VERBS = word_set(
     " rename archive close assign share invite approve reject grant revoke order buy purchase"
     " schedule reschedule reserve upload deploy restart exchange return replace swap"
 )
+PEOPLE = word_set("human humans person agent agents operator representative support supervisor")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -377,10 +378,13 @@ def name_parts(tool: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def kind_of(tool: str) -> str:
-    """What a tool does, from the first verb in its name: "write", "read" or "other"."""
-    first = next(
-        (word for word in name_parts(tool) if word in WRITE_VERBS or word in READ_VERBS), ""
-    )
+    """What a tool does, from the first verb in its name: "write", "read" or "other"; who hands over
+    to people changes nothing.
+    """
+    parts = name_parts(tool)
+    if not PEOPLE.isdisjoint(parts):
+        return "other"
+    first = next((word for word in parts if word in WRITE_VERBS or word in READ_VERBS), "")
     return "write" if first in WRITE_VERBS else "read" if first else "other"
 
 
