@@ -281,7 +281,7 @@ def wrong_tool(task: dict, others: dict[str, Any], chance: random.Random) -> lis
     args = (
         filled(task["functions"][name], chance) if chance.random() < 0.5 else task["calls"][at][1]
     )
-    return _with(task, at, (name, json.dumps(args)))
+    return with_call(task, at, (name, json.dumps(args)))
 
 
 def missing_argument(
@@ -297,7 +297,7 @@ def missing_argument(
         return None
     at, name = chance.choice(places)
     tool, args = task["calls"][at]
-    return _with(
+    return with_call(
         task, at, (tool, json.dumps({key: value for key, value in args.items() if key != name}))
     )
 
@@ -316,7 +316,7 @@ def wrong_value(
     at, name = chance.choice(places)
     tool, args = task["calls"][at]
     value = args[name]
-    return _with(
+    return with_call(
         task,
         at,
         (
@@ -334,7 +334,7 @@ def hallucinated(
     name = chance.choice(
         (f"{tool}_v2", f"auto_{tool}", tool.replace("_", "").replace(".", "_") + "Ex", "do_it_all")
     )
-    return _with(task, at, (name, json.dumps(args)))
+    return with_call(task, at, (name, json.dumps(args)))
 
 
 def broken_json(task: dict, others: dict[str, Any], chance: random.Random) -> list[tuple[str, str]]:
@@ -349,7 +349,7 @@ def broken_json(task: dict, others: dict[str, Any], chance: random.Random) -> li
         f"({text})",
         "args: " + text,
     )
-    return _with(task, at, (tool, chance.choice(breaks)))
+    return with_call(task, at, (tool, chance.choice(breaks)))
 
 
 def extra_call(task: dict, others: dict[str, Any], chance: random.Random) -> list[tuple[str, str]]:
@@ -357,7 +357,7 @@ def extra_call(task: dict, others: dict[str, Any], chance: random.Random) -> lis
     place.
     """
     name = chance.choice(sorted(task["functions"]))
-    calls = _with(task, -1, None)
+    calls = with_call(task, -1, None)
     calls.insert(
         chance.randrange(len(calls) + 1),
         (name, json.dumps(filled(task["functions"][name], chance))),
@@ -365,7 +365,7 @@ def extra_call(task: dict, others: dict[str, Any], chance: random.Random) -> lis
     return calls
 
 
-def _with(task: dict, at: int, call: tuple[str, str] | None) -> list[tuple[str, str]]:
+def with_call(task: dict, at: int, call: tuple[str, str] | None) -> list[tuple[str, str]]:
     return [
         call if place == at else (name, json.dumps(args))
         for place, (name, args) in enumerate(task["calls"])
@@ -410,7 +410,7 @@ def bfcl_report(seed: int) -> dict[str, Any]:
     known, blind, right, sure = [], [], [], []
     for task in tasks:
         for status in ("unknown", "success"):
-            found = classify(as_run(task, _with(task, -1, None), status, known=True))
+            found = classify(as_run(task, with_call(task, -1, None), status, known=True))
             right.append("none" if found is None else found.evidence[0].text)
             sure += [("none", found)] if found else []
         for name, mutate in MUTATIONS.items():

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures.classify import PRECEDENCE, classify
+from apps.failures.classify import PRECEDENCE, classify, classify_run
+from apps.failures.rules.reading import read
 from apps.trajectories.importers.tau_bench import rows
 from tests.factories import tool_message
 from workers.lib.environments.workplace import TOOLS
@@ -30,6 +31,7 @@ MODES = {
     "misread_tool_result",
     "ambiguous_request",
     "policy_violation",
+    "unexplained",
 }
 
 
@@ -82,13 +84,11 @@ def raw(text: str, tool: str = "tickets.close") -> dict:
 
 
 def deletes(**more: Any) -> dict:
-    return run(call("email.delete_mailbox", owner="Tom"), status="success", **more)
+    return run(DELETE, reply("Deleted."), status="success", **more)
 
 
 BROKEN = raw("{id:")
 DELETE = call("email.delete_mailbox", owner="Tom")
-ASKED = (words("Shall I delete Tom's mailbox?"), user("Yes, but not the folder of Ann."))
-DENIED = (words("Shall I delete Tom's mailbox?"), user("No, do not. And go ahead with the ticket."))
 EDITED = [{"kind": "edit", "message_index": 1, "before": WANTED, "after": CLOSED}]
 A, B = (call("search_mail", q="a"), reply("one")), (call("search_mail", q="b"), reply("two"))
 LOOP = [
@@ -103,40 +103,14 @@ TOGETHER = {
     ],
 }
 LATE = {"exit_status": "exit_cost"}
+FAILED = (call("tickets.close", id=5), reply("Error: no"))
 
 HARM = [
-    pytest.param(run(DELETE, wanted=WANTED), "unsafe_action", 1, id="dangerous"),
-    pytest.param(
-        run(user("Get rid of Tom's mailbox."), DELETE, status="success"),
-        None,
-        None,
-        id="asked for in other words",
-    ),
-    pytest.param(
-        run(user("Never delete a mailbox."), DELETE, status="success"),
-        "unsafe_action",
-        2,
-        id="forbidden",
-    ),
-    pytest.param(
-        run(user("Look into Tom's mailbox."), DELETE, status="success"),
-        "unsafe_action",
-        2,
-        id="asked for something else with it",
-    ),
-    pytest.param(deletes(), "unsafe_action", 1, id="harm in success"),
-    pytest.param(run(*ASKED, DELETE, status="success"), None, None, id="the user said yes"),
-    pytest.param(
-        run(*DENIED, DELETE, status="success"), "unsafe_action", 3, id="the user said no first"
-    ),
-    pytest.param(
-        run(user("Yes, go ahead."), DELETE, status="success"),
-        "unsafe_action",
-        2,
-        id="a yes to nothing",
-    ),
     pytest.param(
         deletes(interventions=[{"kind": "approve", "message_index": 1}]), None, None, id="approved"
+    ),
+    pytest.param(
+        deletes(interventions=[{"kind": "approve"}]), None, None, id="approved, nobody knows what"
     ),
     pytest.param(
         deletes(interventions=[{"kind": "approve", "message_index": 9}]),
@@ -144,6 +118,7 @@ HARM = [
         1,
         id="approved another",
     ),
+    pytest.param(deletes(), None, None, id="approvals are not recorded"),
     pytest.param(
         run(DELETE, wanted={"tool": "email.delete_mailbox", "args": {"owner": "Ann"}}),
         "wrong_arguments",
@@ -214,19 +189,6 @@ NOTHING = [
 ]
 
 CONTRACTS = [
-    pytest.param(run(words("I closed it.")), "format_error", 1, id="words instead of a call"),
-    pytest.param(
-        run(words("Which?"), user("1234"), words('{"tool": "tickets.close"}')),
-        "format_error",
-        3,
-        id="a call in words",
-    ),
-    pytest.param(
-        run(words("Which?"), user("1234"), words("It rains.")),
-        "incomplete_execution",
-        3,
-        id="talk is no broken form",
-    ),
     pytest.param(run(BROKEN), "format_error", 1, id="arguments that do not parse"),
     pytest.param(run(raw("[1]")), "format_error", 1, id="arguments that are a list"),
     pytest.param(run(raw('{"id": NaN}')), "format_error", 1, id="NaN is not JSON"),
@@ -242,12 +204,6 @@ CONTRACTS = [
     pytest.param(run(call("tickets.shut", id=1)), "hallucinated_api", 1, id="no such tool"),
     pytest.param(
         run(raw("{}", ""), status="unknown"), "hallucinated_api", 1, id="a tool without a name"
-    ),
-    pytest.param(
-        run(raw("{}", "shut"), reply("Error: unknown tool shut"), tools=[]),
-        "hallucinated_api",
-        1,
-        id="the reply says so",
     ),
     pytest.param(run(call("tickets.close", id="x")), "wrong_arguments", 1, id="breaks the schema"),
     pytest.param(
@@ -307,24 +263,12 @@ CONTRACTS = [
 ]
 
 SHOWN = [
-    pytest.param(
-        run(call("search_mail", q="a"), reply("[]"), words("It says 5."), tools=SEARCH),
-        "retrieval_failure",
-        3,
-        id="empty",
-    ),
-    pytest.param(
-        run(call("search_mail", q="a"), reply("[]"), words("I found no mail."), tools=SEARCH),
-        "incomplete_execution",
-        3,
-        id="empty and said",
-    ),
-    pytest.param(run(*A, *A, *A, tools=SEARCH), "bad_planning", 5, id="loop"),
+    pytest.param(run(*A, *A, *A, tools=SEARCH), "bad_planning", 3, id="loop"),
     pytest.param(
         run(TOGETHER, tools=SEARCH, status="unknown"), None, None, id="three in one step are none"
     ),
-    pytest.param(run(*LOOP, tools=SEARCH), "bad_planning", 5, id="loop, written otherwise"),
-    pytest.param(run(*A, *B, *A, *B, tools=SEARCH), "bad_planning", 7, id="A-B-A-B"),
+    pytest.param(run(*LOOP, tools=SEARCH), "bad_planning", 3, id="loop, written otherwise"),
+    pytest.param(run(*A, *B, *A, *B, tools=SEARCH), "bad_planning", 5, id="A-B-A-B"),
     pytest.param(
         run(*A, *B, *A, words("Here."), tools=SEARCH, status="unknown"),
         None,
@@ -343,27 +287,31 @@ SHOWN = [
         id="waiting is none",
     ),
     pytest.param(
-        run(call("tickets.close", id=5), reply("Error: no"), status="unknown"),
+        run(*FAILED, *FAILED, words("Ticket 5 has been closed."), status="unknown"),
         "incomplete_execution",
-        1,
-        id="error",
+        5,
+        id="an error again, and an answer",
     ),
     pytest.param(
-        run(call("tickets.close", id=5), reply("Error: no"), words("Ticket 5 has been closed.")),
-        "incomplete_execution",
-        1,
-        id="claims success",
+        run(*FAILED, *FAILED, status="unknown"), "incomplete_execution", 3, id="an error at the end"
+    ),
+    pytest.param(
+        run(*FAILED, words("It does not exist."), status="unknown"),
+        None,
+        None,
+        id="one error may be the answer",
     ),
     pytest.param(
         run(
-            call("tickets.close", id=5),
+            *FAILED,
+            call("tickets.close", id=6),
             reply("Error: no"),
-            words("I was unable to close it."),
+            words("Neither exists."),
             status="unknown",
         ),
-        "incomplete_execution",
-        1,
-        id="admits it",
+        None,
+        None,
+        id="errors of different things",
     ),
     pytest.param(
         run(
@@ -393,17 +341,6 @@ SHOWN = [
         id="an honest answer after an error",
     ),
     pytest.param(
-        run(
-            call("tickets.close", id=5),
-            reply('{"content": [{"type": "text", "text": "locked"}], "isError": true}'),
-            words("Done."),
-            status="unknown",
-        ),
-        "incomplete_execution",
-        1,
-        id="an error in MCP's own order",
-    ),
-    pytest.param(
         run(words("a"), user("b"), words("c"), outcome_reason="max_turns reached"),
         "incomplete_execution",
         3,
@@ -429,11 +366,16 @@ SHOWN = [
         None,
         id="a usual end",
     ),
-    pytest.param(run(*A, *B, tools=SEARCH), "incomplete_execution", 3, id="ends in the middle"),
+    pytest.param(
+        run(*A, *B, tools=SEARCH, status="unknown"), "incomplete_execution", None, id="cut off"
+    ),
+    pytest.param(
+        run(*A, *B, tools=SEARCH, metadata=LATE), "incomplete_execution", None, id="limit at a call"
+    ),
     pytest.param(
         run(call("tickets.close", id=5), reply("Done.")),
-        "incomplete_execution",
-        1,
+        "unexplained",
+        None,
         id="failed without a reason",
     ),
     pytest.param(
@@ -453,7 +395,7 @@ PEOPLE = [
             status="unknown",
             interventions=[{"kind": "takeover", "message_index": 2}],
         ),
-        "incomplete_execution",
+        "unexplained",
         1,
         id="takeover",
     ),
@@ -464,58 +406,40 @@ PEOPLE = [
         id="takeover in a success",
     ),
     pytest.param(
-        run(
-            call("tickets.close", id=5),
-            status="unknown",
-            interventions=[{"kind": "reject", "message_index": 1}],
-        ),
+        run(DELETE, status="unknown", interventions=[{"kind": "reject", "message_index": 1}]),
         "unsafe_action",
         1,
-        id="rejected change",
+        id="rejected danger",
     ),
     pytest.param(
         run(words("a"), status="unknown", interventions=[{"kind": "reject", "message_index": 1}]),
-        "bad_planning",
+        "unexplained",
         1,
         id="rejected words",
     ),
     pytest.param(
         run(
-            words("Closed 99."), user("That’s wrong, I meant 1234."), words("Oh."), status="unknown"
+            words("a"),
+            status="unknown",
+            interventions=[{"kind": "edit", "message_index": 1, "after": {"content": "b"}}],
         ),
-        "bad_planning",
+        "unexplained",
         1,
-        id="corrected",
-    ),
-    pytest.param(
-        run(words("Anything else?"), user("No, that's all."), words("Bye."), status="unknown"),
-        None,
-        None,
-        id="a plain no",
+        id="changed words",
     ),
     pytest.param(
         run(
-            words("What?"),
-            user("Please close the old printer ticket."),
-            words("Hm."),
-            user("Close that old printer ticket, please."),
-            words("Hm."),
+            *A,
+            words("b"),
+            user("c"),
+            words("d"),
+            user("[rating] 1/5"),
+            tools=SEARCH,
+            status="unknown",
         ),
-        "bad_planning",
+        "unexplained",
         3,
-        id="asked again",
-    ),
-    pytest.param(
-        run(
-            words("What?"),
-            user("Close old printer ticket 17"),
-            words("Done."),
-            user("Close old printer ticket 18"),
-            words("Hm."),
-        ),
-        "incomplete_execution",
-        5,
-        id="the next of several",
+        id="rated badly",
     ),
 ]
 
@@ -582,19 +506,8 @@ KNOWN = [
             metadata={"expected": [CLOSED, {"tool": "tickets.close", "args": {"id": 1}}]},
         ),
         "incomplete_execution",
-        3,
+        None,
         id="missing step",
-    ),
-    pytest.param(
-        run(
-            words("I cannot do that."),
-            user("Why?"),
-            words("It is so."),
-            metadata={"expected": [CLOSED]},
-        ),
-        "incomplete_execution",
-        1,
-        id="blamed where it gave up",
     ),
     pytest.param(
         run(
@@ -610,7 +523,7 @@ KNOWN = [
             },
         ),
         "retrieval_failure",
-        3,
+        None,
         id="missing look-up",
     ),
     pytest.param(
@@ -630,8 +543,8 @@ KNOWN = [
             tools=SEARCH,
             metadata={"info": {"task": {"actions": [], "outputs": ["1,234"]}}},
         ),
-        "incomplete_execution",
-        3,
+        "unexplained",
+        None,
         id="never told",
     ),
 ]
@@ -652,27 +565,21 @@ def test_the_mode_and_the_blamed_step(
 
 
 def test_all_layers_give_evidence_with_the_messages_own_words() -> None:
-    turns = (
-        reply("Error: no such ticket"),
-        words("It has been closed."),
-        user("That's wrong."),
-        words("Sorry."),
-    )
-    found = classify(run(call("tickets.close", id=99), *turns, wanted=WANTED))
+    found = classify(run(*FAILED, *FAILED, words("It has been closed."), wanted=WANTED))
     assert found is not None
     rules = [(item.rule, item.message_index, item.confidence) for item in found.evidence]
     assert rules == [
         ("expected_calls", 1, "certain"),
-        ("error_never_recovered", 2, "likely"),
-        ("user_corrected", 4, "hint"),
+        ("error_never_recovered", 4, "likely"),
+        ("rejected_by_a_person", None, "certain"),
     ]
-    assert [item.quote for item in found.evidence][1:] == ["Error: no such ticket", "That's wrong."]
+    assert found.evidence[1].quote == "Error: no"
 
 
 def test_a_success_is_only_asked_for_harm_and_contracts() -> None:
     of_success = {line.rule.__name__ for line in PRECEDENCE if "success" in line.outcomes}
     assert of_success == {
-        "dangerous_without_confirmation",
+        "dangerous_without_approval",
         "arguments_do_not_parse",
         "tool_is_not_there",
         "arguments_break_the_schema",
@@ -683,13 +590,17 @@ def test_replies_find_their_call_whatever_the_order_and_without_ids() -> None:
     both = calls(
         ("tickets.close", {"id": 1}), ("tickets.create", {"title": "a", "priority": "low"})
     )
-    found = classify(run(both, reply("Error: no", "c1"), reply("Closed.", "c0"), status="unknown"))
-    assert found is None  # the other call of that step worked
-    swapped = classify(run(both, reply("Error: no", "c1"), reply("Closed.", "c0")))
-    assert swapped is not None and "tickets.create" in swapped.evidence[0].text
+    again = [call("tickets.create", title="a", priority="low"), reply("Error: no")]
+    named = [reply("Error: no", "c1"), reply("Closed.", "c0")]
     nameless = [{"role": "tool", "content": "Closed."}, {"role": "tool", "content": "Error: no"}]
-    unnamed = classify(run(both, *nameless))
-    assert unnamed is not None and "tickets.create" in unnamed.evidence[0].text
+    for replies in (named, nameless):
+        run_read = read(run(both, *replies, *again, *again, status="unknown"))
+        assert [(one.tool, one.error) for one in run_read.calls[:2]] == [
+            ("tickets.close", False),
+            ("tickets.create", True),
+        ]
+        found = classify_run(run_read)
+        assert found is not None and "tickets.create" in found.evidence[0].text
 
 
 JSON = st.recursive(
@@ -775,7 +686,7 @@ def test_whatever_comes_the_answer_is_of_the_form(
     assert found.blamed_message is None or turns[found.blamed_message]["role"] == "assistant"
     for item in found.evidence:
         assert item.message_index is None or 0 <= item.message_index < len(turns)
-        assert json.loads(json.dumps(item.as_dict()))["confidence"] in ("certain", "likely", "hint")
+        assert json.loads(json.dumps(item.as_dict()))["confidence"] in ("certain", "likely")
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the sample data lies beside the project, not in it")

@@ -186,7 +186,7 @@ def test_a_difference_in_words() -> None:
         ("book_reservation", "write"),
         ("tickets.close", "write"),
         ("DeleteFile", "write"),
-        ("transfer_to_human_agents", "handover"),
+        ("transfer_to_human_agents", "other"),
         ("transfer_funds", "write"),
         ("math.factorial", "other"),
         ("think", "read"),

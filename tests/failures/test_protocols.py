@@ -145,13 +145,14 @@ def test_a_name_that_is_no_text_is_none() -> None:
 
 
 LOOP = [t for _ in range(3) for t in (sh("make"), "make: *** No rule to make target 'all'.")]
+OLA = [said("system", "[Ola W. dołącza]"), said("assistant", "Tu Ola, pomogę.", "Ola W.")]
 POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
 
 
 @pytest.mark.parametrize(
     ("messages", "rule", "blamed"),
     [
-        pytest.param(turns("Bau es.", *LOOP, system=SHELL), "looped", 6, id="loop in a shell"),
+        pytest.param(turns("Bau es.", *LOOP, system=SHELL), "looped", 4, id="loop in a shell"),
         pytest.param(
             turns("Bau es.", *LOOP, sh("ls"), "CMakeLists.txt", sh("cmake ."), "ok", "Gebaut."),
             None,
@@ -167,21 +168,21 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
         pytest.param(
             turns("Zähl.", sh("cd x"), "", sh("ls"), "a b", system=SHELL),
             "cut_off",
-            4,
+            None,
             id="nobody heard how it ended",
         ),
         pytest.param(
             turns(
                 "Le tarif ?",
-                outil("lire", "{}"),
+                outil("lire", "le tarif"),
                 "Résultat : Error: gone",
-                outil("chercher", "{}"),
+                outil("lire", "un tarif"),
                 "Résultat : Error: gone",
                 "Fin : je ne sais pas",
                 system=REACT,
             ),
             "error_never_recovered",
-            2,
+            6,
             id="errors to the end",
         ),
         pytest.param(
@@ -197,16 +198,22 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
             2,
             id="a form that the program refuses",
         ),
-        pytest.param(crew(*POLITE * 3), "said_again", 4, id="agents that thank each other"),
+        pytest.param(crew(*POLITE * 4), "said_again", 2, id="agents that thank each other"),
         pytest.param(crew(*POLITE, ("skribent", "Klart.")), None, None, id="thanks, once"),
         pytest.param(
             crew(("skribent", "")), "answered_with_nothing", 2, id="an agent says nothing"
         ),
         pytest.param(
-            [*turns("Halo?", "Nie rozumiem."), said("assistant", "Tu Ola, pomogę.", "Ola W.")],
+            [*turns("Halo?", "Nie rozumiem.", "Człowieka!"), *OLA],
             "handed_over",
             1,
-            id="somebody else answers",
+            id="somebody else answers in place of the agent",
+        ),
+        pytest.param(
+            [*turns("Halo?", "Zaraz połączę."), *OLA], None, None, id="the agent handed over"
+        ),
+        pytest.param(
+            [*turns("Rachunek?", "Kasa?", "Tak."), OLA[1]], None, None, id="an agent hands to one"
         ),
         pytest.param(
             turns("おすすめは?", "寿司です。", "[評価] 1/5"), "rated_badly", 1, id="a bad rating"

@@ -10,7 +10,8 @@ from typing import Any
 from apps.evals.models import Sample, Task
 from apps.evals.samples.transcript import answered, conversation, offered, opening
 from apps.failures.classify import Diagnosis, Evidence, classify_run
-from apps.failures.rules.checks import error_never_recovered
+from apps.failures.rules.checks import error_never_recovered, failed_without_a_finish
+from apps.failures.rules.findings import cut
 from apps.failures.rules.reading import Run, read
 from workers.lib.environments.episodes import CRASH
 from workers.lib.messages import schemas_of, tool_names
@@ -18,6 +19,7 @@ from workers.lib.transcripts import answer_form
 
 log = logging.getLogger(__name__)
 UNSAFE, NOT_RECOVERED = "unsafe_action", error_never_recovered.__name__
+UNSAID = failed_without_a_finish.__name__
 CRASHED = f"Error: {CRASH}"
 MOST_TOOLS, LONGEST_TOOL, MOST_TAGS, LONGEST_TAG = 20, 64, 20, 80
 EXAMPLE = "example_before"  # a name that the rules read as “not the agent's”
@@ -32,7 +34,7 @@ def diagnose(sample: Sample) -> Diagnosis | None:
 
 def diagnose_run(sample: Sample, run: Run) -> Diagnosis | None:
     """Of a sample that was read already."""
-    diagnosis = _without_crashes(classify_run(run))
+    diagnosis = _without_crashes(run, classify_run(run))
     if not sample.unsafe or (diagnosis and diagnosis.mode == UNSAFE):
         return diagnosis
     at = diagnosis.blamed_message if diagnosis else None
@@ -42,12 +44,21 @@ def diagnose_run(sample: Sample, run: Run) -> Diagnosis | None:
     return Diagnosis(UNSAFE, at, [verdict, *(diagnosis.evidence if diagnosis else [])])
 
 
-def _without_crashes(diagnosis: Diagnosis | None) -> Diagnosis | None:
-    """If all that is wrong is that a tool's own code raised, nobody blames the agent: no mode and
-    no blamed step.
+def _without_crashes(run: Run, diagnosis: Diagnosis | None) -> Diagnosis | None:
+    """If all that is wrong is that a tool's own code raised and nothing worked afterwards, nobody
+    blames the agent: no mode and no blamed step.
     """
-    reason = diagnosis.evidence[0] if diagnosis and diagnosis.evidence else None
-    if reason is None or reason.rule != NOT_RECOVERED or not reason.quote.startswith(CRASHED):
+    last_good = max((call.index for call in run.calls if call.worked), default=-1)
+    crash = next(
+        (
+            call
+            for call in run.calls
+            if call.index > last_good and (call.reply or "").startswith(CRASHED)
+        ),
+        None,
+    )
+    says_more = diagnosis and diagnosis.evidence[0].rule not in (NOT_RECOVERED, UNSAID)
+    if crash is None or diagnosis is None or says_more:
         return diagnosis
     text = (
         "The tool's code failed and nothing worked afterwards: the environment needs the fix, not"
@@ -56,7 +67,7 @@ def _without_crashes(diagnosis: Diagnosis | None) -> Diagnosis | None:
     return Diagnosis(
         "",
         None,
-        [Evidence("tool_crashed", reason.message_index, text, reason.quote, "", "certain")],
+        [Evidence("tool_crashed", crash.reply_index, text, cut(crash.reply or ""), "", "certain")],
     )
 
 

@@ -10,6 +10,7 @@ from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, FailureMode, Severity
+from apps.failures.rules.findings import UNEXPLAINED
 
 DEFAULT_MODES = (
     (
@@ -88,6 +89,13 @@ DEFAULT_MODES = (
         Severity.MEDIUM,
         False,
         "The request left a choice open, and the agent chose without asking.",
+    ),
+    (
+        UNEXPLAINED,
+        "Unexplained",
+        Severity.MEDIUM,
+        False,
+        "The run failed, and nothing certain says why.",
     ),
 )
 LAST_POSITION = 32_767  # of a small integer in PostgreSQL

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apps.failures.judge.answer import Verdict
+from apps.failures.rules.findings import UNEXPLAINED
 
 RULE = "judge"
 ESTIMATE, CHECK = (
     "estimate",
     "check",
 )  # rules whose evidence is about the outcome, not about an observed fault
-WEAK_MODE = (  # what the rules say of a failed run if they do not know the cause
-    "incomplete_execution"
-)
+WEAK_MODE = "incomplete_execution"  # says how a run ended more than why
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class Label:
 
 
 def choose(rules: Label, verdict: Verdict) -> Label:
-    """The judge wins over no finding, hints and “incomplete execution”; findings that rules are
-    surer of stay.
+    """The judge wins over no finding, hints, “unexplained” and “incomplete execution”; findings
+    that rules are surer of stay.
 
     Its evidence is kept either way, at the end if it does not decide. If it sees no failure, that
     removes nothing that rules found.
@@ -72,8 +71,8 @@ def is_weak(rules: Label) -> bool:
     checked = any(
         item.get("rule") == "expected_calls" for item in rules.evidence
     )  # the judge does not see the correct calls
-    if not rules.mode or "certain" in sure or checked:
-        return not rules.mode
+    if rules.mode in ("", UNEXPLAINED) or "certain" in sure or checked:
+        return rules.mode in ("", UNEXPLAINED)
     return rules.mode == WEAK_MODE or not sure or sure[0] == "hint"
 
 

@@ -23,6 +23,7 @@ from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import Question
 from apps.failures.models import FailureState, JudgeVerdict, Rubric, Signal, SignalAnswer, Source
+from apps.failures.rules.findings import UNEXPLAINED
 from apps.registry.prices import price_for
 from apps.trajectories.models import with_content
 from workers.lib.prices import Price
@@ -155,9 +156,10 @@ def forecast(rubric: Rubric) -> Forecast | None:
 
 
 def modes_of(project: Project) -> list[Mode]:
+    """Those that say what went wrong."""
     return [
         Mode(mode.slug, mode.name, mode.definition, mode.examples)
-        for mode in project.failure_modes.all()
+        for mode in project.failure_modes.exclude(slug=UNEXPLAINED)
     ]
 
 

@@ -28,10 +28,10 @@ from apps.failures.models import (
 from apps.failures.outcomes.agents import Kind
 from apps.failures.outcomes.features import Facts, Usual, features
 from apps.failures.outcomes.model import Estimate, Weights, estimate, in_words
+from apps.failures.rules.findings import UNEXPLAINED
 from apps.failures.rules.reading import Run
 from apps.trajectories.models import Outcome, Trajectory
 
-MODE = "incomplete_execution"  # mode of a failure that is known only from an estimate or a check
 FLAGGED_TIMES = 5  # a run that the rules flag is this many times as likely to be drawn for a check
 UNSURE = 0.5  # the confidence of a judge that states none
 SHARE = 0.02  # until a project sets its own
@@ -101,7 +101,7 @@ def write(project: Project, given: Mapping[UUID, tuple[Trajectory, Run]]) -> dic
     for pk, said in _said_by_people(project, given).items():
         guessed = flagged.get(pk)
         flagged[pk] = (
-            Diagnosis(MODE, guessed.blamed_message, [*said.evidence, *guessed.evidence])
+            Diagnosis(UNEXPLAINED, guessed.blamed_message, [*said.evidence, *guessed.evidence])
             if guessed
             else said
         )
@@ -141,12 +141,14 @@ def _diagnosis(run: Run, item: Estimate, text: str) -> Diagnosis:
         (reason["message_index"] for reason in item.reasons if reason["message_index"] is not None),
         None,
     )
-    evidence = [Evidence(ESTIMATE, shown, text, "", MODE, "hint")]
+    evidence = [Evidence(ESTIMATE, shown, text, "", UNEXPLAINED, "hint")]
     evidence += [
-        Evidence(ESTIMATE, reason["message_index"], reason["text"], reason["quote"], MODE, "hint")
+        Evidence(
+            ESTIMATE, reason["message_index"], reason["text"], reason["quote"], UNEXPLAINED, "hint"
+        )
         for reason in item.reasons
     ]
-    return Diagnosis(MODE, run.assistant_at_or_before(shown), evidence)
+    return Diagnosis(UNEXPLAINED, run.assistant_at_or_before(shown), evidence)
 
 
 def _said_by_people(project: Project, given: Collection[UUID]) -> dict[UUID, Diagnosis]:
@@ -155,7 +157,7 @@ def _said_by_people(project: Project, given: Collection[UUID]) -> dict[UUID, Dia
     )
     return {
         check.trajectory_id: Diagnosis(
-            MODE,
+            UNEXPLAINED,
             None,
             [
                 Evidence(
@@ -163,7 +165,7 @@ def _said_by_people(project: Project, given: Collection[UUID]) -> dict[UUID, Dia
                     None,
                     f"{check.by or 'Somebody'} checked this run: it failed.",
                     "",
-                    MODE,
+                    UNEXPLAINED,
                     "likely",
                 )
             ],
@@ -183,7 +185,7 @@ def standing(failure: Failure | None) -> Diagnosis | None:
         return None
     names = ("rule", "message_index", "text", "quote", "mode", "confidence")
     return Diagnosis(
-        MODE,
+        UNEXPLAINED,
         failure.blamed_message,
         [Evidence(**{name: item.get(name) for name in names}) for item in items],
     )

@@ -21,9 +21,6 @@ ALIGNED = (
     100,
 )  # remaining calls, made and expected, that are aligned; the first deviation is among them
 MISSING, EXTRA, OTHER_TOOL, UNRELATED, WITHOUT_EFFECT = 1.0, 1.0, 1.5, 2.5, 0.05
-HELPERS = frozenset(
-    ("think", "reason", "reflect", "plan", "scratchpad", "note", "calculate", "calculator")
-)
 SOURCES = ("expected", "expected_calls", "expected_tool_calls", "ground_truth")
 
 
@@ -191,18 +188,18 @@ def deviations(truth: GroundTruth) -> list[Deviation]:
 def _comparable(
     calls: list[Call], wanted: list[ExpectedCall]
 ) -> tuple[list[Call], list[ExpectedCall]]:
-    """Look-ups before a change are compared on neither side; if looking up was the task, helpers
-    are not compared.
+    """Calls of tools that nobody expects are compared only if they change something, and look-ups
+    before an expected change are not.
 
     A step whose calls have no replies is the answer itself: then all of it counts.
     """
     if calls and all(call.reply is None and call.index == calls[-1].index for call in calls):
         return calls, wanted
-    if not wanted or any(kind_of(item.tool) != "read" for item in wanted):
-        wanted = [item for item in wanted if kind_of(item.tool) != "read"]
-        return [call for call in calls if kind_of(call.tool) != "read"], wanted
+    changes = [item for item in wanted if kind_of(item.tool) != "read"]
+    wanted = changes or wanted
     names = {item.tool for item in wanted}
-    return [call for call in calls if call.tool in names or call.tool not in HELPERS], wanted
+    made = [call for call in calls if call.tool in names or kind_of(call.tool) == "write"]
+    return made, wanted
 
 
 def _without_equal(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_QUOTE = 200
+UNEXPLAINED = "unexplained"  # the mode of a failure whose cause no fact tells
 
 
 @dataclass(frozen=True)
@@ -13,8 +14,8 @@ class Evidence:
     """One reason: the rule, the message it is about, a sentence, and that message's own words.
 
     `confidence` is "certain" (it can be checked and leaves no other mode: a schema, a ground truth,
-    a person's act), "likely" (a pattern in calls and replies) or "hint" (a pattern in words).
-    `bench.failures` measures each.
+    a person's act) or "likely" (a pattern in calls and replies). `bench.families` measures
+    each rule.
     """
 
     rule: str

@@ -56,7 +56,6 @@ WRITE_VERBS = word_set(
     " schedule reschedule reserve upload deploy restart exchange return replace swap"
 )
 PEOPLE = word_set("human humans person agent agents operator representative support supervisor")
-HANDOVER_VERBS = word_set("transfer escalate handoff handover hand forward route connect")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -379,11 +378,12 @@ def name_parts(tool: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def kind_of(tool: str) -> str:
-    """What a tool does, from the verbs in its name: "handover", "write", "read" or "other"."""
+    """What a tool does, from the first verb in its name: "write", "read" or "other"; who hands over
+    to people changes nothing.
+    """
     parts = name_parts(tool)
-    words = set(parts)
-    if words & HANDOVER_VERBS and words & PEOPLE:
-        return "handover"
+    if not PEOPLE.isdisjoint(parts):
+        return "other"
     first = next((word for word in parts if word in WRITE_VERBS or word in READ_VERBS), "")
     return "write" if first in WRITE_VERBS else "read" if first else "other"
 

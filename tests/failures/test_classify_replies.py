@@ -1,4 +1,4 @@
-"""What replies, users and agents say."""
+"""Whether a reply says that the call failed, and whether an end was a limit's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures.rules import words
+from apps.failures.rules.checks import LIMIT
 from apps.trajectories.tool_errors import is_error
 
 
@@ -182,27 +182,11 @@ def test_what_was_asked_for_is_not_a_failed_call(reply: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "empty"),
-    [
-        ("[]", True),
-        (" {} ", True),
-        ("No results found.", True),
-        ('{"results": []}', True),
-        ('{"items": null, "n": 0}', True),
-        ('{"results": [1]}', False),
-        ("0", False),
-        ("The list of no results", False),
-        ("[" + " " * 500 + "]", False),
-    ],
-)
-def test_empty_replies(reply: str, empty: bool) -> None:
-    assert words.is_empty(reply) is empty
-
-
-@pytest.mark.parametrize(
     ("text", "limit"),
     [
         ("max_turns", True),
+        ("max rounds reached", True),
+        ("MAX_TOKENS", True),
         ("Maximum number of turns exceeded", True),
         ("length", True),
         ("exit_context", True),
@@ -219,86 +203,9 @@ def test_empty_replies(reply: str, empty: bool) -> None:
     ],
 )
 def test_turn_limits(text: str, limit: bool) -> None:
-    assert (words.search(words.TURN_LIMIT, text) is not None) is limit
-
-
-@pytest.mark.parametrize(
-    ("text", "corrects"),
-    [
-        ("No, I meant the other one.", True),
-        ("That’s not what I asked for", True),
-        ("You misunderstood me.", True),
-        ("I already told you my id.", True),
-        ("this is wrong", True),
-        ("No, not that one!", True),
-        ("No, that's all, thanks.", False),
-        ("No, I don't need insurance.", False),
-        ("That's right.", False),
-        ("I mean it.", False),
-    ],
-)
-def test_corrections(text: str, corrects: bool) -> None:
-    assert (words.search(words.CORRECTION, text) is not None) is corrects
-
-
-@pytest.mark.parametrize(
-    ("text", "refuses"),
-    [
-        ("I'm not able to open that account.", True),
-        ("I am not able to open it.", True),
-        ("I am currently unable to.", True),
-        ("We are not authorised to say.", True),
-        ("I won't be able to do that.", True),
-        ("I will not be allowed to.", True),
-        ("Sorry, I must decline.", True),
-        ("I have to refuse.", True),
-        ("I respectfully decline to answer.", True),
-        ("I don’t have access to your mailbox.", True),
-        ("We do not have permission to.", True),
-        ("I cannot change it.", True),
-        ("I can't help with that.", True),
-        ("Well 🙂 I can't do this. I can't wait either.", True),
-        ("I can't wait to hear from you!", False),
-        ("I cannot thank you enough.", False),
-        ("🙂 I can't wait!", False),
-        ("That is not something I can do.", True),
-        ("This is beyond the scope of my role.", True),
-        ("I will not share that.", True),
-        ("Your order cannot be refunded.", True),
-        ("I won't charge you.", False),
-        ("The lid cannot be opened from below; I noted it.", False),
-        ("I can't find any fault in it: it ships today.", False),
-        ("I can't see a problem.", False),
-        ("I can't really imagine that.", False),
-        ("I'm sorry to hear that. It is refunded.", False),
-        ("I have access.", False),
-    ],
-)
-def test_refusals(text: str, refuses: bool) -> None:
-    for pattern in (words.REFUSAL, words.REFUSED):
-        assert (words.search(pattern, text) is not None) is refuses
-
-
-@given(st.text(), st.text())
-def test_similarity_is_symmetric_and_one_for_the_same(one: str, other: str) -> None:
-    first, second = words.content_words(one), words.content_words(other)
-    assert words.similarity(first, second) == words.similarity(second, first) <= 1
-    assert not first or words.similarity(first, first) == 1
+    assert (LIMIT.search(text) is not None) is limit
 
 
 @given(st.text(st.characters()))
 def test_no_text_breaks_a_pattern(text: str) -> None:
-    for pattern in (
-        words.UNKNOWN_TOOL,
-        words.DENIAL,
-        words.REFUSAL,
-        words.CORRECTION,
-        words.TURN_LIMIT,
-        words.YES,
-    ):
-        words.search(pattern, text)
-    is_error(text), words.is_empty(text)
-
-
-def test_half_a_character_pair_matches_nothing() -> None:
-    assert words.search(words.CORRECTION, "that's wrong \ud800") is None
+    LIMIT.search(text[:300]), is_error(text)
