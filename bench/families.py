@@ -31,7 +31,7 @@ from apps.failures.classify import Diagnosis, classify
 from bench import failures
 from bench.peers import HOME
 
-BESIDE = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "data"
 REPORTED = failures.ROOT.parent / "shared" / "faults" / "failures"
 UNSAID = "unexplained"  # a mode that claims nothing
 # What a rule may say of a planted cause; of a rating or a takeover the cause is not planted.
@@ -75,8 +75,8 @@ class Case:
 Family = list[Case]
 
 
-def planted(path: Path) -> Iterator[tuple[str, Family]]:
-    """(name, cases) of each folder with runs and their truth."""
+def families(path: Path) -> Iterator[tuple[str, list[tuple[dict, dict]]]]:
+    """(name, [(run, its truth)]) of each folder with runs and their truth."""
     with tarfile.open(path) as archive:
         read: dict[str, dict[str, list[dict]]] = {}
         for member in archive.getmembers():
@@ -87,7 +87,12 @@ def planted(path: Path) -> Iterator[tuple[str, Family]]:
     for folder, files in sorted(read.items()):
         truth = {item["id"]: item for item in files["truth.jsonl"]}
         name = folder.removeprefix("./").rpartition("/")[2]
-        yield name, [_planted(run, truth[run["id"]]) for run in files["runs.jsonl"]]
+        yield name, [(run, truth[run["id"]]) for run in files["runs.jsonl"]]
+
+
+def planted(path: Path) -> Iterator[tuple[str, Family]]:
+    for name, runs in families(path):
+        yield name, [_planted(run, truth) for run, truth in runs]
 
 
 def _planted(run: dict, truth: dict) -> Case:
@@ -292,7 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="families-dev", help="families-dev or families-sealed")
     chosen = parser.parse_args()
-    made = report(dict([*planted(BESIDE / f"{chosen.data}.tar.xz"), *beside()]))
+    made = report(dict([*planted(DATA / f"{chosen.data}.tar.xz"), *beside()]))
     console = Console(width=220)
     for title, result in made.items():
         for table in show(title, result):
