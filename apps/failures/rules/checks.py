@@ -293,15 +293,21 @@ def error_never_recovered(run: Run) -> Findings:
 
 
 def _is_about_the_same(one: Call, other: Call) -> bool:
-    """Whether two calls of a tool have a value in common; texts, which can be written differently,
-    count as such.
-    """
-    names = [
-        {str(value) for _, value in scalars(call.args) if not isinstance(value, bool | None)}
-        for call in (one, other)
-    ]
-    ones, others = ({name for name in found if len(name.split()) == 1} for found in names)
-    return one.tool == other.tool and (not (ones or others) or not ones.isdisjoint(others))
+    """Whether two calls of a tool have a value in common, or most words of a text."""
+    if one.tool != other.tool or one.raw == other.raw:
+        return one.tool == other.tool
+    ones, others = _values(one), _values(other)
+    if not ones[0].isdisjoint(others[0]):
+        return True
+    fewer = min(len(ones[1]), len(others[1]))
+    return len(ones[1] & others[1]) > fewer / 2
+
+
+def _values(call: Call) -> tuple[set[str], set[str]]:
+    """The values of one word among its arguments, and the words of the others."""
+    values = [str(value) for _, value in scalars(call.args) if not isinstance(value, bool | None)]
+    texts = [value for value in values if len(value.split()) > 1]
+    return set(values).difference(texts), set(re.findall(r"\w+", " ".join(texts)))
 
 
 def turn_limit(run: Run) -> Findings:
@@ -329,14 +335,15 @@ def _endings(run: Run) -> Iterator[str]:
 
 
 def cut_off(run: Run) -> Findings:
-    """The run ends with the reply of a tool with which it had gone on before: nobody heard how it
-    ended. No single step is wrong. In a protocol of words the last command may be the one that ends
-    the run.
+    """The run ends with the reply of a tool with which it had gone on before: who had asked did not
+    hear how it ended. No single step is wrong. In a protocol of words the last command may be the
+    one that ends the run.
     """
     last = run.calls[-1] if run.calls else None
     if (
         last is None
         or last.index in run.speech.calls
+        or not run.users
         or last.index != run.last_assistant
         or last.reply_index != len(run.messages) - 1
     ):
