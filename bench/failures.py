@@ -25,7 +25,6 @@ from rich.table import Table
 from apps.core.intervals import wilson
 from apps.failures.classify import Diagnosis, classify
 from apps.trajectories.importers.tau_bench import rows
-from bench import without_truth
 from bench.peers import HOME, machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +102,6 @@ def first_wrong_write(run: dict, tries: bool) -> int | None:
 def tau_report(runs: list[dict]) -> dict[str, Any]:
     failed = [run for run in runs if run["outcome_status"] == "failure"]
     found = {run["id"]: classify(run) for run in runs}
-    without = [classify(run | {"metadata": {}}) for run in failed]
     unknown = [
         classify(run | {"metadata": {}, "outcome_status": "unknown"})
         for run in runs
@@ -116,7 +114,6 @@ def tau_report(runs: list[dict]) -> dict[str, Any]:
         "successes_blamed_as_unknown": sum(item is not None for item in unknown),
         "modes": Counter(found[run["id"]].mode for run in failed),
         "deciding_rules": Counter(found[run["id"]].evidence[0].rule for run in failed),
-        "deciding_rules_without_truth": Counter(item.evidence[0].rule for item in without),
         "step_that_worked": step_share(failed, found, tries=False),
         "step_that_was_tried": step_share(failed, found, tries=True),
     }
@@ -143,11 +140,6 @@ def chosen(runs: list[dict]) -> list[str]:
     """The failed runs to read by hand: the first by SHA-256 of their id."""
     names = (run["id"] for run in runs if run["outcome_status"] == "failure")
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:HAND_CHECKED]
-
-
-def without_truth_report(runs: list[dict]) -> dict[str, dict[str, Any]]:
-    labels = {label["id"]: label for label in json.loads(LABELS.read_text())}
-    return without_truth.report(runs, labels, lambda run: first_wrong_write(run, tries=True), share)
 
 
 def hand_report(runs: list[dict]) -> dict[str, Any]:
@@ -407,19 +399,17 @@ def bfcl_report(seed: int) -> dict[str, Any]:
     """Every mutation of every task, with the right calls known and, as a failure, without."""
     tasks, chance = bfcl_tasks(), random.Random(seed)
     others = {name: schema for task in tasks for name, schema in task["functions"].items()}
-    known, blind, right, sure = [], [], [], []
+    known, blind, right = [], [], []
     for task in tasks:
         for status in ("unknown", "success"):
             found = classify(as_run(task, with_call(task, -1, None), status, known=True))
             right.append("none" if found is None else found.evidence[0].text)
-            sure += [("none", found)] if found else []
         for name, mutate in MUTATIONS.items():
             changed = task | {"functions": dict(task["functions"])}
             calls = mutate(changed, others, chance)
             if calls is not None:
                 found = classify(as_run(changed, calls, "failure", known=True))
                 known.append((name, found.mode if found else "none"))
-                sure += [(MODES[name], found)] if found else []
                 blind.append((name, mode_of(as_run(changed, calls, "unknown", known=False))))
     return {
         "tasks": len(tasks),
@@ -434,7 +424,6 @@ def bfcl_report(seed: int) -> dict[str, Any]:
             )
             for name in MUTATIONS
         },
-        "confidence": without_truth.confidence(sure, share),
         "confusion": confusion(known),
         "confusion_without_truth": confusion(blind),
     }
@@ -596,41 +585,6 @@ def matrix(title: str, counts: dict[str, dict[str, int]]) -> None:
     )
 
 
-def show_without_truth(halves: dict[str, dict[str, Any]], bfcl: dict[str, Any]) -> None:
-    rows = {
-        "only “it failed”": "only_failed",
-        "blamed step exact": "exact",
-        "blamed step ±1 step of the agent": "within_one",
-        "always the last step: exact": "last_step_exact",
-        "always the last step: ±1": "last_step_within_one",
-        "mode as a person's": "same_mode",
-        "outcome unknown: failures found": "found_unknown",
-        "outcome unknown: successes blamed": "blamed_unknown",
-    }
-    lines = ([name, *(told(half[key]) for half in halves.values())] for name, key in rows.items())
-    table("tau-bench without true calls", ["", *halves], lines)
-    names = {rule for half in halves.values() for rule in half["rules"]}
-    table(
-        "what decides",
-        ["rule", *halves],
-        ([name, *(half["rules"][name] for half in halves.values())] for name in sorted(names)),
-    )
-    lines = [
-        [
-            name,
-            *(
-                told(half[key][name])
-                for key in ("confidence", "confidence_with_truth")
-                for half in halves.values()
-            ),
-            told(bfcl["confidence"][name]),
-        ]
-        for name in without_truth.CONFIDENCES
-    ]
-    head = [*(f"{half}{more}" for more in ("", ", truth known") for half in halves), "BFCL"]
-    table("right mode, by the confidence of the deciding reason", ["confidence", *head], lines)
-
-
 def show(report: dict[str, Any]) -> None:
     tau, hand, bfcl, speed = (report[name] for name in ("tau_bench", "by_hand", "bfcl", "speed"))
     table(
@@ -639,11 +593,6 @@ def show(report: dict[str, Any]) -> None:
         tau["modes"].most_common(),
     )
     table("what decided", ["rule", "n"], tau["deciding_rules"].most_common())
-    table(
-        "what decides without ground truth",
-        ["rule", "n"],
-        tau["deciding_rules_without_truth"].most_common(),
-    )
     console.print(
         f"blamed step is the first wrong change that worked: {told(tau['step_that_worked'])}"
     )
@@ -670,7 +619,6 @@ def show(report: dict[str, Any]) -> None:
     )
     matrix("what was made wrong, and the bucket given", bfcl["confusion"])
     matrix("the same without ground truth, outcome unknown", bfcl["confusion_without_truth"])
-    show_without_truth(report["without_truth"], bfcl)
     table(
         "speed, one core", ["", "trajectories/s"], ([name, value] for name, value in speed.items())
     )
@@ -685,7 +633,6 @@ def main() -> int:
         raise SystemExit(f"the sample data are not in {DATA.name}")
     runs = tau_inputs()
     report = {"machine": machine(), "tau_bench": tau_report(runs), "by_hand": hand_report(runs)}
-    report["without_truth"] = without_truth_report(runs)
     report |= {
         "bfcl": bfcl_report(given_args.seed),
         "speed": speed_report(runs, given_args.repeats),

@@ -33,7 +33,7 @@ from apps.failures.outcomes.model import FALSE_ALARMS, Weights
 from apps.failures.outcomes.training import Example, TooFew, train
 from apps.failures.rules.reading import read
 from bench.failures import tau_inputs
-from bench.families import DATA, families
+from bench.families import BESIDE, planted
 from bench.peers import HOME, machine
 
 LANGUAGES = (
@@ -166,9 +166,13 @@ def learned_from(runs: list[tuple[dict, bool, str]]) -> dict[str, Any]:
 
 def real() -> dict[str, Any]:
     of_families = [
-        ({name: run.get(name) or [] for name in ("messages", "tools")}, truth["failed"], run["id"])
-        for _, runs in families(DATA / "families-dev.tar.xz")
-        for run, truth in runs
+        (
+            {name: case.run.get(name) or [] for name in ("messages", "tools")},
+            case.failed,
+            case.run["id"],
+        )
+        for _, family in planted(BESIDE / "families-dev.tar.xz")
+        for case in family
     ]
     tau = [
         (run, run["outcome_status"] == "failure", str(run["metadata"]["task_id"]))

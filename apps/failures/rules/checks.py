@@ -22,7 +22,7 @@ from apps.failures.rules.expected import (
     wanted_texts,
 )
 from apps.failures.rules.findings import UNEXPLAINED, Finding, cut
-from apps.failures.rules.protocols import PERSON, SYSTEM
+from apps.failures.rules.protocols import PERSON, SYSTEM, forms_in
 from apps.failures.rules.ratings import bad_rating
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
 from workers.lib.messages import normalise
@@ -97,7 +97,7 @@ def without_recovered(run: Run, found: list[Finding]) -> list[Finding]:
     """Broken contracts that were not recovered: no later valid call of that tool (of any tool, for
     a non-existent one) worked.
 
-    A tool that answered without an error has accepted the arguments as they are.
+    A tool that answered without an error is there, and has accepted the call as it is.
     """
     if not found:
         return found
@@ -115,10 +115,8 @@ def without_recovered(run: Run, found: list[Finding]) -> list[Finding]:
 
 
 def _recovered(finding: Finding, call: Call | None, last_good: dict[str, int]) -> bool:
-    if call is None:
-        return False
-    if call.worked and finding.mode == "wrong_arguments":
-        return True
+    if call is None or call.worked:
+        return call is not None
     tool = "" if finding.mode == "hallucinated_api" else call.tool
     return last_good.get(tool, -1) > call.index
 
@@ -198,7 +196,8 @@ def expected_words(run: Run) -> Findings:
 def looped(run: Run) -> Findings:
     """The same call with the same reply LOOP times, or cycles of calls (A-B-A-B) that produce
     nothing new, and no other reply to them afterwards: who waits for something, or tries again, may
-    get it in the end. Nothing new may have worked afterwards either. Blames the first repetition.
+    get it in the end. The run ends with it: nothing new worked afterwards, and nobody was told
+    anything. Blames the first repetition.
 
     Equal calls of one step count once: they were made together, before any reply, and may differ in
     what is not compared (genotypes AA, Aa and aa).
@@ -212,7 +211,9 @@ def looped(run: Run) -> Findings:
     last = {key[:2]: key for key in keys}  # by call: with its last reply
     new = {key: at for at, key in reversed(list(enumerate(keys)))}  # where each is first
     worked = [new[key] for call, key in zip(steps, keys, strict=True) if call.worked]
-    since = max(worked, default=-1)
+    told = max(run.answer_texts.keys() - {call.index for call in run.calls}, default=-1)
+    heard = [at for at, call in enumerate(steps) if call.index < told]
+    since = max([*worked, *heard[-1:]], default=-1)
     times: defaultdict[tuple, list[Call]] = defaultdict(list)
     running = [0] * (MAX_PERIOD + 1)
     for at, (call, key) in enumerate(zip(steps, keys, strict=True)):
@@ -250,10 +251,13 @@ def _sameness(calls: list[Call]) -> Iterator[tuple]:
 
 
 def said_again(run: Run) -> Findings:
-    """The run ends with the same messages of agents, in the same order, LOOP times over. Blames the
-    first of them.
+    """The run ends with the same messages of agents, in the same order, LOOP times over, while
+    nobody else spoke. Blames the first of them.
     """
-    said = [(index, run.author(index), text.strip()) for index, text in run.answers]
+    asked = run.users[-1][0] if run.users else -1
+    said = [
+        (index, run.author(index), text.strip()) for index, text in run.answers if index > asked
+    ]
     if run.calls and said and said[-1][0] < run.calls[-1].index:
         return
     for period in range(1, MAX_PERIOD + 1):
@@ -289,15 +293,21 @@ def error_never_recovered(run: Run) -> Findings:
 
 
 def _is_about_the_same(one: Call, other: Call) -> bool:
-    """Whether two calls of a tool have a value in common; texts, which can be written differently,
-    count as such.
-    """
-    names = [
-        {str(value) for _, value in scalars(call.args) if not isinstance(value, bool | None)}
-        for call in (one, other)
-    ]
-    ones, others = ({name for name in found if len(name.split()) == 1} for found in names)
-    return one.tool == other.tool and (not (ones or others) or not ones.isdisjoint(others))
+    """Whether two calls of a tool have a value in common, or most words of a text."""
+    if one.tool != other.tool or one.raw == other.raw:
+        return one.tool == other.tool
+    ones, others = _values(one), _values(other)
+    if not ones[0].isdisjoint(others[0]):
+        return True
+    fewer = min(len(ones[1]), len(others[1]))
+    return len(ones[1] & others[1]) > fewer / 2
+
+
+def _values(call: Call) -> tuple[set[str], set[str]]:
+    """The values of one word among its arguments, and the words of the others."""
+    values = [str(value) for _, value in scalars(call.args) if not isinstance(value, bool | None)]
+    texts = [value for value in values if len(value.split()) > 1]
+    return set(values).difference(texts), set(re.findall(r"\w+", " ".join(texts)))
 
 
 def turn_limit(run: Run) -> Findings:
@@ -325,12 +335,15 @@ def _endings(run: Run) -> Iterator[str]:
 
 
 def cut_off(run: Run) -> Findings:
-    """The run ends with the reply of a tool with which it had gone on before: nobody heard how it
-    ended. No single step is wrong.
+    """The run ends with the reply of a tool with which it had gone on before: who had asked did not
+    hear how it ended. No single step is wrong. In a protocol of words the last command may be the
+    one that ends the run.
     """
     last = run.calls[-1] if run.calls else None
     if (
         last is None
+        or last.index in run.speech.calls
+        or not run.users
         or last.index != run.last_assistant
         or last.reply_index != len(run.messages) - 1
     ):
@@ -343,15 +356,18 @@ def cut_off(run: Run) -> Findings:
 
 
 def answered_with_nothing(run: Run) -> Findings:
-    """The last message of the run is an answer without a word or a call. Blames the first such
-    answer after which the agent said nothing else.
+    """The last message of the run is an answer without a word or a call, and the agent has not
+    answered yet, or not since it worked on something: nothing more may be a farewell's answer.
+    Blames the first such answer.
     """
     last = run.last_assistant
     if last is None or last != len(run.messages) - 1 or not _is_empty(run, last):
         return
-    if run.words(last - 1).strip() if last else "":
-        first = next((index for index in reversed(run.assistants) if not _is_empty(run, index)), -1)
-        blamed = run.assistant_after(first)
+    before = next((index for index in reversed(run.assistants) if not _is_empty(run, index)), -1)
+    said = run.answer_texts.get(before, "")
+    in_work = any(call.index == before for call in run.calls) or any(forms_in(said))
+    if last and run.words(last - 1).strip() and (in_work or not said):
+        blamed = run.assistant_after(before)
         yield Finding("incomplete_execution", blamed, last, "The last answer is empty.", "")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.lib.messages import ToolCall, is_example, text_of
+from workers.lib.messages import ToolCall, is_example, json_of, known_call, text_of
 
 AGENT, PERSON, PROGRAM, SYSTEM = "agent", "person", "program", "system"
 ROLES = {"assistant": AGENT, "tool": PROGRAM, "function": PROGRAM, "user": PERSON}
@@ -164,4 +164,11 @@ def forms_in(text: str) -> Iterator[Form]:
 
 
 def _call(tool: str, said: str) -> ToolCall:
-    return ToolCall(tool, {"input": said}, given=said)
+    """A call by its name, with the JSON that it carries, which may name the tool itself."""
+    body = json_of(said) if said.startswith("{") else None
+    if not isinstance(body, dict):
+        return ToolCall(tool, {"input": said}, given=said)
+    inner = known_call(body)
+    return (
+        inner if inner.tool and isinstance(inner.given, dict) else ToolCall(tool, body, given=said)
+    )
