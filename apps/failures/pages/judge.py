@@ -156,7 +156,7 @@ def _page(
             for by_rules, drawn in shares.shares_of(project).items()
         },
         "problem": _problem(rows[0]) if rows else "",
-        "forecast": (costs := rubrics.forecast(rows[0]) if rows else None),
+        "forecast": (costs := rubrics.forecast(rows[0]) if rows and not on else None),
         "warning": _warning(rows[0], costs) if rows else "",
         "without": rubrics.WITHOUT_A_JUDGE,
         "servers": project.servers.order_by("name"),
