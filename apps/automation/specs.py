@@ -65,10 +65,6 @@ class FlowError(Rejected):
     now.
     """
 
-    def __init__(self, sentence: str, field: str | None = None) -> None:
-        super().__init__(sentence)
-        self.field = field
-
 
 class _Form(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, tag_field="by"):
     pass

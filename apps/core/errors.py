@@ -37,6 +37,11 @@ class Rejected(Exception):
 
     field: str | None = None
 
+    def __init__(self, sentence: str = "", field: str | None = None) -> None:
+        super().__init__(sentence)
+        if field is not None:
+            self.field = field
+
 
 class RefusalShown(Event):
     """The error's sentence is about to be shown to `by`, a person or an API key."""

@@ -56,8 +56,7 @@ declare(
         "rubric.switched": (
             "switched the judge [on, with version {version} of the rubric{?on}][off{!on}]"
         ),
-        "rubric.tried": "started a trial of the judge's rubric on a trajectory",
-        "rubric.try_ended": "finished a trial of the judge's rubric, which cost {paid_usd} USD",
+        "rubric.tried": "tried a rubric of the judge on a trajectory, which cost {cost_usd} USD",
         "failures.unassigned": "unassigned {n|case|cases} from {user}, who can no longer triage",
     },
     jobs={

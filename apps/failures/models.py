@@ -628,6 +628,36 @@ class JudgeVerdict(models.Model):
         return f"{self.mode or 'no failure'} by {self.rubric}"
 
 
+class JudgeQuestion(models.Model):
+    """A question to the judge's server that is neither a verdict nor a signal, such as a run that a
+    rubric is tried or measured on. Its answer is kept, so that the same question is not paid for
+    twice. While `answer` is null there is none.
+    """
+
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="judge_questions", db_index=False
+    )
+    purpose = models.CharField(max_length=40)
+    key = models.CharField(max_length=64, help_text="Digest of what was asked")
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, null=True, related_name="+")
+    answer = models.JSONField(null=True)
+    error = models.TextField(blank=True)
+    input_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    cost_usd = models.FloatField(default=0)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("-at", "-id")
+        constraints = [
+            models.UniqueConstraint(fields=["project", "key"], name="one_answer_per_question")
+        ]
+        indexes = [models.Index(fields=["project", "at"], name="judge_question_by_day")]
+
+    def __str__(self) -> str:
+        return f"{self.purpose} {self.key[:8]}"
+
+
 class Signal(models.Model):
     """A question in plain words that the judge answers about runs; each answer is a score of the
     signal's name. An edit is a new version, which has to be tried before it is switched on.

@@ -71,10 +71,6 @@ class ServerError(Rejected):
     is the field that caused it.
     """
 
-    def __init__(self, sentence: str, field: str = "") -> None:
-        super().__init__(sentence)
-        self.field = field or None
-
 
 def check_address(base_url: str, key_variable: str, *, operator: bool = True) -> str:
     """The address as stored. Raises ServerError if this installation may not call it or send it the

@@ -31,10 +31,6 @@ MOST = 2000  # comments on one object
 class CommentError(Rejected):
     """A sentence for the page."""
 
-    def __init__(self, sentence: str, field: str = "") -> None:
-        super().__init__(sentence)
-        self.field = field or None
-
 
 def readers_of(kind: Kind, target: Any, project: Project) -> QuerySet[Any]:
     """The people who may open an object, and so can be mentioned."""

@@ -35,9 +35,7 @@ class ConfigError(Rejected):
     whole file).
     """
 
-    def __init__(self, sentence: str, field: str = "") -> None:
-        super().__init__(sentence)
-        self.field = field
+    field = ""
 
 
 MOST_SEEDS = 10  # runs of one config, each with a seed of its own

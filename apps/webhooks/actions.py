@@ -38,10 +38,6 @@ SEND = "webhooks.send_due"
 class WebhookError(Rejected):
     """Something that may not be done; a sentence for the page. `field`: what it is about."""
 
-    def __init__(self, sentence: str, field: str = "") -> None:
-        super().__init__(sentence)
-        self.field = field or None
-
 
 def announce(*, project: Project, event: Event, subject: str, data: dict[str, Any]) -> int:
     """Queues an event for every webhook that is told of it, in the caller's transaction: what is

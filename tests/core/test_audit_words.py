@@ -52,7 +52,6 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
             f"failure.{kind}" for kind in ("decided", "split", "assigned", "marked")
         ]
     },
-    "failures/judge/rubrics.py": {"TRIED": ["rubric.tried"], "TRY_ENDED": ["rubric.try_ended"]},
     "promotion/moves.py": {"f'channel.{kind}'": [f"channel.{kind}" for kind in Promotion.Kind]},
     "teamwork/proposals.py": {
         "f'{rule.audited}_{what}'": [

@@ -19,6 +19,7 @@ from apps.failures.actions.decisions import Refused, decide
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import judging, rubrics, share
+from apps.failures.judge.batch import Standing
 from apps.failures.judge.judging import Report
 from apps.failures.models import (
     Classifier,
@@ -346,17 +347,17 @@ def test_a_server_that_is_away_is_left_alone(judge: JudgeServer) -> None:
     make_rubric(project, judge)
     judge.answer = lambda body: Reply("oh", 500)
     report = run(project)
-    assert report.errors == 3 and "3 runs in a row" in report.stopped
+    assert report.errors == 3 and "3 questions in a row" in report.stopped
 
 
 def test_a_run_that_a_lost_worker_claimed_is_taken_over(judge: JudgeServer) -> None:
     project = make_project()
     row = make_run(project)
     rubric = make_rubric(project, judge, price=Price(1.0))
-    standing, verdict = judging._claim(
-        project, rubric, judging.Subject(row.content_digest, {}, row), 0.3
-    )
-    assert standing is judging.Standing.OURS and verdict
+    subject = judging.Subject(row.content_digest, {}, row)
+    claimed = judging._Entry(rubric, subject, {}, [], Report())
+    assert claimed.standing() is Standing.OURS
+    claimed.reserve(0.3)
     assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.3)
     assert run(project).later == 1 and not judge.seen  # somebody is at it
     later(minutes=16)
@@ -605,7 +606,7 @@ def test_a_try_shows_why_there_is_no_verdict(judge: JudgeServer) -> None:
     set_price(project=project, by=admin_of(project), given=price)
     short = fields(judge, usd_per_day=0.001) | {"run": row.pk}
     page = post(admin, "rubric_try_one", project, short).content.decode()
-    assert "does not allow another try" in page and len(judge.seen) == 2
+    assert "budget of $0.001 is used up" in page and len(judge.seen) == 2
 
 
 def test_an_engineer_tries_with_the_saved_server_only(judge: JudgeServer) -> None:

@@ -297,9 +297,7 @@ def test_an_answer_without_json_is_asked_for_again_with_what_was_wrong(judge: Ju
     judge.script = [Reply("It failed, I think."), Reply(f"Sure:\n```json\n{good}\n```")]
     judged = ask(at(judge), asked := prompt())
     assert (
-        judged.verdict
-        and judged.verdict.mode == "bad_planning"
-        and judged.usage == Usage(2000, 200)
+        judged.answer and judged.answer.mode == "bad_planning" and judged.usage == Usage(2000, 200)
     )
     assert judged.raw[0] == "It failed, I think." and judged.error == ""
     assert judge.seen[1]["messages"][:2] == asked.chat
@@ -314,7 +312,7 @@ def test_a_second_bad_answer_is_an_error_with_its_cost(judge: JudgeServer) -> No
     ]
     judged = ask(at(judge), prompt())
     assert (
-        judged.verdict is None
+        judged.answer is None
         and "cut off" in judged.error
         and "“mode” is 'laziness'" in judged.error
     )
@@ -325,7 +323,7 @@ def test_a_server_that_breaks_at_the_second_try_costs_the_first(judge: JudgeServ
     judge.script = [Reply("no"), *[Reply("oh", 500)] * 4]
     judged = ask(at(judge), prompt(), Clock())
     assert (
-        judged.verdict is None
+        judged.answer is None
         and "gave no answer" in judged.error
         and judged.usage == Usage(1000, 100)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from datetime import timedelta
@@ -93,6 +94,11 @@ def made(project: Project, **given: Any) -> Signal:
     return signals.add(project=project, by=None, given=NewSignal(**fields))
 
 
+def asked(report: dict | None) -> int:
+    assert report and not report["errors"] and not report["stopped"]
+    return report["asked"]
+
+
 def runs(project: Project, count: int, words: str = "angry") -> None:
     for n in range(count):
         text = f"{words} {n}" if n % 2 else f"calm {n}"
@@ -111,9 +117,9 @@ def test_a_signal_is_tried_then_asked_about_a_share_of_the_new_runs(judge: Judge
     runs(project, 6)
     with pytest.raises(SignalError, match="Try it first: 6 of the runs"):
         signals.switch(signal=signal, by=None, on=True)
-    assert ask_signals_of(project.pk) == {"asked": 0, "errors": 0, "stopped": ""}
-    assert try_signal(signal.pk, 1) == {"asked": 6, "errors": 0, "stopped": ""}
-    assert try_signal(signal.pk, 1) == {"asked": 0, "errors": 0, "stopped": ""}
+    assert asked(ask_signals_of(project.pk)) == 0
+    assert asked(try_signal(signal.pk, 1)) == 6
+    assert asked(try_signal(signal.pk, 1)) == 0
     assert try_signal(signal.pk, 2) is None
     scores = Score.objects.filter(project=project, name="frustrated", source="judge")
     assert sorted(scores.values_list("text", flat=True)) == ["no"] * 3 + ["yes"] * 3
@@ -124,10 +130,10 @@ def test_a_signal_is_tried_then_asked_about_a_share_of_the_new_runs(judge: Judge
     signal.refresh_from_db()
     drawn = asking.drawn(signal)
     assert 8 <= len(drawn) <= 32
-    assert ask_signals_of(project.pk) == {"asked": len(drawn), "errors": 0, "stopped": ""}
+    assert asked(ask_signals_of(project.pk)) == len(drawn)
     answers = SignalAnswer.objects.filter(trajectory__in=drawn)
     assert set(answers.values_list("probability", flat=True)) == {0.5}
-    assert ask_signals_of(project.pk) == {"asked": 0, "errors": 0, "stopped": ""}
+    assert asked(ask_signals_of(project.pk)) == 0
     total = 0.001 * (6 + len(drawn))
     assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(total)
     signals.switch(signal=signal, by=None, on=False)
@@ -161,19 +167,74 @@ def test_the_judges_budget_holds_for_signals_and_an_error_is_tried_again(
     runs(project, 10)
     signal = made(project)
     report = asking.try_out(signal)
-    assert report.stopped == asking.NO_MONEY and 0 < report.asked < 10
+    assert "used up" in report.stopped and 0 < report.asked < 10
     assert rubrics.spent_since(project, rubrics.midnight()) <= 0.004
     SignalAnswer.objects.all().delete()
     Score.objects.all().delete()
     judge.answer = lambda body: Reply("I do not know", usage=USED)
     make_rubric(project, judge, usd_per_day=1.0)
-    assert asking.try_out(signal, sleep=lambda _: None).errors == 10
+    for left in (7, 4, 1, 0):  # three errors in a row end a batch
+        asking.try_out(signal, sleep=lambda _: None)
+        assert signal.answers.count() == 10 - left
     assert not Score.objects.filter(project=project).exists()
     assert all("could not be used" in answer.error for answer in SignalAnswer.objects.all())
     judge.answer = frustrated
     assert asking.try_out(signal).asked == 0
     SignalAnswer.objects.update(at=timezone.now() - timedelta(hours=1))
     assert asking.try_out(signal).asked == 10 and signals.left_to_try(signal) == 0
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("status", "seen", "stopped", "tries"), [(401, 1, "wants a key", 0), (500, 3, "in a row", 1)]
+)
+def test_a_refused_key_or_a_server_that_is_down_ends_the_batch(
+    judge: JudgeServer, status: int, seen: int, stopped: str, tries: int
+) -> None:
+    project = make_project()
+    make_rubric(project, judge)
+    runs(project, 10)
+    signal = made(project)
+    judge.answer = lambda body: Reply("no", status)
+    report = asking.try_out(signal, sleep=lambda _: None)
+    assert report.asked == seen and stopped in report.stopped
+    assert {answer.tries for answer in SignalAnswer.objects.all()} == {tries}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("broken", ["read", "chat"])
+def test_a_question_that_breaks_is_an_error_of_its_run(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    project = make_project()
+    make_rubric(project, judge, price=Price(1.0))
+    runs(project, 5)
+    signal, works, calls = made(project), getattr(Question, broken), itertools.count(1)
+
+    def breaks(*given: Any) -> Any:
+        if next(calls) == 2:
+            raise RuntimeError("broken")
+        return works(*given)
+
+    monkeypatch.setattr(Question, broken, breaks)
+    report = asking.try_out(signal)
+    assert (report.asked, report.errors, report.stopped) == (5 - (broken == "chat"), 1, "")
+    wrong = SignalAnswer.objects.exclude(error="").get()
+    assert wrong.error == "The question broke: RuntimeError: broken" and wrong.tries == 1
+    assert report.spent_usd == pytest.approx(rubrics.spent_since(project, rubrics.midnight()))
+    assert (wrong.cost_usd > 0) == (broken == "read")
+
+
+@pytest.mark.django_db
+def test_a_signal_that_changes_while_it_is_asked_gets_no_more_answers(judge: JudgeServer) -> None:
+    project = make_project()
+    make_rubric(project, judge)
+    runs(project, 5)
+    signal = made(project)
+    Signal.objects.update(version=2)
+    assert asking.try_out(signal).later == 5 and not judge.seen
+    Signal.objects.all().delete()
+    assert asking.try_out(signal).later == 5 and not judge.seen
 
 
 @pytest.mark.django_db

@@ -37,10 +37,6 @@ SHOWN = 5
 class ManagedError(Rejected):
     """Something that may not be done to the object; `field` names a form's field."""
 
-    def __init__(self, sentence: str, field: str | None = None) -> None:
-        super().__init__(sentence)
-        self.field = field
-
 
 class Dependent(NamedTuple):
     """How many rows of what depend on an object, and (text, address) of some."""

@@ -16,10 +16,6 @@ from apps.core.projects.deletion import active_jobs
 class LifecycleError(Rejected):
     """A change that the project's state or another project does not allow."""
 
-    def __init__(self, sentence: str, field: str | None = None) -> None:
-        super().__init__(sentence)
-        self.field = field
-
 
 @transaction.atomic
 def rename(

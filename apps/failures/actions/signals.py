@@ -31,9 +31,7 @@ FORM = {"template": "failures/signal_form.html"}
 
 
 class SignalError(Rejected):
-    def __init__(self, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
+    """The message is a sentence for the page; `field` is the invalid input."""
 
 
 class NewSignal(Struct, forbid_unknown_fields=True, kw_only=True):

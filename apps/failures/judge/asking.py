@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from apps.failures.judge.answer import AnswerError, Verdict, read, read_notes
+from apps.failures.judge.answer import AnswerError, read, read_notes
 from apps.failures.judge.client import Server, ServerError, complete
 from apps.failures.judge.prompt import Prompt, repair
 from workers.lib.spending import NOTHING, Usage
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A verdict, or the sentence why there is none; `raw` is what the judge wrote in each try.
-
-    `final`: the next run would fail in the same way, so continuing is pointless.
-    """
-
-    verdict: Verdict | None
-    error: str
-    raw: list[str]
-    usage: Usage
-    final: bool = False
-
-
-@dataclass(frozen=True)
 class Answered:
-    """A parsed answer, None if there is none; the rest is as in `Judged`."""
+    """A parsed answer (of a run that was judged: its `Verdict`), or the sentence why there is none;
+    `raw` is what the judge wrote in each try.
+
+    `final`: the next question would fail in the same way, so continuing is pointless.
+    """
 
     answer: Any
     error: str
@@ -38,7 +28,21 @@ class Answered:
     final: bool = False
 
 
-def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sleep) -> Judged:
+@dataclass(frozen=True)
+class Chat:
+    """One question, and how its answer is read: `read` raises AnswerError."""
+
+    messages: list[dict[str, str]]
+    read: Callable[[str], Any]
+
+    def max_cost(self, server: Server) -> float:
+        return server.max_cost(self.messages)
+
+    def ask(self, server: Server, sleep: Callable[[float], None] = time.sleep) -> Answered:
+        return answer_to(server, self.messages, self.read, sleep)
+
+
+def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sleep) -> Answered:
     """Raises nothing that a server can cause: errors are part of the result, with their cost. Of a
     long run, notes on its parts are asked for first.
     """
@@ -47,7 +51,7 @@ def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sl
         found = answer_to(server, prompt.with_notes(at, notes), read_notes, sleep)
         usage, raw = usage + found.usage, raw + found.raw
         if found.answer is None:
-            return Judged(None, found.error, raw, usage, found.final)
+            return replace(found, raw=raw, usage=usage)
         notes = found.answer
     found = answer_to(
         server,
@@ -55,7 +59,7 @@ def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sl
         lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents),
         sleep,
     )
-    return Judged(found.answer, found.error, raw + found.raw, usage + found.usage, found.final)
+    return replace(found, raw=raw + found.raw, usage=usage + found.usage)
 
 
 def answer_to(

@@ -5,20 +5,25 @@ cost.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from apps.core.models import Project
-from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.judge import rubrics
-from apps.failures.judge.asking import Judged
-from apps.failures.judge.strategies import Question
+from apps.failures.judge import batch, rubrics
+from apps.failures.judge.measuring import question_about, verdict_of
+from apps.failures.judge.questions import Stored
 from apps.failures.models import Failure, FailureState, Rubric, Source
-from apps.trajectories.models import in_chunks
+from apps.trajectories.models import Trajectory, in_chunks
 from workers.lib.spending import NOTHING, Usage
+
+
+class Stopped(Exception):
+    """The sentence says why not everything was asked. What was is kept, and not paid for again."""
+
+
+PURPOSE = "strategies"
 
 
 @dataclass
@@ -37,15 +42,18 @@ class Score:
     usage: Usage = field(default=NOTHING)
     usd: float = 0.0
 
-    def add(self, judged: Judged, question: Question, label: Label, usd: float) -> None:
+    def add(self, entry: Stored, label: Label) -> None:
         self.n += 1
-        self.usage, self.usd = self.usage + judged.usage, self.usd + usd
-        self.errors += judged.verdict is None
-        if judged.verdict is None or not judged.verdict.failed:
+        if row := entry.row:
+            self.usage += Usage(row.input_tokens, row.output_tokens)
+            self.usd += row.cost_usd
+        verdict = verdict_of(entry)
+        self.errors += verdict is None
+        if verdict is None or not verdict.failed:
             return
         self.found += 1
-        self.same_mode += judged.verdict.mode == label.mode
-        far = distance(question.steps, label.step, judged.verdict.message_index)
+        self.same_mode += verdict.mode == label.mode
+        far = distance(entry.question.steps, label.step, verdict.message_index)
         self.exact += far == 0
         self.within_one += far <= 1
 
@@ -85,82 +93,29 @@ def compare(
     labels: Sequence[Label],
     *,
     max_usd: float,
-    by: Any = None,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: batch.Sleep = time.sleep,
 ) -> Iterator[Score]:
     """A score for each strategy, as soon as it is complete. All are asked about the same runs,
-    without people's decisions on them.
-
-    Every question is reserved before it is asked, against `max_usd` of this comparison and the
-    rubric's daily budget. Raises rubrics.NoMoney; what was asked until then is paid and lost.
+    without people's decisions on them. Raises Stopped.
     """
     ensure_modes(project)
-    modes, left = rubrics.modes_of(project), max_usd
-    runs = {row.pk: as_input(row) | HIDDEN for row in _rows(project, labels)}
+    modes, report = rubrics.modes_of(project), batch.Report()
+    named = Trajectory.objects.filter(
+        project=project, pk__in=[label.trajectory for label in labels]
+    )
+    rows = {row.pk: row for chunk in in_chunks(named) for row in chunk}
     for strategy in strategies:
         score = Score(strategy)
-        asked = [
-            (label, Question.of(strategy, rubric.text, modes, runs[label.trajectory]))
+        entries = [
+            (label, question_about(rubric, rows[label.trajectory], modes, PURPOSE, strategy))
             for label in labels
+            if label.trajectory in rows
         ]
-        with ThreadPoolExecutor(rubric.concurrency, "judge") as threads:
-            for at in range(0, len(asked), rubric.concurrency):
-                part = asked[at : at + rubric.concurrency]
-                left -= _ask_all(project, rubric, part, score, threads, left, by, sleep)
+        left = max_usd - report.spent_usd
+        asked = (entry for _, entry in entries)
+        batch.ask_all(rubric, asked, report, sleep=sleep, most_usd=left, is_trial=True)
+        if report.stopped:
+            raise Stopped(report.stopped)
+        for label, entry in entries:
+            score.add(entry, label)
         yield score
-
-
-HIDDEN = {"outcome_reason": "", "outcome_label": "", "interventions": [], "metadata": {}}
-
-
-def _rows(project: Project, labels: Sequence[Label]) -> Iterator[Any]:
-    for chunk in in_chunks(
-        project.trajectories.filter(pk__in=[label.trajectory for label in labels]).order_by("pk")
-    ):
-        yield from chunk
-
-
-def _ask_all(
-    project: Project,
-    rubric: Rubric,
-    part: Sequence[tuple[Label, Question]],
-    score: Score,
-    threads: ThreadPoolExecutor,
-    left: float,
-    by: Any,
-    sleep: Callable[[float], None],
-) -> float:
-    """Asks questions in parallel; returns their cost in USD."""
-    server, booked = rubrics.server_of(rubric), []
-    try:
-        for label, question in part:
-            max_cost = question.max_cost(server)
-            if max_cost > 0 and max_cost > left - sum(usd for _, _, usd in booked):
-                raise rubrics.NoMoney(
-                    "The limit of this comparison does not allow another question (up to"
-                    f" ${max_cost:.4f})."
-                )
-            rubrics.book_try(
-                project=project,
-                by=by,
-                trajectory=label.trajectory,
-                max_cost=max_cost,
-                budget=rubric.usd_per_day,
-            )
-            booked.append((label, question, max_cost))
-    except rubrics.NoMoney:
-        for label, _, max_cost in booked:
-            rubrics.settle_try(
-                project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=0.0
-            )
-        raise
-    spent = 0.0
-    answers = threads.map(lambda item: item[1].ask(server, sleep), booked)
-    for (label, question, max_cost), judged in zip(booked, answers, strict=True):
-        cost = server.cost(judged.usage)
-        rubrics.settle_try(
-            project=project, by=by, trajectory=label.trajectory, max_cost=max_cost, cost=cost
-        )
-        score.add(judged, question, label, cost)
-        spent += cost
-    return spent

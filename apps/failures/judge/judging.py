@@ -1,11 +1,7 @@
-"""Runs the judge: picks the runs it is asked about, enforces its budget, and applies its verdicts
-to failures.
+"""Judges runs: picks those that it is asked about, and applies its verdicts to failures.
 
-A run is judged in three steps: `_claim` reserves its maximum cost (one claim at a time per project,
-so that two workers cannot spend the same dollar), the question is asked outside of any transaction,
-and `_settle` stores the answer, the actual cost and the failure in one transaction. Several
-questions are asked in parallel, each reserved before it is asked. If a worker dies in between, its
-claim is taken over after `LOST_AFTER`.
+`batch` asks and keeps to the budget. If a worker dies between the claim of a run and its answer,
+the claim is taken over after `LOST_AFTER`.
 """
 
 from __future__ import annotations
@@ -14,11 +10,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
-from functools import partial
+from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -31,11 +25,13 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.judge import rubrics, share
+from apps.failures.judge import batch, rubrics, share
 from apps.failures.judge.answer import Verdict
-from apps.failures.judge.asking import Judged
+from apps.failures.judge.asking import Answered
+from apps.failures.judge.batch import Standing
 from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import RULE, Label, choose, rules_mode
+from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import Question
 from apps.failures.models import (
     Failure,
@@ -50,7 +46,6 @@ from apps.trajectories.models import Trajectory, with_content
 log = logging.getLogger(__name__)
 RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
-TOO_MANY_ERRORS = 3  # errors in a row after which the server counts as down
 CHUNK, BATCH_S = 20, 120.0
 UNDER_WAY = "asked, no answer yet"
 OF = f"of {RETRIES + 1} tries used:"
@@ -58,23 +53,10 @@ LAST_TRY = f"{RETRIES + 1} {OF}"
 
 
 @dataclass
-class Report:
-    """The result of judging a batch. `stopped` says why not all runs were judged; empty if they
-    were.
-    """
+class Report(batch.Report):
+    """`failures`: runs in which the judge saw one."""
 
-    asked: int = 0
     failures: int = 0
-    kept: int = 0
-    errors: int = 0
-    later: int = 0
-    spent_usd: float = 0.0
-    stopped: str = ""
-
-    def add(self, other: Report) -> None:
-        for name in ("asked", "failures", "kept", "errors", "later", "spent_usd"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.stopped = other.stopped
 
 
 @dataclass(frozen=True)
@@ -91,17 +73,6 @@ class Subject:
 
     def __str__(self) -> str:
         return str(self.trajectory.pk if self.trajectory else self.digest)
-
-
-class Standing(Enum):
-    """Whether a run may be asked about now, and if not, why."""
-
-    OURS = "ours"
-    ANSWERED = "answered"
-    LATER = "later"
-    NO_MONEY = "no money"
-    NO_PRICE = "no price"
-    OFF = "off"
 
 
 def judge(
@@ -133,196 +104,86 @@ def judge_subjects(
 ) -> Report:
     """Ask about the subjects that have no verdict of the active rubric, until the day's budget or
     the time is used up.
-
-    At most `rubric.concurrency` questions run in parallel. The threads only ask questions;
-    reserving money and storing results happens here.
     """
     report = Report()
     rubric = rubrics.current(project)
     if rubric is None:
-        report.stopped = "The judge is off."
+        report.stopped = batch.OFF
         return report
-    ends = time.monotonic() + for_s
-    with ThreadPoolExecutor(rubric.concurrency, "judge") as threads:
-        batch = _Batch(project, rubric, threads, report, sleep)
-        try:
-            for subject in subjects:
-                batch.judge(subject)
-                if time.monotonic() > ends and not report.stopped:
-                    report.stopped = (
-                        f"Stopped after {for_s:.0f} s; the rest will be judged next time."
-                    )
-                if report.stopped:
-                    break
-        finally:
-            batch.settle_all()
+    known, modes = ensure_modes(project), rubrics.modes_of(project)
+    entries = (_Entry(rubric, subject, known, modes, report) for subject in subjects)
+    batch.ask_all(rubric, entries, report, sleep=sleep, for_s=for_s)
     return report
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A question being asked, and the cost reserved for it."""
+@dataclass
+class _Entry(batch.Entry):
+    """A run to judge, and its verdict, whose `at` marks when it was claimed."""
 
+    rubric: Rubric
     subject: Subject
-    verdict: JudgeVerdict
-    server: Server
-    max_cost: float
+    known: dict[str, FailureMode]
+    modes: list[Mode]
+    report: Report
+    verdict: JudgeVerdict | None = None
 
+    def __str__(self) -> str:
+        return str(self.subject)
 
-class _Batch:
-    """Judges runs in parallel. Not thread-safe itself: its threads only ask questions and do
-    nothing else.
-    """
+    @cached_property
+    def question(self) -> Question:
+        return Question.of(self.rubric.strategy, self.rubric.text, self.modes, self.subject.run)
 
-    def __init__(
-        self,
-        project: Project,
-        rubric: Rubric,
-        threads: ThreadPoolExecutor,
-        report: Report,
-        sleep: Callable[[float], None],
-    ) -> None:
-        self._project, self._rubric, self._threads, self._report, self._sleep = (
-            project,
-            rubric,
-            threads,
-            report,
-            sleep,
-        )
-        self._known, self._modes = ensure_modes(project), rubrics.modes_of(project)
-        self._under_way: dict[Future[Judged], _Asked] = {}
-        self._errors_in_a_row = 0
-        # questions at a time: doubled by each verdict up to the rubric's limit, back to 1 after an
-        # error, to go easy on a server that is down
-        self._room = 1
-        self._cost_factor = (
-            1.0  # factor on the estimated cost: some servers count more tokens than estimated
-        )
+    def max_cost(self, server: Server) -> float:
+        return self.question.max_cost(server)
 
-    def judge(self, subject: Subject) -> None:
-        """Reserve the cost of a run and ask about it, once a slot is free.
+    def ask(self, server: Server, sleep: batch.Sleep) -> Answered:
+        return self.question.ask(server, sleep)
 
-        If the rest of the budget is reserved by other questions of the batch, wait for those first:
-        they may cost less than reserved.
-        """
-        while len(self._under_way) >= self._room:
-            self._settle_first()
-        if self._report.stopped:
+    def standing(self) -> Standing:
+        rows = JudgeVerdict.objects.select_for_update()
+        self.verdict = rows.filter(rubric=self.rubric, content_digest=self.subject.digest).first()
+        if self.verdict is None or (self.verdict.error and _is_due(self.verdict)):
+            return Standing.OURS
+        return Standing.LATER if self.verdict.error else Standing.ANSWERED
+
+    def reserve(self, usd: float) -> None:
+        row = self.verdict or JudgeVerdict(rubric=self.rubric, content_digest=self.subject.digest)
+        row.probability = self.subject.probability or row.probability
+        row.trajectory, row.at = self.subject.trajectory, timezone.now()
+        row.error = f"{tries(row.error) + 1} {OF} {UNDER_WAY}."
+        # The cost of earlier tries moves to today together with this one, so the budget is never
+        # undercounted.
+        row.cost_usd += usd
+        row.save()
+        self.verdict = row
+
+    @transaction.atomic
+    def reuse(self) -> None:
+        verdict, subject = self.verdict, self.subject
+        if verdict is None or subject.trajectory is None:
             return
-        server = rubrics.server_of(self._rubric)
-        question = Question.of(self._rubric.strategy, self._rubric.text, self._modes, subject.run)
-        estimated = question.max_cost(server)
-        is_priced = server.is_priced
-        claim = partial(_claim, self._project, self._rubric, subject, is_priced=is_priced)
-        standing, verdict = claim(max_cost := estimated * self._cost_factor)
-        while standing is Standing.NO_MONEY and self._under_way:
-            self._settle_first()
-            standing, verdict = claim(max_cost := estimated * self._cost_factor)
-        if standing is Standing.OURS:
-            asked = self._threads.submit(question.ask, server, self._sleep)
-            self._under_way[asked] = _Asked(subject, verdict, server, max_cost)
-        elif standing is Standing.ANSWERED:
-            self._report.kept += 1
-            if subject.trajectory:
-                with transaction.atomic():
-                    if subject.probability:
-                        verdict.probability = subject.probability
-                        verdict.save(update_fields=["probability"])
-                    _apply(self._project, self._known, subject.trajectory, verdict)
-        elif standing is Standing.LATER:
-            self._report.later += 1
-        else:
-            self._report.stopped = _why(standing, self._rubric)
+        if subject.probability:
+            verdict.probability = subject.probability
+            verdict.save(update_fields=["probability"])
+        _apply(self.rubric.project, self.known, subject.trajectory, verdict)
 
-    def settle_all(self) -> None:
-        while self._under_way:
-            self._settle_first()
-
-    def _settle_first(self) -> None:
-        """Wait for at least one answer and store those that have arrived. A question that crashed
-        keeps its reservation and is retried later.
-        """
-        for done in wait(self._under_way, return_when=FIRST_COMPLETED).done:
-            asked = self._under_way.pop(done)
-            self._report.asked += 1
-            if error := done.exception():
-                log.error("Asking the judge about %s broke", asked.subject, exc_info=error)
-                self._count_error()
-                continue
-            self._settle(asked, done.result())
-
-    def _settle(self, asked: _Asked, judged: Judged) -> None:
-        cost = asked.server.cost(judged.usage)
-        _settle(
-            self._project, self._known, asked.subject, asked.verdict, judged, cost - asked.max_cost
-        )
-        if asked.max_cost:
-            self._cost_factor *= max(1.0, cost / asked.max_cost)
-        self._report.spent_usd += cost
-        self._report.failures += bool(judged.verdict and judged.verdict.failed)
-        if judged.verdict is None:
-            self._count_error()
-        else:
-            self._errors_in_a_row = 0
-            self._room = min(2 * self._room, self._rubric.concurrency)
-        if judged.final and not self._report.stopped:
-            self._report.stopped = judged.error or "The judge's server rejects every request."
-
-    def _count_error(self) -> None:
-        self._report.errors += 1
-        self._errors_in_a_row += 1
-        self._room = 1
-        if self._errors_in_a_row >= TOO_MANY_ERRORS and not self._report.stopped:
-            self._report.stopped = (
-                f"{TOO_MANY_ERRORS} runs in a row got no verdict; the rest will be retried later."
-            )
-
-
-def _why(standing: Standing, rubric: Rubric) -> str:
-    if standing is Standing.OFF:
-        return "The judge was switched off, or its rubric changed."
-    if standing is Standing.NO_PRICE:
-        return rubrics.no_price(rubric)
-    return (
-        f"Today's budget of ${rubric.usd_per_day:g} is used up. The judge continues tomorrow (UTC)."
-    )
-
-
-@transaction.atomic
-def _claim(
-    project: Project, rubric: Rubric, subject: Subject, max_cost: float, is_priced: bool = True
-) -> tuple[Standing, JudgeVerdict | None]:
-    """Reserve the maximum cost and claim the run, if it is due. The verdict's `at` marks when it
-    was claimed.
-    """
-    rubrics.locked(project)
-    if not Rubric.objects.filter(pk=rubric.pk, is_on=True).exists():
-        return Standing.OFF, None
-    found = (
-        JudgeVerdict.objects.select_for_update()
-        .filter(rubric=rubric, content_digest=subject.digest)
-        .first()
-    )
-    if found and not found.error:
-        return Standing.ANSWERED, found
-    if found and not _is_due(found):
-        return Standing.LATER, None
-    if (
-        rubrics.spent_since(project, rubrics.midnight()) + max_cost > rubric.usd_per_day
-        and max_cost > 0
-    ):
-        return Standing.NO_MONEY, None
-    if not is_priced and rubrics.asked_today(project) >= rubrics.UNPRICED_A_DAY:
-        return Standing.NO_PRICE, None
-    verdict = found or JudgeVerdict(rubric=rubric, content_digest=subject.digest)
-    verdict.probability = subject.probability or verdict.probability
-    verdict.trajectory, verdict.at = subject.trajectory, timezone.now()
-    verdict.error = f"{tries(verdict.error) + 1} {OF} {UNDER_WAY}."
-    # The cost of earlier tries moves to today together with this one, so the budget is never
-    # undercounted.
-    verdict.cost_usd += max_cost
-    verdict.save()
-    return Standing.OURS, verdict
+    @transaction.atomic
+    def settle(self, answered: Answered, correction: float) -> None:
+        """If another worker has taken over the claim, only the cost is recorded."""
+        self.report.failures += bool(answered.answer and answered.answer.failed)
+        claimed = self.verdict
+        ours = JudgeVerdict.objects.select_for_update().filter(pk=claimed and claimed.pk).first()
+        if ours is None or claimed is None:
+            return
+        ours.cost_usd = max(0.0, ours.cost_usd + correction)
+        ours.input_tokens += answered.usage.input_tokens
+        ours.output_tokens += answered.usage.output_tokens
+        if ours.at == claimed.at and ours.error == claimed.error:
+            _write(ours, answered, self.subject)
+        ours.save()
+        if not ours.error and self.subject.trajectory:
+            _apply(self.rubric.project, self.known, self.subject.trajectory, ours)
 
 
 def tries(error: str) -> int:
@@ -338,38 +199,13 @@ def _is_due(found: JudgeVerdict) -> bool:
     return not found.error.startswith(LAST_TRY) and found.at <= timezone.now() - wait
 
 
-@transaction.atomic
-def _settle(
-    project: Project,
-    known: dict[str, FailureMode],
-    subject: Subject,
-    verdict: JudgeVerdict,
-    judged: Judged,
-    correction: float,
-) -> None:
-    """Store the answer and its effect on the failure. If another worker has taken over the claim,
-    only the cost is recorded.
-    """
-    ours = JudgeVerdict.objects.select_for_update().filter(pk=verdict.pk).first()
-    if ours is None:
+def _write(verdict: JudgeVerdict, answered: Answered, subject: Subject) -> None:
+    if answered.answer is None:
+        used = tries(verdict.error) - answered.final  # a wrong API key is not the run's fault
+        verdict.error = f"{used} {OF} {answered.error}"[:2000]
+        log.info("The judge gave no verdict on %s: %s", subject, answered.error)
         return
-    ours.cost_usd = max(0.0, ours.cost_usd + correction)
-    ours.input_tokens += judged.usage.input_tokens
-    ours.output_tokens += judged.usage.output_tokens
-    if ours.at == verdict.at and ours.error == verdict.error:
-        _write(ours, judged, subject)
-    ours.save()
-    if not ours.error and subject.trajectory:
-        _apply(project, known, subject.trajectory, ours)
-
-
-def _write(verdict: JudgeVerdict, judged: Judged, subject: Subject) -> None:
-    if judged.verdict is None:
-        used = tries(verdict.error) - judged.final  # a wrong API key is not the run's fault
-        verdict.error = f"{used} {OF} {judged.error}"[:2000]
-        log.info("The judge gave no verdict on %s: %s", subject, judged.error)
-        return
-    said = judged.verdict
+    said = answered.answer
     verdict.mode, verdict.blamed_message, verdict.error = said.mode, said.message_index, ""
     verdict.quote, verdict.reason, verdict.confidence = said.quote, said.reason, said.confidence
 

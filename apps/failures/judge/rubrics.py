@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -16,13 +15,21 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.diffing import changed_lines
 from apps.core.intervals import wilson
-from apps.core.models import AuditEvent, Project
+from apps.core.models import Project
 from apps.core.outgoing_keys import key_hosts
 from apps.failures.actions.diagnose import as_input
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import Question
-from apps.failures.models import FailureState, JudgeVerdict, Rubric, Signal, SignalAnswer, Source
+from apps.failures.models import (
+    FailureState,
+    JudgeQuestion,
+    JudgeVerdict,
+    Rubric,
+    Signal,
+    SignalAnswer,
+    Source,
+)
 from apps.failures.rules.findings import UNEXPLAINED
 from apps.registry.prices import price_for
 from apps.trajectories.models import with_content
@@ -33,7 +40,6 @@ ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # defaults
 FIELDS = ("text", *SERVER, "usd_per_day", *ASKING)
 UNPRICED_A_DAY = 1_000  # runs, where the price of the judge's model is unknown
 FORECAST_OF, FORECAST_FROM = 1000, 20  # runs
-TRIED, TRY_ENDED = "rubric.tried", "rubric.try_ended"
 WITHOUT_A_JUDGE = (
     "Without a judge only structural failures are found: broken calls, errors that stand, loops,"
     " cut-off runs, empty answers and bad ratings."
@@ -168,9 +174,8 @@ def midnight() -> datetime:
 
 
 def spent_since(project: Project, since: datetime) -> float:
-    """USD for verdicts, signals and tries; running ones count with their maximum."""
-    usd = sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in _asked(project, since))
-    return usd + sum(usd for _, usd in _tries(project, since))
+    """USD for all that the judge was asked; what is under way counts with its highest cost."""
+    return sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in _asked(project, since))
 
 
 def asked_today(project: Project) -> int:
@@ -191,6 +196,7 @@ def _asked(project: Project, since: datetime) -> tuple[QuerySet[Any], ...]:
     return (
         JudgeVerdict.objects.filter(rubric__project=project, at__gte=since),
         SignalAnswer.objects.filter(signal__project=project, at__gte=since),
+        JudgeQuestion.objects.filter(project=project, at__gte=since),
     )
 
 
@@ -199,28 +205,17 @@ def of_signal(signal: Signal) -> float:
     return signal.answers.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0
 
 
-def _tries(project: Project, since: datetime) -> Iterator[tuple[date, float]]:
-    rows = AuditEvent.objects.filter(project=project, action__in=(TRIED, TRY_ENDED), at__gte=since)
-    for at, detail in rows.values_list("at", "detail"):
-        yield at.astimezone(UTC).date(), float(detail.get("cost_usd") or 0)
-
-
 def spent_by_day(project: Project, days: int = 30) -> list[tuple[date, float, int]]:
     """(day, USD, answers) of the last days, including days without any."""
     today = timezone.now().astimezone(UTC).date()
     since = midnight() - timedelta(days=days - 1)
     usd = {today - timedelta(days=back): 0.0 for back in range(days - 1, -1, -1)}
     answers = dict.fromkeys(usd, 0)
-    rows = JudgeVerdict.objects.filter(rubric__project=project, at__gte=since).annotate(
-        day=TruncDate("at", tzinfo=UTC)
-    )
-    for day, cost, count in (
-        rows.values_list("day").annotate(cost=Sum("cost_usd"), n=Count("pk")).order_by("day")
-    ):
-        usd[day], answers[day] = cost, count
-    for day, cost in _tries(project, since):
-        usd[day] = usd.get(day, 0.0) + cost
-    return [(day, max(0.0, cost), answers.get(day, 0)) for day, cost in usd.items()]
+    for rows in _asked(project, since):
+        by_day = rows.annotate(day=TruncDate("at", tzinfo=UTC)).values_list("day").order_by("day")
+        for day, cost, count in by_day.annotate(cost=Sum("cost_usd"), n=Count("pk")):
+            usd[day], answers[day] = usd[day] + cost, answers[day] + count
+    return [(day, cost, answers[day]) for day, cost in usd.items()]
 
 
 @dataclass(frozen=True)
@@ -279,30 +274,3 @@ def difference(before: Rubric, after: Rubric) -> list[tuple[str, str]]:
 def _lines(rubric: Rubric) -> list[str]:
     rubric_lines = [f"{name}: {getattr(rubric, name)}" for name in FIELDS if name != "text"]
     return [*rubric_lines, "", *rubric.text.splitlines()]
-
-
-class NoMoney(Exception):
-    """A try that the daily budget does not allow."""
-
-
-@transaction.atomic
-def book_try(*, project: Project, by: Any, trajectory: Any, max_cost: float, budget: float) -> None:
-    """Reserves the maximum cost of a try before it is made. Raises NoMoney."""
-    locked(project)
-    if max_cost > 0 and spent_since(project, midnight()) + max_cost > budget:
-        raise NoMoney(
-            f"Today's budget of ${budget:g} does not allow another try (up to ${max_cost:.4f})."
-        )
-    audit(TRIED, project=project, by=by, trajectory=str(trajectory), cost_usd=max_cost)
-
-
-def settle_try(*, project: Project, by: Any, trajectory: Any, max_cost: float, cost: float) -> None:
-    """Corrects the reservation; `cost` in USD."""
-    audit(
-        TRY_ENDED,
-        project=project,
-        by=by,
-        trajectory=str(trajectory),
-        cost_usd=cost - max_cost,
-        paid_usd=cost,
-    )

@@ -17,7 +17,7 @@ from typing import Any
 
 from apps.failures.judge import asking
 from apps.failures.judge.answer import AnswerError, Verdict, extract, quote_from
-from apps.failures.judge.asking import Judged
+from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode, Prompt, chat_about, make
 
@@ -70,26 +70,26 @@ class Question:
             [*self.prompt.chat, {"role": "user", "content": "x" * 2000}]
         )
 
-    def ask(self, server: Server, sleep: Sleep = time.sleep) -> Judged:
+    def ask(self, server: Server, sleep: Sleep = time.sleep) -> Answered:
         """Raises nothing that a server can cause. If a later question gets no usable answer, the
         first answer's step is used.
         """
         first = asking.ask(server, self.prompt, sleep)
         steps = self.steps
         if (
-            first.verdict is None
-            or not first.verdict.failed
+            first.answer is None
+            or not first.answer.failed
             or self.strategy == WHOLE
             or not 1 < len(steps) <= MAX_STEPS
         ):
             return first
         search = _by_steps if self.strategy == STEPS else _by_halving
-        return search(self, server, first, first.verdict, sleep)
+        return search(self, server, first, first.answer, sleep)
 
 
 def _by_steps(
-    question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep
-) -> Judged:
+    question: Question, server: Server, judged: Answered, verdict: Verdict, sleep: Sleep
+) -> Answered:
     for index in question.steps:
         text = STEP.format(reason=_sentence(verdict), index=index)
         chat = chat_about(text, question.run, upto=index)
@@ -100,13 +100,13 @@ def _by_steps(
             return judged
         mistake, quote = answer
         if mistake:
-            return replace(judged, verdict=replace(verdict, message_index=index, quote=quote))
+            return replace(judged, answer=replace(verdict, message_index=index, quote=quote))
     return judged
 
 
 def _by_halving(
-    question: Question, server: Server, judged: Judged, verdict: Verdict, sleep: Sleep
-) -> Judged:
+    question: Question, server: Server, judged: Answered, verdict: Verdict, sleep: Sleep
+) -> Answered:
     steps = question.steps
     while len(steps) > 1:
         middle = (len(steps) + 1) // 2
@@ -120,17 +120,17 @@ def _by_halving(
     same = steps[0] == verdict.message_index
     return replace(
         judged,
-        verdict=replace(verdict, message_index=steps[0], quote=verdict.quote if same else ""),
+        answer=replace(verdict, message_index=steps[0], quote=verdict.quote if same else ""),
     )
 
 
 def _asked(
     server: Server,
-    judged: Judged,
+    judged: Answered,
     chat: list[dict[str, str]],
     read: Callable[[str], Any],
     sleep: Sleep,
-) -> tuple[Judged, Any]:
+) -> tuple[Answered, Any]:
     """(everything paid and written so far, including this answer; the answer, or None if it is
     unusable).
     """

@@ -1440,6 +1440,59 @@ agent_version, model
             ),
         ),
         migrations.CreateModel(
+            name="JudgeQuestion",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("purpose", models.CharField(max_length=40)),
+                (
+                    "key",
+                    models.CharField(help_text="Digest of what was asked", max_length=64),
+                ),
+                ("answer", models.JSONField(null=True)),
+                ("error", models.TextField(blank=True)),
+                ("input_tokens", models.PositiveIntegerField(default=0)),
+                ("output_tokens", models.PositiveIntegerField(default=0)),
+                ("cost_usd", models.FloatField(default=0)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="judge_questions",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="trajectories.trajectory",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-at", "-id"),
+            },
+        ),
+        migrations.AddConstraint(
+            model_name="judgequestion",
+            constraint=models.UniqueConstraint(
+                fields=("project", "key"), name="one_answer_per_question"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="judgequestion",
+            index=models.Index(fields=["project", "at"], name="judge_question_by_day"),
+        ),
+        migrations.CreateModel(
             name="Signal",
             fields=[
                 (

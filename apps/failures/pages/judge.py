@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django import forms
 from django.conf import settings
@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST
 
 from apps.core import outbox
 from apps.core.access import project_view
+from apps.core.actions import audit
 from apps.core.charts import bars
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
@@ -26,9 +27,10 @@ from apps.core.query import KEY, PAGE_NUMBER
 from apps.core.routes import RUNS, shows
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.judge import judging, rubrics
+from apps.failures.judge import batch, judging, rubrics
 from apps.failures.judge import share as shares
-from apps.failures.judge.client import Server, ServerError, key_of
+from apps.failures.judge.client import ServerError, key_of
+from apps.failures.judge.questions import Stored
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Failure, JudgeVerdict, Rubric
 from apps.failures.tasks import judge_project
@@ -154,7 +156,7 @@ def _page(
             for by_rules, drawn in shares.shares_of(project).items()
         },
         "problem": _problem(rows[0]) if rows else "",
-        "forecast": (costs := rubrics.forecast(rows[0]) if rows else None),
+        "forecast": (costs := rubrics.forecast(rows[0]) if rows and not on else None),
         "warning": _warning(rows[0], costs) if rows else "",
         "without": rubrics.WITHOUT_A_JUDGE,
         "servers": project.servers.order_by("name"),
@@ -342,39 +344,23 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     runs_shown(project, [rows[0].pk], to=request.user, where="the judge's rubric")
     ensure_modes(project)
     rubric = Rubric(project=project, **form.cleaned_data)
-    server = rubrics.server_of(rubric, timeout_s=TRY_S, tries=1)
-    question = Question.of(
-        rubric.strategy, rubric.text, rubrics.modes_of(project), as_input(rows[0])
-    )
-    context = {"row": rows[0], "prompt": question.prompt} | _try(
-        request, project, rows[0], rubric, server, question
-    )
-    return render(request, "failures/_rubric_try.html", context)
-
-
-def _try(
-    request: HttpRequest,
-    project: Project,
-    row: Trajectory,
-    rubric: Rubric,
-    server: Server,
-    question: Question,
-) -> dict[str, Any]:
-    booked = {
-        "project": project,
-        "by": request.user,
-        "trajectory": row.pk,
-        "max_cost": question.max_cost(server),
+    modes = rubrics.modes_of(project)
+    question = Question.of(rubric.strategy, rubric.text, modes, as_input(rows[0]))
+    entry = Stored(project, "try", uuid4().hex, question, rows[0], as_json=bool)
+    report = batch.Report()
+    batch.ask_all(rubric, [entry], report, is_trial=True, patience={"timeout_s": TRY_S, "tries": 1})
+    run, usd = str(rows[0].pk), round(report.spent_usd, 6)
+    audit("rubric.tried", project=project, by=request.user, trajectory=run, cost_usd=usd)
+    judged = entry.answered
+    context = {
+        "row": rows[0],
+        "prompt": question.prompt,
+        "judged": judged,
+        "cost": report.spent_usd,
+        "failure": Failure.objects.filter(trajectory=rows[0]).select_related("mode").first(),
+        "error": judged.error if judged else report.stopped,
     }
-    try:
-        rubrics.book_try(**booked, budget=rubric.usd_per_day)
-    except rubrics.NoMoney as error:
-        return {"error": str(error)}
-    judged = question.ask(server)
-    cost = server.cost(judged.usage)
-    rubrics.settle_try(**booked, cost=cost)
-    failure = Failure.objects.filter(trajectory=row).select_related("mode").first()
-    return {"judged": judged, "cost": cost, "failure": failure, "error": judged.error}
+    return render(request, "failures/_rubric_try.html", context)
 
 
 def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str]:

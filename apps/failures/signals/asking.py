@@ -1,17 +1,16 @@
 """Asks the judge a project's signals about runs, within the judge's daily budget, and keeps the
 answers as scores.
-
-As for verdicts, the highest cost of a question is reserved before it is asked, under a lock of the
-project; threads only ask, what is stored is stored here.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property, partial
+from itertools import islice
 from uuid import UUID
 
 from django.db import transaction
@@ -20,10 +19,11 @@ from django.utils import timezone
 
 from apps.core.models import Project
 from apps.failures.actions.diagnose import as_input
-from apps.failures.judge import asking, rubrics
-from apps.failures.judge.asking import Answered
+from apps.failures.judge import batch, rubrics
+from apps.failures.judge.asking import Answered, Chat
+from apps.failures.judge.batch import Report, Standing
 from apps.failures.judge.client import Server
-from apps.failures.models import Rubric, Signal, SignalAnswer
+from apps.failures.models import Signal, SignalAnswer
 from apps.failures.outcomes.estimates import number_of
 from apps.failures.signals.question import Question
 from apps.trajectories.actions.scores import receive
@@ -39,8 +39,6 @@ RETRY_AFTER = timedelta(minutes=15)
 CHUNK, BATCH_S = 20, 120.0
 WAITING = "Not answered yet."
 NO_JUDGE = "The judge is off: signals are asked of its server, within its daily budget."
-NO_MONEY = "Today's budget of the judge is used up."
-Sleep = Callable[[float], None]
 
 
 def question_of(signal: Signal) -> Question:
@@ -76,27 +74,18 @@ def _unanswered(signal: Signal, runs: list[UUID]) -> list[UUID]:
     return [pk for pk in runs if pk not in settled]
 
 
-@dataclass
-class Report:
-    asked: int = 0
-    errors: int = 0
-    stopped: str = ""
-
-
-def ask_due(project: Project, sleep: Sleep = time.sleep) -> Report:
+def ask_due(project: Project, sleep: batch.Sleep = time.sleep) -> Report:
     """Asks the signals that are on about their drawn runs, for BATCH_S or until the budget is used
     up.
     """
     report, ends = Report(), time.monotonic() + BATCH_S
     for signal in project.signals.filter(on_since__isnull=False):
-        turns = drawn(signal)
-        while turns and not report.stopped and time.monotonic() < ends:
-            now, turns = turns[:CHUNK], turns[CHUNK:]
-            _ask(signal, now, signal.share, report, sleep)
+        if not report.stopped and (turns := drawn(signal)):
+            _ask(signal, turns, signal.share, report, sleep, ends - time.monotonic())
     return report
 
 
-def try_out(signal: Signal, sleep: Sleep = time.sleep) -> Report:
+def try_out(signal: Signal, sleep: batch.Sleep = time.sleep) -> Report:
     """Asks about the runs that show people whether the question works."""
     report = Report()
     _ask(signal, _unanswered(signal, to_try(signal)), None, report, sleep)
@@ -104,102 +93,83 @@ def try_out(signal: Signal, sleep: Sleep = time.sleep) -> Report:
 
 
 def _ask(
-    signal: Signal, runs: Iterable[UUID], share: float | None, report: Report, sleep: Sleep
+    signal: Signal,
+    runs: Iterable[UUID],
+    share: float | None,
+    report: Report,
+    sleep: batch.Sleep,
+    for_s: float = math.inf,
 ) -> None:
     rubric = rubrics.current(signal.project)
     if rubric is None:
         report.stopped = NO_JUDGE
         return
-    rows = with_content(list(Trajectory.objects.filter(pk__in=list(runs)).order_by("-pk")))
-    with ThreadPoolExecutor(rubric.concurrency, "signal") as threads:
-        asked = dict(_begun(signal, rubric, rows, share, threads, report, sleep))
-        for done in as_completed(asked):
-            row, answer, server, most = asked[done]
-            report.asked += 1
-            report.errors += not _settle(signal, row, answer, done.result(), server, most)
+    entries = (_Entry(signal, row, share) for row in _rows(runs))
+    batch.ask_all(rubric, entries, report, sleep=sleep, for_s=for_s)
 
 
-Begun = tuple[Future[Answered], tuple[Trajectory, SignalAnswer, Server, float]]
+def _rows(runs: Iterable[UUID]) -> Iterator[Trajectory]:
+    left = iter(runs)
+    while chunk := list(islice(left, CHUNK)):
+        yield from with_content(list(Trajectory.objects.filter(pk__in=chunk).order_by("-pk")))
 
 
-def _begun(
-    signal: Signal,
-    rubric: Rubric,
-    rows: list[Trajectory],
-    share: float | None,
-    threads: ThreadPoolExecutor,
-    report: Report,
-    sleep: Sleep,
-) -> Iterator[Begun]:
-    question, server = question_of(signal), rubrics.server_of(rubric)
-    for row in rows:
-        run = as_input(row)
-        chat = question.chat(run)
-        most = server.max_cost(chat)
-        answer = _claim(signal, rubric, row, share, most, server.is_priced)
-        if isinstance(answer, str):
-            report.stopped = answer
-            return
+@dataclass
+class _Entry(batch.Entry):
+    """A signal's question about a run."""
 
-        def read(text: str, run: dict = run) -> object:
-            return question.read(text, run)
+    signal: Signal
+    row: Trajectory
+    share: float | None
+    answer: SignalAnswer | None = None
 
-        yield (
-            threads.submit(asking.answer_to, server, chat, read, sleep),
-            (row, answer, server, most),
+    def __str__(self) -> str:
+        return f"{self.signal} about {self.row.pk}"
+
+    @cached_property
+    def chat(self) -> Chat:
+        question, run = question_of(self.signal), as_input(self.row)
+        return Chat(question.chat(run), partial(question.read, run=run))
+
+    def max_cost(self, server: Server) -> float:
+        return self.chat.max_cost(server)
+
+    def ask(self, server: Server, sleep: batch.Sleep) -> Answered:
+        return self.chat.ask(server, sleep)
+
+    def standing(self) -> Standing:
+        asked = Signal.objects.filter(pk=self.signal.pk, version=self.signal.version)
+        if not asked.exists() or not _unanswered(self.signal, [self.row.pk]):
+            return Standing.LATER
+        return Standing.OURS
+
+    def reserve(self, usd: float) -> None:
+        answer, _ = SignalAnswer.objects.get_or_create(
+            signal=self.signal, version=self.signal.version, trajectory=self.row
         )
+        answer.probability = self.share or answer.probability
+        answer.error, answer.at = WAITING, timezone.now()
+        answer.tries += 1
+        answer.cost_usd += usd
+        answer.save()
+        self.answer = answer
 
-
-@transaction.atomic
-def _claim(
-    signal: Signal,
-    rubric: Rubric,
-    row: Trajectory,
-    share: float | None,
-    most: float,
-    is_priced: bool,
-) -> SignalAnswer | str:
-    """Reserves the highest cost; or says why today's budget does not allow it."""
-    rubrics.locked(signal.project)
-    spent = rubrics.spent_since(signal.project, rubrics.midnight())
-    if most > 0 and spent + most > rubric.usd_per_day:
-        return NO_MONEY
-    if not is_priced and rubrics.asked_today(signal.project) >= rubrics.UNPRICED_A_DAY:
-        return rubrics.no_price(rubric)
-    answer, _ = SignalAnswer.objects.get_or_create(
-        signal=signal, version=signal.version, trajectory=row
-    )
-    answer.probability = share or answer.probability
-    answer.error, answer.at = WAITING, timezone.now()
-    answer.tries += 1
-    answer.cost_usd += most
-    answer.save()
-    return answer
-
-
-@transaction.atomic
-def _settle(
-    signal: Signal,
-    row: Trajectory,
-    answer: SignalAnswer,
-    found: Answered,
-    server: Server,
-    most: float,
-) -> bool:
-    """Whether there is an answer. What is no longer asked, or of a run that is gone, is dropped."""
-    ours = SignalAnswer.objects.select_for_update().filter(pk=answer.pk).first()
-    if ours is None:
-        return found.answer is not None
-    ours.cost_usd = max(0.0, ours.cost_usd + server.cost(found.usage) - most)
-    ours.error = found.error if found.answer is None else ""
-    if found.answer is not None:
-        said = found.answer
-        ours.quote, ours.reason = said.quote, said.reason
-        ours.value = "" if said.value is None else shown(said.value)
-        if said.value is not None:
-            _score(signal, ours, row, said.value)
-    ours.save()
-    return found.answer is not None
+    @transaction.atomic
+    def settle(self, answered: Answered, correction: float) -> None:
+        """What is no longer asked, or of a run that is gone, is dropped."""
+        rows = SignalAnswer.objects.select_for_update()
+        ours = rows.filter(pk=self.answer and self.answer.pk).first()
+        if ours is None:
+            return
+        ours.cost_usd = max(0.0, ours.cost_usd + correction)
+        ours.tries -= answered.final  # a wrong API key is not the run's fault
+        ours.error = answered.error if answered.answer is None else ""
+        if said := answered.answer:
+            ours.quote, ours.reason = said.quote, said.reason
+            ours.value = "" if said.value is None else shown(said.value)
+            if said.value is not None:
+                _score(self.signal, ours, self.row, said.value)
+        ours.save()
 
 
 def _score(

@@ -44,9 +44,7 @@ MEASURED_BY = ("measure", "filters", "window_minutes")
 
 
 class AlertError(Rejected):
-    def __init__(self, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
+    """The message is a sentence for the page; `field` is the invalid input."""
 
 
 class NewAlert(Struct, forbid_unknown_fields=True, kw_only=True):

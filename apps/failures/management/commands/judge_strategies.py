@@ -6,7 +6,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.failures.judge import comparison, rubrics
+from apps.failures.judge import comparison
 from apps.failures.judge.strategies import STRATEGIES
 
 HEADER = (
@@ -59,7 +59,7 @@ class Command(BaseCommand):
                 project, rubric, strategies, labels, max_usd=options["max_usd"]
             ):
                 self.stdout.write("  ".join(_cells(score)))
-        except rubrics.NoMoney as error:
+        except comparison.Stopped as error:
             raise CommandError(str(error)) from error
 
 
