@@ -9,7 +9,7 @@ is a random share still, only a smaller one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,7 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.models import Classifier, Failure, JudgeVerdict, Rubric
 from apps.failures.outcomes.estimates import number_of
 from apps.failures.outcomes.rate import (
+    JUDGE,
     Check,
     Estimate,
     above_mean,
@@ -85,13 +86,14 @@ def draw(project: Project, rubric: Rubric, settled: QuerySet[JudgeVerdict]) -> d
 @dataclass(frozen=True)
 class Reviewed:
     """The judge's random share: its size, effectively, among the runs that the rules flag and the
-    others; each run's score minus the mean of those of its time; the runs in which the judge sees a
-    failure, and their share of all runs.
+    others; each run's score minus the mean of those of its time, and the probability with which it
+    was drawn; the runs in which the judge sees a failure, and their share of all runs.
     """
 
     judge: str = ""
     size: dict[bool, float] = field(default_factory=dict)
     scores: dict[UUID, float] = field(default_factory=dict)
+    chances: dict[UUID, float] = field(default_factory=dict)
     failed: frozenset[UUID] = frozenset()
     rate: Estimate | None = None
 
@@ -99,8 +101,18 @@ class Reviewed:
         """A check with the verdict on its run, which is the same whatever people answered."""
         if run not in self.scores:
             return check
-        flags = check.flags - {"judge"} | ({"judge"} if run in self.failed else set())
+        flags = check.flags - {JUDGE} | ({JUDGE} if run in self.failed else set())
         return replace(check, verdict=self.scores[run], flags=flags)
+
+    def also_reviewed(self, checks: Iterable[tuple[UUID, Check]]) -> list[Check]:
+        """The checks of runs that the judge reviewed, too, with the probability of both: one number
+        decides both draws.
+        """
+        return [
+            replace(self.on(run, check), probability=min(check.probability, self.chances[run]))
+            for run, check in checks
+            if run in self.chances
+        ]
 
 
 @dataclass(frozen=True)
@@ -141,7 +153,9 @@ def reviewed(project: Project, since: datetime | None = None, version: str = "")
             above = above_mean([score.score for score in those], weights)
             centred |= zip((score.run for score in those), above, strict=True)
     failed = frozenset(run for run, score in scores.items() if score.failed)
-    return Reviewed(newest.rubric.model, size, centred, failed, _rate(scores.values()))
+    chances = {run: 1 / score.weight for run, score in scores.items()}
+    rate = _rate(scores.values())
+    return Reviewed(newest.rubric.model, size, centred, chances, failed, rate)
 
 
 def _score(mode: str, confidence: float | None) -> float:

@@ -335,6 +335,24 @@ def test_the_numbers_say_what_they_rest_on(client: Client, project: Project) -> 
     assert "From 1 check and 4 verdicts of m-1." in page
 
 
+def test_the_judges_recall_is_that_among_the_runs_it_reviews(project: Project) -> None:
+    """It reviews a smaller share than people check."""
+    rubric = Rubric.objects.create(project=project, text="t", base_url="http://j/v1", model="m-1")
+    for name, mode in (("r0", "bad_planning"), ("r1", "")):
+        run = run_of(project, name)
+        JudgeVerdict.objects.create(
+            rubric=rubric,
+            content_digest=run.content_digest,
+            trajectory=run,
+            probability=0.5,
+            mode=mode,
+        )
+    for run in project.trajectories.all():
+        checks.answer(trajectory=run, answer="failed", by=make_member(project))
+    found = dict(checks.traffic(project).recalls)["judge"]
+    assert found and (found.value, found.n) == (pytest.approx(0.5), 2)
+
+
 def test_known_failures_are_flagged_by_the_rules() -> None:
     project = make_project()
     Classifier.objects.create(project=project, check_share=1.0)
