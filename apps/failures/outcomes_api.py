@@ -68,8 +68,10 @@ OUTCOMES = {
             "type": ["object", "null"],
             "description": (
                 "The `model` in use, its `false_alarms` in random checks since it was made (with"
-                " interval), and whether its scores are probabilities (`calibrated`) or ranks; null"
-                " while no model is better than none: then nothing is flagged by an estimate"
+                " interval), the `evidence_above_limit` that they have risen above 10% (it is"
+                " switched off at 500), and whether its scores are probabilities (`calibrated`) or"
+                " ranks; null while no model is better than none: then nothing is flagged by an"
+                " estimate"
             ),
         },
     },
@@ -172,6 +174,7 @@ def answer_checks(request: Request) -> Response:
 def as_json(project: Project, version: str = "") -> dict[str, Any]:
     known, model = checks.traffic(project, version=version), project.outcome_models.first()
     in_use = OutcomeModel.in_use(project)
+    seen = alarms.observed(project, in_use) if in_use else None
     return {
         "runs": known.runs,
         "checks_answered": known.answered,
@@ -185,7 +188,8 @@ def as_json(project: Project, version: str = "") -> dict[str, Any]:
             in_use
             and {
                 "model": in_use.number,
-                "false_alarms": _interval(alarms.observed(project, in_use)),
+                "false_alarms": _interval(seen and seen.share),
+                "evidence_above_limit": seen.evidence if seen else 0.0,
                 "calibrated": in_use.measured.get("calibrated", False),
             }
         ),

@@ -13,7 +13,7 @@ from apps.core.models import Project, Role
 from apps.failures import measures, reliability
 from apps.failures.models import Failure, OutcomeModel
 from apps.failures.outcomes import alarms, checks, train_job
-from apps.failures.outcomes.model import FALSE_ALARMS
+from apps.failures.outcomes.model import FALSE_ALARMS, OVER
 from apps.failures.rates import short
 
 TITLES = {"rules": "Rules", "judge": "Judge"}
@@ -62,6 +62,7 @@ def _estimates(project: Project) -> dict[str, Any]:
         "in_use": in_use,
         "alarms": alarms.observed(project, in_use) if in_use else None,
         "limit": FALSE_ALARMS,
+        "enough": OVER,
         "off": newest if newest and newest.off_at else None,
         "needed": "" if in_use else train_job.needed(project),
     }

@@ -301,7 +301,8 @@ def test_the_api_says_the_same(client: Client, project: Project) -> None:
     assert (
         known["checks_answered"] == 1
         and known["failure_rate"]["low"] >= 0
-        and known["estimates"] == {"model": 1, "false_alarms": None, "calibrated": False}
+        and known["estimates"]
+        == {"model": 1, "false_alarms": None, "evidence_above_limit": 0.0, "calibrated": False}
     )
     wrong = client.post(
         url_checks, body | {"answer": "x"}, content_type="application/json", **headers
