@@ -51,6 +51,20 @@ OUTCOMES = {
             "description": "The model that gave them; empty if there are none",
         },
         "failure_rate": INTERVAL,
+        "versions": {
+            "type": "array",
+            "description": "The newest agent versions, the newest first",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "version": {"type": "string"},
+                    "runs": {"type": "integer"},
+                    "checks_answered": {"type": "integer"},
+                    "verdicts": {"type": "integer"},
+                    "failure_rate": INTERVAL,
+                },
+            },
+        },
         "recall": {
             "type": "object",
             "additionalProperties": INTERVAL,
@@ -182,6 +196,17 @@ def as_json(project: Project, version: str = "") -> dict[str, Any]:
         "verdicts": known.verdicts,
         "judge": known.judge,
         "failure_rate": _interval(known.rate),
+        "versions": [
+            {
+                "version": one.name,
+                "runs": one.runs,
+                "checks_answered": one.answered,
+                "verdicts": one.verdicts,
+                "failure_rate": _interval(one.rate),
+            }
+            for one in checks.by_version(project)
+            if version in ("", one.name)
+        ],
         "recall": {layer: _interval(share) for layer, share in known.recalls},
         "model": (model and {name: getattr(model, name) for name in (*MODEL, "made_at", "off_at")}),
         "estimates": (

@@ -118,6 +118,7 @@ class Reviewed:
 @dataclass(frozen=True)
 class _Score:
     run: UUID
+    version: str
     weight: float
     score: float
     failed: bool
@@ -133,29 +134,49 @@ def reviewed(project: Project, since: datetime | None = None, version: str = "")
         rows = rows.filter(trajectory_id__gte=floor_of(rates.midnight(since)))
     if version:
         rows = rows.filter(trajectory__agent_version=version)
+    judge, scores = _read(rows)
+    return _reviewed(judge, scores)
+
+
+def reviewed_by_version(project: Project) -> dict[str, Reviewed]:
+    judge, scores = _read(
+        JudgeVerdict.objects.filter(rubric__project=project, error="", probability__gt=0)
+    )
+    versions: dict[str, list[_Score]] = {}
+    for score in scores:
+        versions.setdefault(score.version, []).append(score)
+    return {version: _reviewed(judge, those) for version, those in versions.items()}
+
+
+def _read(rows: QuerySet[JudgeVerdict]) -> tuple[str, list[_Score]]:
+    """The newest judge's model, and its scores of the newest runs, the oldest first."""
     newest = rows.order_by("-rubric__is_on", "-rubric__version").select_related("rubric").first()
     if newest is None:
-        return Reviewed()
+        return "", []
     columns = ("probability", "mode", "confidence", "trajectory__failure__rule_mode")
     given = rows.filter(rubric=newest.rubric).order_by("-trajectory_id", "-at")
+    given = given.values_list("trajectory_id", "trajectory__agent_version", *columns)[:MOST]
     scores = {
-        run: _Score(run, 1 / probability, _score(mode, confidence), bool(mode), bool(rule))
-        for run, probability, mode, confidence, rule in reversed(
-            given.values_list("trajectory_id", *columns)[:MOST]
-        )
+        run: _Score(run, of, 1 / probability, _score(mode, confidence), bool(mode), bool(rule))
+        for run, of, probability, mode, confidence, rule in reversed(given)
     }
+    return newest.rubric.model, list(scores.values())
+
+
+def _reviewed(judge: str, scores: Collection[_Score]) -> Reviewed:
+    if not scores:
+        return Reviewed()
     size, centred = {}, {}
     for by_rules in (True, False):
-        those = [score for score in scores.values() if score.by_rules == by_rules]
+        those = [score for score in scores if score.by_rules == by_rules]
         if those:
             weights = [score.weight for score in those]
             size[by_rules] = effective(weights)
             above = above_mean([score.score for score in those], weights)
             centred |= zip((score.run for score in those), above, strict=True)
-    failed = frozenset(run for run, score in scores.items() if score.failed)
-    chances = {run: 1 / score.weight for run, score in scores.items()}
-    rate = _rate(scores.values())
-    return Reviewed(newest.rubric.model, size, centred, chances, failed, rate)
+    failed = frozenset(score.run for score in scores if score.failed)
+    chances = {score.run: 1 / score.weight for score in scores}
+    return Reviewed(judge, size, centred, chances, failed, _rate(scores))
 
 
 def _score(mode: str, confidence: float | None) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import CharField, Exists, F, OuterRef, Q
+from django.db.models import CharField, Count, Exists, F, Min, OuterRef, Q, Sum
 from django.db.models.functions import MD5, Cast
 from django.utils import timezone
 
@@ -239,15 +239,14 @@ def traffic(project: Project, since: datetime | None = None, version: str = "") 
     """
     flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
     by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
-    runs = max(rates.total(project, since, version), by_rules)
+    sizes = _sizes(rates.total(project, since, version), by_rules)
     asked, judged = drawn(project, since, version), share.reviewed(project, since, version)
     checks = [judged.on(run, check) for run, check in asked]
-    sizes = {True: by_rules, False: runs - by_rules}
     of_all = strata(sizes, checks, judged.size)
     of_reviewed = strata(sizes, judged.also_reviewed(asked), judged.size)
     ran = _layers_that_ran(project)
     return Traffic(
-        runs,
+        sum(sizes.values()),
         len(checks),
         sum(check.failed is not None for check in checks),
         waiting(project).count(),
@@ -262,6 +261,45 @@ def traffic(project: Project, since: datetime | None = None, version: str = "") 
         ],
         ran,
     )
+
+
+@dataclass(frozen=True)
+class Version:
+    """An agent version's runs, and how many of them failed according to `answered` checks; `rate`
+    is None without any.
+    """
+
+    name: str
+    runs: int
+    answered: int
+    verdicts: int
+    rate: Estimate | None
+
+
+def by_version(project: Project) -> list[Version]:
+    """The newest versions, by their first run, the newest first."""
+    rows = rates.runs(project, None).values_list("agent_version")
+    first = rows.annotate(first=Min("first"), n=Sum("runs")).order_by("-first", "agent_version")
+    flagged = Failure.objects.filter(project=project).exclude(rule_mode="").order_by()
+    by_rules = dict(flagged.values_list("agent_version").annotate(n=Count("*")))
+    drawn_rows = OutcomeCheck.objects.filter(project=project, probability__gt=0)
+    version_of = dict(drawn_rows.values_list("pk", "trajectory__agent_version"))
+    checks = drawn(project, None, "")
+    reviewed = share.reviewed_by_version(project)
+    found = []
+    for name, _, runs in first[: rates.VERSIONS]:
+        judged = reviewed.get(name, share.Reviewed())
+        of = [judged.on(run, check) for run, check in checks if version_of.get(run) == name]
+        sizes = _sizes(runs, by_rules.get(name, 0))
+        rate = failure_rate(strata(sizes, of, judged.size))
+        answered = sum(check.failed is not None for check in of)
+        found.append(Version(name, sum(sizes.values()), answered, len(judged.scores), rate))
+    return found
+
+
+def _sizes(runs: int, by_rules: int) -> dict[bool, int]:
+    """The runs that the rules flag, and the others. Roll-ups lag by seconds."""
+    return {True: by_rules, False: max(0, runs - by_rules)}
 
 
 def _layers_that_ran(project: Project) -> frozenset[str]:
