@@ -834,6 +834,9 @@ class OutcomeCheck(models.Model):
     layers = models.JSONField(
         default=list, help_text="The layers that flagged the run before its answer"
     )
+    in_turn = models.BooleanField(
+        default=False, help_text="Whether people were asked about the run, and did not choose it"
+    )
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     at = models.DateTimeField(null=True)
 

@@ -51,6 +51,20 @@ OUTCOMES = {
             "description": "The model that gave them; empty if there are none",
         },
         "failure_rate": INTERVAL,
+        "versions": {
+            "type": "array",
+            "description": "The newest agent versions, the newest first",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "version": {"type": "string"},
+                    "runs": {"type": "integer"},
+                    "checks_answered": {"type": "integer"},
+                    "verdicts": {"type": "integer"},
+                    "failure_rate": INTERVAL,
+                },
+            },
+        },
         "recall": {
             "type": "object",
             "additionalProperties": INTERVAL,
@@ -68,8 +82,10 @@ OUTCOMES = {
             "type": ["object", "null"],
             "description": (
                 "The `model` in use, its `false_alarms` in random checks since it was made (with"
-                " interval), and whether its scores are probabilities (`calibrated`) or ranks; null"
-                " while no model is better than none: then nothing is flagged by an estimate"
+                " interval), the `evidence_above_limit` that they have risen above 10% (it is"
+                " switched off at 500), and whether its scores are probabilities (`calibrated`) or"
+                " ranks; null while no model is better than none: then nothing is flagged by an"
+                " estimate"
             ),
         },
     },
@@ -172,6 +188,7 @@ def answer_checks(request: Request) -> Response:
 def as_json(project: Project, version: str = "") -> dict[str, Any]:
     known, model = checks.traffic(project, version=version), project.outcome_models.first()
     in_use = OutcomeModel.in_use(project)
+    seen = alarms.observed(project, in_use) if in_use else None
     return {
         "runs": known.runs,
         "checks_answered": known.answered,
@@ -179,13 +196,25 @@ def as_json(project: Project, version: str = "") -> dict[str, Any]:
         "verdicts": known.verdicts,
         "judge": known.judge,
         "failure_rate": _interval(known.rate),
+        "versions": [
+            {
+                "version": one.name,
+                "runs": one.runs,
+                "checks_answered": one.answered,
+                "verdicts": one.verdicts,
+                "failure_rate": _interval(one.rate),
+            }
+            for one in checks.by_version(project)
+            if version in ("", one.name)
+        ],
         "recall": {layer: _interval(share) for layer, share in known.recalls},
         "model": (model and {name: getattr(model, name) for name in (*MODEL, "made_at", "off_at")}),
         "estimates": (
             in_use
             and {
                 "model": in_use.number,
-                "false_alarms": _interval(alarms.observed(project, in_use)),
+                "false_alarms": _interval(seen and seen.share),
+                "evidence_above_limit": seen.evidence if seen else 0.0,
                 "calibrated": in_use.measured.get("calibrated", False),
             }
         ),

@@ -29,6 +29,7 @@ from apps.reviews.evidence import (
 from apps.reviews.lock import Lock, ReviewError, TrainingLocked
 from apps.reviews.models import Judgement, LockOverride, ReviewItem, RewardReview, SentOutput
 from apps.reviews.policy import policy_in_force
+from apps.reviews.pool import Scores
 from apps.reviews.reservations import holder_of, needed_of
 from apps.reviews.scores import Scored
 
@@ -79,7 +80,8 @@ def open_review(
         seed=seed,
         created_by=by,
         thin=drawn.sampling.notes,
-        scope=scope_of(runs, verifier),
+        scope=scope_of(runs, verifier)
+        | {"pool": [vars(Scores.of(share)) for share in drawn.sampling.strata]},
     )
     review.runs.set(runs)
     ReviewItem.objects.bulk_create(

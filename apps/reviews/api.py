@@ -73,6 +73,20 @@ RESULTS = {
             "kappa": COEFFICIENT,
             "alpha": COEFFICIENT,
             **dict.fromkeys(("accuracy", "false_positive", "false_negative"), RATE),
+            "on_all": {
+                "type": ["object", "null"],
+                "description": (
+                    "Estimates for all outputs that the samples were drawn from, weighted by"
+                    " stratum and narrowed by their scores; null for outputs of a training run"
+                ),
+                "properties": {
+                    "outputs": {"type": "integer"},
+                    "judged": {"type": "integer"},
+                    **dict.fromkeys(
+                        ("accuracy", "false_positive"), COEFFICIENT | {"type": ["object", "null"]}
+                    ),
+                },
+            },
             "reviewers": {"type": "integer"},
             "scope": {
                 "type": "object",
@@ -164,7 +178,7 @@ def _results(row: RewardReview) -> dict[str, Any]:
         needed_of(row),
     )
     found, unfinished = verdict(row, labels, policy), of_people(row, labels, policy)
-    agreement = found.agreement
+    agreement, on_all = found.agreement, results.on_all(row, labels, needed)
     return {
         "passed": found.passed and not unfinished,
         "reasons": [*unfinished, *found.reasons],
@@ -179,6 +193,7 @@ def _results(row: RewardReview) -> dict[str, Any]:
         "accuracy": asdict(agreement.accuracy),
         "false_positive": asdict(agreement.false_positive),
         "false_negative": asdict(agreement.false_negative),
+        "on_all": on_all and on_all.as_json(),
         "reviewers": len(results.reviewers_of(row, labels)),
         "scope": row.scope,
         "policy": policy,

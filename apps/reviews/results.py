@@ -15,10 +15,11 @@ from django.contrib.auth import get_user_model
 from django.db.models.functions import Coalesce
 
 from apps.core import charts
-from apps.reviews import agreement
+from apps.reviews import agreement, pool
 from apps.reviews.agreement import Bin, Correlation, Judged, Rate
 from apps.reviews.labels import OUTPUT, TASK, HumanLabel, Label
 from apps.reviews.models import Judgement, RewardReview
+from apps.reviews.pool import Pool, Sample, Scores
 from apps.reviews.sampling import content_key
 
 BREAK = timedelta(minutes=5)  # a longer pause between two judgements is not work on them
@@ -55,6 +56,20 @@ class Stratum:
 
 def pairs_of(labels: Iterable[Label], needed: int) -> list[tuple[bool, bool]]:
     return agreement.pairs_of([label.settled(needed) for label in labels])
+
+
+def on_all(review: RewardReview, labels: Iterable[Label], needed: int) -> Pool | None:
+    """How right the verifier is on all outputs that the samples were drawn from; None if that is
+    not known of the review: it is of a training run, or older.
+    """
+    if not (scores := [Scores(**of) for of in review.scope.get("pool", [])]):
+        return None
+    samples = [
+        Sample(label.stratum, label.success, label.reward, label.person(needed))
+        for label in labels
+        if label.person(needed) is not None or label.differs(needed)
+    ]
+    return pool.on_all(scores, samples)
 
 
 def rank_correlation(labels: list[Label], needed: int) -> Correlation:

@@ -30,7 +30,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Share:
-    """One stratum: available and chosen samples. Thin: it has fewer than the minimum."""
+    """One stratum: available and chosen samples, and the mean reward of the available ones. Thin:
+    it has fewer than the minimum.
+    """
 
     score: str
     bucket: str
@@ -38,6 +40,11 @@ class Share:
     available: int
     chosen: int
     thin: bool
+    reward: float
+
+    @property
+    def name(self) -> str:
+        return stratum_name((self.score, self.bucket, self.model))
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,14 @@ def score_band(candidate: Candidate) -> str:
     return "failed" if candidate.reward == 0 else "penalised"
 
 
+def stratum_of(candidate: Candidate) -> Stratum:
+    return score_band(candidate), candidate.bucket, candidate.model
+
+
+def stratum_name(stratum: Stratum) -> str:
+    return " · ".join(stratum)[:200]
+
+
 def choose(
     candidates: Iterable[Candidate], size: int = 60, *, minimum: int = 2, seed: int = 0
 ) -> Sampling:
@@ -91,7 +106,13 @@ def choose(
     ids, again = [item.id for item in chosen], sum(item.judged for item in chosen)
     random.Random(seed).shuffle(ids)
     shares = [
-        Share(*name, len(group), quota[name], len(group) < minimum)
+        Share(
+            *name,
+            len(group),
+            quota[name],
+            len(group) < minimum,
+            sum(item.reward for item in group) / len(group),
+        )
         for name, group in strata.items()
     ]
     notes = [*_repeated(again, len(ids)), *_notes(shares, len(ids), size, minimum)]
@@ -109,7 +130,7 @@ def _strata(candidates: Sequence[Candidate], seed: int) -> dict[Stratum, list[Ca
     """By name; within one, fresh ones first, then in an order that depends only on seed and id."""
     groups: dict[Stratum, list[Candidate]] = defaultdict(list)
     for item in candidates:
-        groups[score_band(item), item.bucket, item.model].append(item)
+        groups[stratum_of(item)].append(item)
     return {
         name: sorted(groups[name], key=lambda item: (item.judged, _lot(item.id, seed)))
         for name in sorted(groups)

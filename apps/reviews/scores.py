@@ -11,7 +11,7 @@ from apps.environments.scorer import runtime_hash
 from apps.evals.models import EvalRun, Sample
 from apps.reviews.lock import ReviewError
 from apps.reviews.models import Rescore
-from apps.reviews.sampling import Candidate, score_band
+from apps.reviews.sampling import Candidate, stratum_name, stratum_of
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Scored:
     @property
     def stratum(self) -> str:
         """Score, bucket and model, as the strata of the sampling are named."""
-        found = self.candidate
-        return f"{score_band(found)} · {found.bucket} · {found.model}"[:200]
+        return stratum_name(stratum_of(self.candidate))
 
 
 def scores_of(run: EvalRun, verifier: Verifier) -> list[Scored]:

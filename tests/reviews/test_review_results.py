@@ -17,7 +17,7 @@ from apps.reviews import actions, results
 from apps.reviews.edit_effect import effect_of
 from apps.reviews.labels import HumanLabel, Label, labels_of
 from apps.reviews.models import Rescore
-from tests.factories import make_member
+from tests.factories import key_headers, make_member
 from tests.reviews.made import Made, judge_all, make_run
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -110,6 +110,27 @@ def test_the_page_has_every_figure_with_its_interval(made: Made) -> None:
     ):
         assert part in text.replace("'", "&#x27;"), part
     assert text.index("Disagreements") < text.index("Reviewers")
+
+
+@pytest.mark.django_db
+def test_it_says_how_right_the_verifier_is_on_all_outputs(made: Made, client: Client) -> None:
+    """The samples are all 60 of 64 outputs: two strata, half of the outputs in each."""
+    review = made.review()
+    api = reverse("reviews_api:review", args=[review.pk])
+    nobody = client.get(api, **key_headers(made.project)).json()["on_all"]
+    assert (nobody["judged"], nobody["accuracy"], nobody["false_positive"]) == (0, None, None)
+    judge_all(review, made.admin, wrong=6)
+    found = client.get(api, **key_headers(made.project)).json()["on_all"]
+    assert (found["outputs"], found["judged"], found["accuracy"]["n"]) == (64, 60, 60)
+    assert found["accuracy"]["value"] == pytest.approx(0.9, abs=0.01)
+    assert found["accuracy"]["low"] < 0.9 < found["accuracy"]["high"] and found["false_positive"]
+    client.force_login(made.admin)
+    url = reverse("reviews:detail", args=[made.project.slug, review.pk])
+    text = " ".join(client.get(url).content.decode().split())
+    assert "On all 64 scored outputs" in text and "from 60 judged samples and all scores" in text
+    review.scope.pop("pool")  # of a review that was opened before this was kept
+    review.save()
+    assert client.get(api, **key_headers(made.project)).json()["on_all"] is None
 
 
 @pytest.mark.django_db

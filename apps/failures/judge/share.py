@@ -9,7 +9,7 @@ is a random share still, only a smaller one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,7 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.models import Classifier, Failure, JudgeVerdict, Rubric
 from apps.failures.outcomes.estimates import number_of
 from apps.failures.outcomes.rate import (
+    JUDGE,
     Check,
     Estimate,
     above_mean,
@@ -85,13 +86,14 @@ def draw(project: Project, rubric: Rubric, settled: QuerySet[JudgeVerdict]) -> d
 @dataclass(frozen=True)
 class Reviewed:
     """The judge's random share: its size, effectively, among the runs that the rules flag and the
-    others; each run's score minus the mean of those of its time; the runs in which the judge sees a
-    failure, and their share of all runs.
+    others; each run's score minus the mean of those of its time, and the probability with which it
+    was drawn; the runs in which the judge sees a failure, and their share of all runs.
     """
 
     judge: str = ""
     size: dict[bool, float] = field(default_factory=dict)
     scores: dict[UUID, float] = field(default_factory=dict)
+    chances: dict[UUID, float] = field(default_factory=dict)
     failed: frozenset[UUID] = frozenset()
     rate: Estimate | None = None
 
@@ -99,13 +101,24 @@ class Reviewed:
         """A check with the verdict on its run, which is the same whatever people answered."""
         if run not in self.scores:
             return check
-        flags = check.flags - {"judge"} | ({"judge"} if run in self.failed else set())
+        flags = check.flags - {JUDGE} | ({JUDGE} if run in self.failed else set())
         return replace(check, verdict=self.scores[run], flags=flags)
+
+    def also_reviewed(self, checks: Iterable[tuple[UUID, Check]]) -> list[Check]:
+        """The checks of runs that the judge reviewed, too, with the probability of both: one number
+        decides both draws.
+        """
+        return [
+            replace(self.on(run, check), probability=min(check.probability, self.chances[run]))
+            for run, check in checks
+            if run in self.chances
+        ]
 
 
 @dataclass(frozen=True)
 class _Score:
     run: UUID
+    version: str
     weight: float
     score: float
     failed: bool
@@ -121,27 +134,49 @@ def reviewed(project: Project, since: datetime | None = None, version: str = "")
         rows = rows.filter(trajectory_id__gte=floor_of(rates.midnight(since)))
     if version:
         rows = rows.filter(trajectory__agent_version=version)
+    judge, scores = _read(rows)
+    return _reviewed(judge, scores)
+
+
+def reviewed_by_version(project: Project) -> dict[str, Reviewed]:
+    judge, scores = _read(
+        JudgeVerdict.objects.filter(rubric__project=project, error="", probability__gt=0)
+    )
+    versions: dict[str, list[_Score]] = {}
+    for score in scores:
+        versions.setdefault(score.version, []).append(score)
+    return {version: _reviewed(judge, those) for version, those in versions.items()}
+
+
+def _read(rows: QuerySet[JudgeVerdict]) -> tuple[str, list[_Score]]:
+    """The newest judge's model, and its scores of the newest runs, the oldest first."""
     newest = rows.order_by("-rubric__is_on", "-rubric__version").select_related("rubric").first()
     if newest is None:
-        return Reviewed()
+        return "", []
     columns = ("probability", "mode", "confidence", "trajectory__failure__rule_mode")
     given = rows.filter(rubric=newest.rubric).order_by("-trajectory_id", "-at")
+    given = given.values_list("trajectory_id", "trajectory__agent_version", *columns)[:MOST]
     scores = {
-        run: _Score(run, 1 / probability, _score(mode, confidence), bool(mode), bool(rule))
-        for run, probability, mode, confidence, rule in reversed(
-            given.values_list("trajectory_id", *columns)[:MOST]
-        )
+        run: _Score(run, of, 1 / probability, _score(mode, confidence), bool(mode), bool(rule))
+        for run, of, probability, mode, confidence, rule in reversed(given)
     }
+    return newest.rubric.model, list(scores.values())
+
+
+def _reviewed(judge: str, scores: Collection[_Score]) -> Reviewed:
+    if not scores:
+        return Reviewed()
     size, centred = {}, {}
     for by_rules in (True, False):
-        those = [score for score in scores.values() if score.by_rules == by_rules]
+        those = [score for score in scores if score.by_rules == by_rules]
         if those:
             weights = [score.weight for score in those]
             size[by_rules] = effective(weights)
             above = above_mean([score.score for score in those], weights)
             centred |= zip((score.run for score in those), above, strict=True)
-    failed = frozenset(run for run, score in scores.items() if score.failed)
-    return Reviewed(newest.rubric.model, size, centred, failed, _rate(scores.values()))
+    failed = frozenset(score.run for score in scores if score.failed)
+    chances = {score.run: 1 / score.weight for score in scores}
+    return Reviewed(judge, size, centred, chances, failed, _rate(scores))
 
 
 def _score(mode: str, confidence: float | None) -> float:

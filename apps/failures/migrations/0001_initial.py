@@ -1180,6 +1180,13 @@ agent_version, model
                         default=list, help_text="The layers that flagged the run before its answer"
                     ),
                 ),
+                (
+                    "in_turn",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Whether people were asked about the run, and did not choose it",
+                    ),
+                ),
                 ("at", models.DateTimeField(null=True)),
                 (
                     "by",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import compress
+
 from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
@@ -9,19 +12,32 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.intervals import exact
 from apps.core.models import Project
+from apps.core.sequential import above
 from apps.failures.models import Failure, FailureState, OutcomeCheck, OutcomeModel, Source
 from apps.failures.outcomes import train_job
-from apps.failures.outcomes.checks import drawn
-from apps.failures.outcomes.model import FALSE_ALARMS
-from apps.failures.outcomes.rate import ESTIMATE, Estimate, How
+from apps.failures.outcomes.checks import drawn, turn_of
+from apps.failures.outcomes.model import FALSE_ALARMS, OVER
+from apps.failures.outcomes.rate import ESTIMATE, Estimate, effective
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 
 
-def observed(project: Project, model: OutcomeModel) -> Estimate | None:
-    """The share of runs without a failure that the model flags, from runs that people answered
-    after it was made, in the random order in which they are asked; weighted by the inverse of their
-    probability (Hájek), with Korn and Graubard's interval. None if there are none.
+@dataclass(frozen=True)
+class Alarms:
+    """The false alarms of a model in random checks since it was made: their share of the runs
+    without a failure, and the evidence that it has risen above the limit. `newest` are (how many,
+    how many of them were flagged) that speak for that most.
+    """
+
+    share: Estimate
+    evidence: float
+    newest: tuple[int, int]
+
+
+def observed(project: Project, model: OutcomeModel) -> Alarms | None:
+    """From runs that people answered after the model was made, in the random order in which they
+    are asked. The share is weighted by the inverse of the runs' probability (Hájek), with Korn and
+    Graubard's interval. None if there are none.
     """
     answered = OutcomeCheck.objects.filter(project=project, at__gt=model.made_at)
     decided = Failure.objects.filter(
@@ -29,16 +45,21 @@ def observed(project: Project, model: OutcomeModel) -> Estimate | None:
     ).exclude(state=FailureState.OPEN)
     later = {*answered.values_list("pk", flat=True), *decided.values_list("trajectory", flat=True)}
     fine = [
-        check
+        (check.asked, turn_of(run), check)
         for run, check in drawn(project, None, "")
-        if run in later and check.failed is False and check.how == How.ASKED
+        if run in later and check.failed is False and check.asked
     ]
     if not fine:
         return None
-    weight = sum(1 / check.probability for check in fine)
-    flagged = sum(1 / check.probability for check in fine if ESTIMATE in check.flags)
-    share, n = flagged / weight, weight**2 / sum(check.probability**-2 for check in fine)
-    return Estimate(share, *exact(share * n, n), len(fine))
+    checks = [check for _, _, check in sorted(fine, key=lambda row: row[:2])]
+    flagged = [ESTIMATE in check.flags for check in checks]
+    weights = [check.weight for check in checks]
+    share, n = sum(compress(weights, flagged)) / sum(weights), effective(weights)
+    found = above(FALSE_ALARMS, zip(flagged, (w / max(weights) for w in weights), strict=True))
+    newest = flagged[found.since :]
+    return Alarms(
+        Estimate(share, *exact(share * n, n), len(fine)), found.value, (len(newest), sum(newest))
+    )
 
 
 def watched() -> list[Project]:
@@ -48,16 +69,18 @@ def watched() -> list[Project]:
 
 @transaction.atomic
 def watch(project: Project) -> bool:
-    """Switch the model off if its false alarms are above the limit for certain, and train another.
-    Only a new model that is better than none switches the estimates on again.
+    """Switch the model off if its false alarms have risen above the limit, and train another. Only
+    a new model that is better than none switches the estimates on again. A model that keeps to the
+    limit is switched off by chance after OVER checks of successful runs or more, on average.
     """
     model = OutcomeModel.in_use(project)
     seen = observed(project, model) if model else None
-    if model is None or seen is None or seen.low <= FALSE_ALARMS:
+    if model is None or seen is None or seen.evidence < OVER:
         return False
+    checks, flagged = seen.newest
     note = (
-        f"Switched off: in {seen.n} random checks of successful runs it flagged {seen.value:.0%}"
-        f" [{seen.low:.0%}, {seen.high:.0%}] of them. The limit is {FALSE_ALARMS:.0%}."
+        f"Switched off: in the newest {checks} random checks of successful runs it flagged"
+        f" {flagged}. The limit is {FALSE_ALARMS:.0%}."
     )
     rows = OutcomeModel.objects.filter(pk=model.pk, off_at=None)
     if not rows.update(off_at=timezone.now(), note=note):

@@ -4,14 +4,17 @@ all traffic does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from hashlib import md5
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import CharField, Exists, F, OuterRef, Q
+from django.db.models import CharField, Count, Exists, F, Min, OuterRef, Q, Sum
 from django.db.models.functions import MD5, Cast
 from django.utils import timezone
 
@@ -34,6 +37,7 @@ from apps.failures.models import (
 from apps.failures.outcomes.estimates import SHARE, Estimator
 from apps.failures.outcomes.rate import (
     ESTIMATE,
+    JUDGE,
     RULES,
     Check,
     Estimate,
@@ -46,7 +50,9 @@ from apps.failures.outcomes.rate import (
 from apps.trajectories.models import Trajectory, with_content
 
 Answer = OutcomeCheck.Answer
-LAYERS = (RULES, ESTIMATE, "judge")
+LAYERS = (RULES, ESTIMATE, JUDGE)
+TURN = MD5(Cast("trajectory_id", CharField()))  # as `turn_of`
+OPEN_FOR = timedelta(hours=1)  # so long after it was shown a run is answered in turn
 NEAR = 20  # runs on each side of the threshold among which the most informative one is looked for
 
 
@@ -67,8 +73,7 @@ def next_check(project: Project) -> Next | None:
     Drawn runs come in a random but fixed order, so that the answered ones are a random sample of
     all drawn runs.
     """
-    by_number = MD5(Cast("trajectory_id", CharField()))
-    drawn = waiting(project).order_by(by_number).values_list("trajectory_id", flat=True).first()
+    drawn = waiting(project).order_by(TURN).values_list("trajectory_id", flat=True).first()
     if drawn is not None:
         return Next(drawn, True)
     if (estimator := Estimator.of(project)) is None:
@@ -108,12 +113,21 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
     if check.answer and check.by_id != getattr(by, "pk", None):
         raise Refused(f"{check.by or 'Somebody'} has already answered: {check.answer}.")
     if not check.answer:  # the answer changes what the layers say: it teaches the model
-        check.layers = sorted(layers_of(trajectory))
+        check.layers, check.in_turn = sorted(layers_of(trajectory)), _is_in_turn(check)
     check.answer, check.by, check.at = answer, by, timezone.now()
-    check.save(update_fields=["answer", "by", "at", "layers"])
+    check.save(update_fields=["answer", "by", "at", "layers", "in_turn"])
     audit("outcome.checked", project=trajectory.project, by=by, target=trajectory, answer=answer)
     _diagnosed_again(trajectory)
     return check
+
+
+def _is_in_turn(check: OutcomeCheck) -> bool:
+    """Whether no other run was to be asked about first. Those drawn since a page may have been
+    opened do not count.
+    """
+    opened = timezone.now() - OPEN_FOR
+    before = waiting(check.project).filter(drawn_at__lt=opened).annotate(turn=TURN)
+    return bool(check.probability) and not before.filter(turn__lt=turn_of(check.pk)).exists()
 
 
 @transaction.atomic
@@ -133,7 +147,9 @@ def undo(*, project: Project, by: Any) -> Trajectory | None:
     if check.probability is None:
         check.delete()
     else:
-        OutcomeCheck.objects.filter(pk=check.pk).update(answer="", by=None, at=None, layers=[])
+        OutcomeCheck.objects.filter(pk=check.pk).update(
+            answer="", by=None, at=None, layers=[], in_turn=False
+        )
     audit("outcome.unchecked", project=project, by=by, target=row)
     _diagnosed_again(row)
     return row
@@ -219,32 +235,78 @@ def traffic(project: Project, since: datetime | None = None, version: str = "") 
     sampling probability; of one agent version if given.
 
     A decision in triage also answers a drawn run, but before its turn it represents no other run.
+    The judge's recall is that among the runs that it reviews.
     """
     flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
     by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
-    runs = max(rates.total(project, since, version), by_rules)
+    sizes = _sizes(rates.total(project, since, version), by_rules)
     asked, judged = drawn(project, since, version), share.reviewed(project, since, version)
     checks = [judged.on(run, check) for run, check in asked]
-    layers = strata({True: by_rules, False: runs - by_rules}, checks, judged.size)
+    of_all = strata(sizes, checks, judged.size)
+    of_reviewed = strata(sizes, judged.also_reviewed(asked), judged.size)
     ran = _layers_that_ran(project)
     return Traffic(
-        runs,
+        sum(sizes.values()),
         len(checks),
         sum(check.failed is not None for check in checks),
         waiting(project).count(),
         len(judged.scores),
         judged.judge,
-        failure_rate(layers),
-        [(layer, recall(layers, layer) if layer in ran else None) for layer in LAYERS],
+        failure_rate(of_all),
+        [
+            (layer, recall(of_reviewed if layer == JUDGE else of_all, layer))
+            if layer in ran
+            else (layer, None)
+            for layer in LAYERS
+        ],
         ran,
     )
+
+
+@dataclass(frozen=True)
+class Version:
+    """An agent version's runs, and how many of them failed according to `answered` checks; `rate`
+    is None without any.
+    """
+
+    name: str
+    runs: int
+    answered: int
+    verdicts: int
+    rate: Estimate | None
+
+
+def by_version(project: Project) -> list[Version]:
+    """The newest versions, by their first run, the newest first."""
+    rows = rates.runs(project, None).values_list("agent_version")
+    first = rows.annotate(first=Min("first"), n=Sum("runs")).order_by("-first", "agent_version")
+    flagged = Failure.objects.filter(project=project).exclude(rule_mode="").order_by()
+    by_rules = dict(flagged.values_list("agent_version").annotate(n=Count("*")))
+    drawn_rows = OutcomeCheck.objects.filter(project=project, probability__gt=0)
+    version_of = dict(drawn_rows.values_list("pk", "trajectory__agent_version"))
+    checks = drawn(project, None, "")
+    reviewed = share.reviewed_by_version(project)
+    found = []
+    for name, _, runs in first[: rates.VERSIONS]:
+        judged = reviewed.get(name, share.Reviewed())
+        of = [judged.on(run, check) for run, check in checks if version_of.get(run) == name]
+        sizes = _sizes(runs, by_rules.get(name, 0))
+        rate = failure_rate(strata(sizes, of, judged.size))
+        answered = sum(check.failed is not None for check in of)
+        found.append(Version(name, sum(sizes.values()), answered, len(judged.scores), rate))
+    return found
+
+
+def _sizes(runs: int, by_rules: int) -> dict[bool, int]:
+    """The runs that the rules flag, and the others. Roll-ups lag by seconds."""
+    return {True: by_rules, False: max(0, runs - by_rules)}
 
 
 def _layers_that_ran(project: Project) -> frozenset[str]:
     ran = {
         RULES: Classifier.objects.filter(project=project).exists(),
         ESTIMATE: OutcomeEstimate.objects.filter(project=project).exists(),
-        "judge": JudgeVerdict.objects.filter(rubric__project=project, error="").exists(),
+        JUDGE: JudgeVerdict.objects.filter(rubric__project=project, error="").exists(),
     }
     return frozenset(layer for layer, has_run in ran.items() if has_run)
 
@@ -260,28 +322,52 @@ def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
     """The layers that flag a failure; empty if only a person did. The estimate counts only where no
     rule found anything.
     """
-    said = {"rules": bool(rule), "estimate": estimated, "judge": bool(judge)}
+    said = {RULES: bool(rule), ESTIMATE: estimated, JUDGE: bool(judge)}
     return frozenset(layer for layer, flagged in said.items() if flagged)
 
 
 def drawn(project: Project, since: datetime | None, version: str) -> list[tuple[UUID, Check]]:
+    """The drawn runs since some day, oldest first; of one agent version if given."""
     rows = _since(OutcomeCheck.objects.filter(project=project, probability__gt=0), since)
     if version:
         rows = rows.filter(trajectory__agent_version=version)
-    columns = ("trajectory_id", "probability", "by_rules", "drawn_at", "answer", "at", "layers")
-    checks = {
-        row["trajectory_id"]: _as_check(row)
-        for row in rows.order_by("trajectory_id").values(*columns, **FAILURE).iterator()
-    }
-    last = max(
-        (turn_of(run) for run, check in checks.items() if check.how == How.ASKED), default=""
-    )
+    columns = ("trajectory_id", "probability", "by_rules", "drawn_at", "answer", "at")
+    columns += ("in_turn", "layers")
+    turns = Turns.of(project)
     return [
-        (run, replace(check, how=How.ASKED))
-        if check.how == How.CHOSEN and turn_of(run) < last
-        else (run, check)
-        for run, check in checks.items()
+        (row["trajectory_id"], _as_check(row, turns))
+        for row in rows.order_by("trajectory_id").values(*columns, **FAILURE).iterator()
     ]
+
+
+class Turns:
+    """When people were asked about which run: `asked` are (when, its turn), the first one first.
+
+    A run that people decided when they chose to would have been asked about, too, once a later turn
+    has come among runs that were drawn: then it represents others like any that was asked about. A
+    turn that had come before the run was drawn says nothing.
+    """
+
+    def __init__(self, asked: Sequence[tuple[datetime, str]]) -> None:
+        self._at = [at for at, _ in asked]
+        self._turns = [turn for _, turn in asked]
+        self._last = list(accumulate(reversed(self._turns), max))[::-1]
+
+    @classmethod
+    def of(cls, project: Project) -> Turns:
+        rows = OutcomeCheck.objects.filter(project=project, in_turn=True).order_by("at", "pk")
+        return cls([(at, turn_of(run)) for run, at in rows.values_list("pk", "at")])
+
+    def came(self, run: UUID, drawn_at: datetime) -> datetime | None:
+        """When the turn of a run had come that was drawn at some time; None if not yet."""
+        first, turn = bisect_right(self._at, drawn_at), turn_of(run)
+        if first == len(self._at) or self._last[first] < turn:
+            return None
+        return next(
+            at
+            for at, other in zip(self._at[first:], self._turns[first:], strict=True)
+            if other >= turn
+        )
 
 
 FAILURE = {
@@ -290,23 +376,29 @@ FAILURE = {
 }
 
 
-def _as_check(row: dict[str, Any]) -> Check:
+def _as_check(row: dict[str, Any], turns: Turns) -> Check:
     """A check's answer takes precedence over a decision in triage."""
     answer, evidence = row["answer"], row["evidence"] or []
     estimated = not row["rule_mode"] and any(item.get("rule") == ESTIMATE for item in evidence)
     decided = row["source"] == Source.PERSON and row["state"] != FailureState.OPEN
-    is_early = bool(row["at"] and row["drawn_at"] and row["at"] < row["drawn_at"])
-    how = (
-        How.CHOSEN if is_early or (decided and not answer) else How.ASKED if answer else How.WAITING
-    )
-    failed = None
+    failed = asked = None
     if answer in (Answer.FAILED, Answer.FINE):
         failed = answer == Answer.FAILED
     elif decided:
         failed = row["state"] == FailureState.CONFIRMED
+    if row["in_turn"]:
+        asked = row["at"]
+    elif answer or decided:
+        asked = turns.came(row["trajectory_id"], row["drawn_at"])
     now = flags_of(row["rule_mode"] or "", row["judge_mode"] or "", estimated)
-    flags = frozenset(row["layers"]) if answer else now
-    return Check(row["by_rules"], row["probability"], failed, how, flags)
+    return Check(
+        row["by_rules"],
+        row["probability"],
+        failed,
+        How.ASKED if asked else How.CHOSEN if answer or decided else How.WAITING,
+        frozenset(row["layers"]) if answer else now,
+        asked=asked,
+    )
 
 
 def turn_of(run: UUID) -> str:

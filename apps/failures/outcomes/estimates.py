@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from django.db import connection
+from django.utils import timezone
 from msgspec import json
 
 from apps.core.models import Project
@@ -214,11 +215,11 @@ def draw(project: Project, runs: Collection[UUID]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO failures_outcomecheck AS old (trajectory_id, project_id, probability,"
-            " by_rules, drawn_at, answer, layers) SELECT run, %s, chance, false, now(), '', '[]'"
-            " FROM unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance) ON CONFLICT"
-            " (trajectory_id) DO UPDATE SET drawn_at = COALESCE(old.drawn_at, excluded.drawn_at),"
-            " probability = GREATEST(old.probability, excluded.probability)",
-            [project.pk, chosen, [chances[pk] for pk in chosen]],
+            " by_rules, drawn_at, answer, layers, in_turn) SELECT run, %s, chance, false, %s, '',"
+            " '[]', false FROM unnest(%s::uuid[], %s::float8[]) AS chosen (run, chance)"
+            " ON CONFLICT (trajectory_id) DO UPDATE SET drawn_at = COALESCE(old.drawn_at,"
+            " excluded.drawn_at), probability = GREATEST(old.probability, excluded.probability)",
+            [project.pk, timezone.now(), chosen, [chances[pk] for pk in chosen]],
         )
         cursor.execute(
             "UPDATE failures_outcomecheck SET by_rules = trajectory_id = ANY(%s) WHERE"

@@ -18,6 +18,7 @@ from apps.failures.outcomes.features import SIZES, Features, bucket_of
 MOST_REASONS, MOST_WORDS = 5, 5
 FEWEST_FAILED, FEWEST_FINE = 10, 50  # decisions before anything is fitted
 FALSE_ALARMS = 0.10  # the limit: the share of runs without a failure that may be flagged
+OVER = 500.0  # evidence that it is passed, at which a model is switched off
 LIMIT = 30.0  # clips the log-odds
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 from math import ceil, sqrt
 from operator import mul
@@ -24,7 +25,7 @@ from types import MappingProxyType
 from apps.core.intervals import exact
 
 Flags = frozenset[str]  # names of the layers that flagged a run
-RULES, ESTIMATE = "rules", "estimate"
+RULES, ESTIMATE, JUDGE = "rules", "estimate", "judge"
 # So many answers, or verdicts, represent their own time; those that follow, the next.
 BLOCK, VERDICTS = 20, 50
 
@@ -45,7 +46,8 @@ class Check:
     """A drawn run and the probability with which it was drawn. `failed` is None if people are
     unsure or nobody has answered. `flags` are the layers that flagged it before the answer.
     `verdict` is the judge's score minus the mean score of the random share that the judge reviews;
-    0 for a check outside that share.
+    0 for a check outside that share. `asked` is when people were asked about an asked one, or would
+    have been.
     """
 
     by_rules: bool
@@ -54,6 +56,7 @@ class Check:
     how: How = How.ASKED
     flags: Flags = frozenset()
     verdict: float = 0.0
+    asked: datetime | None = None
 
     @property
     def weight(self) -> float:

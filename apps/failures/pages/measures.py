@@ -13,14 +13,14 @@ from apps.core.models import Project, Role
 from apps.failures import measures, reliability
 from apps.failures.models import Failure, OutcomeModel
 from apps.failures.outcomes import alarms, checks, train_job
-from apps.failures.outcomes.model import FALSE_ALARMS
+from apps.failures.outcomes.model import FALSE_ALARMS, OVER
 from apps.failures.rates import short
 
 TITLES = {"rules": "Rules", "judge": "Judge"}
 ROW_HEIGHT = 26  # pixels per version in the chart
 
 
-@project_view(query={"mode": None})
+@project_view(query={"mode": None, "version": None})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     modes = list(project.failure_modes.all())
     names = {mode.slug: mode.name for mode in modes}
@@ -28,6 +28,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     rates = measures.by_version(project, mode)
     decisions = reliability.decisions(project)
     sure = reliability.by_confidence(decisions)
+    versions, version = checks.by_version(project), request.GET.get("version", "")
     return render(
         request,
         "failures/measures.html",
@@ -46,7 +47,10 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
             "rules": reliability.by_rule(decisions),
             "overconfident": [right for right in sure if reliability.is_overconfident(right)],
             "goal": reliability.GOAL,
-            "traffic": checks.traffic(project),
+            "traffic": checks.traffic(project, version=version),
+            "versions": versions,
+            "version": version,
+            "true_rates": true_rates(versions),
             **_estimates(project),
             "may_train": request.membership.may(Role.ENGINEER),
         },
@@ -62,6 +66,7 @@ def _estimates(project: Project) -> dict[str, Any]:
         "in_use": in_use,
         "alarms": alarms.observed(project, in_use) if in_use else None,
         "limit": FALSE_ALARMS,
+        "enough": OVER,
         "off": newest if newest and newest.off_at else None,
         "needed": "" if in_use else train_job.needed(project),
     }
@@ -114,6 +119,24 @@ def diagram(sure: list[reliability.Right]) -> dict | None:
     )
     figure["layout"]["xaxis"] |= {"tickformat": ".0%", "range": [0, 1.02]}
     figure["layout"]["yaxis"] |= {"autorange": "reversed"}
+    return figure
+
+
+def true_rates(versions: list[checks.Version]) -> dict | None:
+    """The true failure rate of each version that has enough checks; None if fewer than two have."""
+    known = [one for one in versions if one.rate and one.rate.n >= measures.FEW]
+    if len(known) < 2:
+        return None
+    figure = intervals(
+        unlike(short(f"{one.name or '(no version)'} (n = {one.rate.n})") for one in known),
+        [one.rate.value for one in known],
+        [one.rate.low for one in known],
+        [one.rate.high for one in known],
+        "True failure rate by agent version, with 95% intervals",
+        height=90 + ROW_HEIGHT * len(known),
+    )
+    figure["layout"]["xaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    figure["layout"]["yaxis"] |= {"autorange": "reversed", "type": "category"}
     return figure
 
 

@@ -88,6 +88,7 @@ def detail(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "reasons": [*unfinished, *found.reasons],
         "lock": actions.lock_state(review.verifier),
         "is_newest": review == review.verifier.reviews.exclude(scope__has_key="training").first(),
+        "on_all": results.on_all(review, labels, needed),
         "spearman": results.rank_correlation(labels, needed),
         "calibration_error": error,
         "figure": results.calibration_figure(bins, low, high),

@@ -12,6 +12,7 @@ from apps.failures.actions.decisions import decide
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Classifier, Failure, FailureState, OutcomeEstimate, OutcomeModel
 from apps.failures.outcomes import alarms, checks, train_job
+from apps.failures.outcomes.model import OVER
 from apps.notifications.models import Notification
 from apps.trajectories.models import Trajectory
 from tests.factories import key_headers, make_member, make_project
@@ -21,23 +22,27 @@ pytestmark = pytest.mark.django_db
 
 
 def checked(flagged: int, fine: int) -> Project:
-    """A project with a model in use, and random checks of runs that all went well."""
+    """A project with a model in use, and random checks of runs that all went well, the flagged ones
+    evenly among them.
+    """
     project = make_project()
     Classifier.objects.create(project=project, check_share=1.0)
     estimating(project)
-    send(project, *(unknown(f"r{at}", wrong=at < flagged) for at in range(fine)))
+    every = fine // flagged
+    send(project, *(unknown(f"r{at}", wrong=at % every == 0) for at in range(every * flagged)))
     classify_project(project=project)
     by = make_member(project)
-    for run in Trajectory.objects.filter(project=project):
+    for run in Trajectory.objects.filter(project=project).order_by("pk"):
         checks.answer(trajectory=run, answer="fine", by=by)
     return project
 
 
 def test_false_alarms_above_the_limit_switch_the_estimates_off() -> None:
-    project = checked(12, 40)
+    project = checked(20, 40)
     seen = alarms.observed(project, OutcomeModel.objects.get())
-    assert seen and (seen.value, seen.n) == (0.3, 40) and seen.low > 0.1
-    assert OutcomeEstimate.objects.exists() and Failure.objects.count() == 12
+    assert seen and (seen.share.value, seen.share.n) == (0.5, 40)
+    assert seen.evidence > OVER
+    assert OutcomeEstimate.objects.exists() and Failure.objects.count() == 20
     assert alarms.watched() == [project] and alarms.watch(project)
     assert not alarms.watch(project) and alarms.watched() == []
     assert OutcomeModel.in_use(project) is None
@@ -49,7 +54,7 @@ def test_false_alarms_above_the_limit_switch_the_estimates_off() -> None:
     client = Client()
     client.force_login(make_member(project))
     page = client.get(reverse("failures:measures", args=[project.slug])).content.decode()
-    assert "Switched off: in 40 random checks of successful runs it flagged 30%" in page
+    assert "random checks of successful runs it flagged 20. The limit is 10%." in page
     assert "There are no estimates" in page and "So far: 0 failed, 40 successful." in page
     said = client.get(reverse("failures_api:outcomes"), **key_headers(project)).json()
     assert said["estimates"] is None
@@ -58,13 +63,13 @@ def test_false_alarms_above_the_limit_switch_the_estimates_off() -> None:
 
 
 def test_false_alarms_that_may_be_chance_switch_nothing_off() -> None:
-    project = checked(4, 30)
+    project = checked(4, 32)
     seen = alarms.observed(project, OutcomeModel.objects.get())
-    assert seen and seen.low < 0.1 < seen.value and not alarms.watch(project)
+    assert seen and seen.share.value > 0.1 and not alarms.watch(project)
     page_of = Client()
     page_of.force_login(make_member(project))
     page = page_of.get(reverse("failures:measures", args=[project.slug])).content.decode()
-    assert "of 30 successful runs" in " ".join(page.split())
+    assert "of 32 successful runs" in " ".join(page.split())
 
 
 def test_what_people_choose_in_triage_is_no_random_check() -> None:

@@ -301,7 +301,8 @@ def test_the_api_says_the_same(client: Client, project: Project) -> None:
     assert (
         known["checks_answered"] == 1
         and known["failure_rate"]["low"] >= 0
-        and known["estimates"] == {"model": 1, "false_alarms": None, "calibrated": False}
+        and known["estimates"]
+        == {"model": 1, "false_alarms": None, "evidence_above_limit": 0.0, "calibrated": False}
     )
     wrong = client.post(
         url_checks, body | {"answer": "x"}, content_type="application/json", **headers
@@ -333,6 +334,63 @@ def test_the_numbers_say_what_they_rest_on(client: Client, project: Project) -> 
     client.force_login(make_member(project))
     page = client.get(reverse("failures:measures", args=[project.slug])).content.decode()
     assert "From 1 check and 4 verdicts of m-1." in page
+
+
+def test_each_versions_rate_is_shown_and_too_few_checks_are_said(client: Client) -> None:
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    versions = ["1.0"] * 12 + ["1.1"] * 12 + ["2.0"]
+    rows = [
+        unknown(f"r{n}") | {"agent": {"name": "a", "version": version}}
+        for n, version in enumerate(versions)
+    ]
+    send(project, *rows)
+    digest()
+    classify_project(project=project)
+    by = make_member(project)
+    for n, run in enumerate(project.trajectories.exclude(agent_version="2.0").order_by("pk")):
+        checks.answer(trajectory=run, answer="failed" if n < 6 else "fine", by=by)
+    said = client.get(reverse("failures_api:outcomes"), **key_headers(project)).json()["versions"]
+    found = {row["version"]: row for row in said}
+    assert found["1.0"]["failure_rate"]["value"] == 0.5 and found["1.0"]["failure_rate"]["n"] == 12
+    assert found["1.1"]["failure_rate"]["value"] == 0 and found["1.1"]["checks_answered"] == 12
+    assert found["2.0"] == {
+        "version": "2.0",
+        "runs": 1,
+        "checks_answered": 0,
+        "verdicts": 0,
+        "failure_rate": None,
+    }
+    alone = client.get(
+        reverse("failures_api:outcomes"), {"version": "1.0"}, **key_headers(project)
+    ).json()
+    assert alone["failure_rate"] == found["1.0"]["failure_rate"]
+    assert alone["versions"] == [found["1.0"]]
+    client.force_login(by)
+    url = reverse("failures:measures", args=[project.slug])
+    page = " ".join(client.get(url).content.decode().split())
+    assert "True failure rate by version" in page and "no checks" in page
+    assert "True failure rate by agent version, with 95% intervals" in page  # the chart
+    page = client.get(url, {"version": "1.0"}).content.decode()
+    assert "Runs of 1.0, by random checks" in page and "12 of 12 drawn" in " ".join(page.split())
+
+
+def test_the_judges_recall_is_that_among_the_runs_it_reviews(project: Project) -> None:
+    """It reviews a smaller share than people check."""
+    rubric = Rubric.objects.create(project=project, text="t", base_url="http://j/v1", model="m-1")
+    for name, mode in (("r0", "bad_planning"), ("r1", "")):
+        run = run_of(project, name)
+        JudgeVerdict.objects.create(
+            rubric=rubric,
+            content_digest=run.content_digest,
+            trajectory=run,
+            probability=0.5,
+            mode=mode,
+        )
+    for run in project.trajectories.all():
+        checks.answer(trajectory=run, answer="failed", by=make_member(project))
+    found = dict(checks.traffic(project).recalls)["judge"]
+    assert found and (found.value, found.n) == (pytest.approx(0.5), 2)
 
 
 def test_known_failures_are_flagged_by_the_rules() -> None:

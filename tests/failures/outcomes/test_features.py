@@ -29,7 +29,7 @@ def run_of(*texts: str, tool: str = "") -> Run:
     if tool:
         called = tool_message({"tool": tool, "args": {}})
         reply = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"]}
-        messages += [called, reply | {"content": '{"error": "no such thing"}'}]
+        messages += 2 * [called, reply | {"content": '{"error": "no such thing"}'}]
     return read({"messages": messages, "outcome_status": "unknown"})
 
 

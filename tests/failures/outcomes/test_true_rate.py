@@ -17,6 +17,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core import runner
+from apps.core.models import Project
 from apps.failures import classify_job
 from apps.failures.actions import diagnose as diagnosing
 from apps.failures.actions.decisions import decide
@@ -29,6 +30,7 @@ from apps.failures.judge.client import Server
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Classifier, Failure, FailureState, JudgeVerdict, OutcomeCheck
 from apps.failures.outcomes import checks, train_job
+from apps.failures.outcomes.rate import How
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory, with_content
 from tests.factories import key_headers, make_member, make_project, row
@@ -112,6 +114,56 @@ def test_a_raised_share_holds_for_all_runs_answered_or_not() -> None:
     assert weights() == first
     classify_project(project=project)
     assert weights().keys() > first.keys() and set(weights().values()) == {0.8}
+
+
+def arrive(project: Project, week: int, n: int = 24) -> None:
+    send(project, *(run_of(f"{week}-{at}", 2 * (at % 2), random.Random(at)) for at in range(n)))
+    digest()
+    classify_project(project=project)
+
+
+def test_what_people_triage_before_its_turn_stands_for_no_other_run() -> None:
+    """Everything is answered; more arrives, of which people decide the failures alone."""
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    by = make_member(project)
+    arrive(project, 1)
+    for run in list(project.trajectories.all()):
+        checks.answer(trajectory=run, answer="fine", by=by)
+    arrive(project, 2)
+    for failure in Failure.objects.filter(trajectory__external_id__startswith="2-")[:6]:
+        decide(failure=failure, by=by)
+    known = checks.traffic(project)
+    assert (known.answered, known.waiting) == (30, 18)
+    assert known.rate and known.rate.value == 0.0
+
+
+def test_what_was_triaged_counts_once_its_turn_has_come() -> None:
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    by = make_member(project)
+    arrive(project, 1)
+    in_turn = sorted(project.trajectories.all(), key=lambda run: checks.turn_of(run.pk))
+    first = next(run for run in in_turn if Failure.objects.filter(trajectory=run).exists())
+    decide(failure=Failure.objects.get(trajectory=first), by=by)
+    asked = dict(checks.drawn(project, None, ""))
+    assert asked[first.pk].how == How.CHOSEN and asked[first.pk].asked is None
+    checks.answer(trajectory=in_turn[-2], answer="fine", by=by)
+    check = OutcomeCheck.objects.get(pk=in_turn[-2].pk)
+    asked = dict(checks.drawn(project, None, ""))
+    assert asked[first.pk].how == How.ASKED and asked[first.pk].asked == check.at
+
+
+def test_an_answer_to_a_run_that_somebody_chose_stands_for_no_other_run() -> None:
+    """A script that posts what it knows of failures has not asked about a random run."""
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    arrive(project, 1, 8)
+    OutcomeCheck.objects.update(drawn_at=F("drawn_at") - timedelta(hours=3))
+    in_turn = sorted(project.trajectories.all(), key=lambda run: checks.turn_of(run.pk))
+    for run, how in ((in_turn[5], How.CHOSEN), (in_turn[0], How.ASKED)):
+        checks.answer(trajectory=run, answer="failed", by=None)
+        assert dict(checks.drawn(project, None, ""))[run.pk].how == how
 
 
 @dataclass(frozen=True)
