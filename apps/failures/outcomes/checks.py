@@ -4,6 +4,7 @@ all traffic does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import md5
@@ -39,6 +40,7 @@ from apps.failures.outcomes.rate import (
     Estimate,
     Flags,
     How,
+    Stratum,
     failure_rate,
     recall,
     strata,
@@ -208,10 +210,12 @@ class Traffic:
 
     @property
     def rests_on(self) -> str:
-        checks = f"{self.answered:,} check{'' if self.answered == 1 else 's'}"
-        if not self.verdicts:
-            return checks
-        return f"{checks} and {self.verdicts:,} verdicts of {self.judge}"
+        return rests_on(self.answered, self.verdicts, self.judge)
+
+
+def rests_on(answered: int, verdicts: int, judge: str) -> str:
+    checks = f"{answered:,} check{'' if answered == 1 else 's'}"
+    return f"{checks} and {verdicts:,} verdicts of {judge}" if verdicts else checks
 
 
 def traffic(project: Project, since: datetime | None = None, version: str = "") -> Traffic:
@@ -220,24 +224,60 @@ def traffic(project: Project, since: datetime | None = None, version: str = "") 
 
     A decision in triage also answers a drawn run, but before its turn it represents no other run.
     """
+    sample = sampled(project, since, version)
+    ran = _layers_that_ran(project)
+    return Traffic(
+        sample.runs,
+        len(sample.checks),
+        sample.answered,
+        waiting(project).count(),
+        sample.verdicts,
+        sample.judge,
+        failure_rate(sample.strata),
+        [(layer, recall(sample.strata, layer) if layer in ran else None) for layer in LAYERS],
+        ran,
+    )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The drawn runs that stand for all: what estimates are made of."""
+
+    runs: int
+    checks: list[Check]
+    strata: list[Stratum]
+    verdicts: int
+    judge: str
+
+    @property
+    def answered(self) -> int:
+        return sum(check.failed is not None for check in self.checks)
+
+    @property
+    def rests_on(self) -> str:
+        return rests_on(self.answered, self.verdicts, self.judge)
+
+
+def sampled(
+    project: Project,
+    since: datetime | None = None,
+    version: str = "",
+    flags: Mapping[UUID, str] | None = None,
+) -> Sample:
+    """The checks of drawn runs with the judge's verdicts on them, in strata. `flags`: {run: a name}
+    of what else is to be estimated, beside the layers.
+    """
     flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
     by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
     runs = max(rates.total(project, since, version), by_rules)
-    asked, judged = drawn(project, since, version), share.reviewed(project, since, version)
-    checks = [judged.on(run, check) for run, check in asked]
+    judged = share.reviewed(project, since, version)
+    own = {run: frozenset((name,)) for run, name in (flags or {}).items()}
+    checks = [
+        judged.on(run, replace(check, flags=check.flags | own.get(run, frozenset())))
+        for run, check in drawn(project, since, version)
+    ]
     layers = strata({True: by_rules, False: runs - by_rules}, checks, judged.size)
-    ran = _layers_that_ran(project)
-    return Traffic(
-        runs,
-        len(checks),
-        sum(check.failed is not None for check in checks),
-        waiting(project).count(),
-        len(judged.scores),
-        judged.judge,
-        failure_rate(layers),
-        [(layer, recall(layers, layer) if layer in ran else None) for layer in LAYERS],
-        ran,
-    )
+    return Sample(runs, checks, layers, len(judged.scores), judged.judge)
 
 
 def _layers_that_ran(project: Project) -> frozenset[str]:
