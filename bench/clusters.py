@@ -39,54 +39,41 @@ OBJECTS = {
     "shipment": ("tracking_id", "carrier", "address", "weight", "insurance"),
     "ticket": ("ticket_id", "priority", "assignee", "queue", "summary"),
 }
-TROUBLES = (
+TROUBLES = (  # (rule, what its finding names, error, the judge's sentence, mode)
+    ("arguments_break_the_schema", "{arg}", "", "", "wrong_arguments"),
+    ("expected_calls", "{arg}", "", "", "wrong_arguments"),
     (
-        "arguments_break_the_schema",
-        "The arguments break the schema: '{arg}' is a required property.",
+        "error_never_recovered",
         "",
-        "wrong_arguments",
-    ),
-    ("expected_calls", "{arg} is {value}, should be {value}.", "", "wrong_arguments"),
-    (
-        "error_never_recovered",
-        "{tool} failed and was not tried again.",
         "Error: {arg} {value} is not known for this {object}",
+        "",
         "incomplete_execution",
     ),
     (
         "error_never_recovered",
-        "{tool} failed and was not tried again.",
+        "",
         "Error 429: rate limit of {number} requests reached, retry after {number} s",
+        "",
         "incomplete_execution",
     ),
-    ("looped", "{tool} was called {number} times with the same arguments.", "", "bad_planning"),
-    ("expected_calls", "{other} would have been right.", "", "wrong_tool_choice"),
+    ("looped", "", "", "", "bad_planning"),
+    ("expected_calls", "{other}", "", "", "wrong_tool_choice"),
     (
         "empty_retrieval_used",
+        "",
+        "",
         "{tool} found nothing, and the answer gives {arg} as a fact.",
-        "[]",
         "retrieval_failure",
     ),
-    (
-        "dangerous_without_confirmation",
-        "{tool} was called without the user's confirmation.",
-        "",
-        "unsafe_action",
-    ),
-    ("judge", "The agent {promised} the {object} and never did it.", "", "incomplete_execution"),
+    ("dangerous_without_confirmation", "", "", "", "unsafe_action"),
+    ("", "", "", "The agent {promised} the {object} and never did it.", "incomplete_execution"),
     (
         "claimed_without_a_call",
-        "The answer says it is done; the call had failed.",
+        "",
         "Permission denied: role {role} may not change {arg}",
+        "",
         "incomplete_execution",
     ),
-)
-WISHES = (
-    "Please {verb} the {object} for {name}, the {arg} is {value}.",
-    "Hi, I need you to {verb} my {object} {value} before {date}.",
-    "Could you {verb} {object} {value}? {name} asked for it on {date}, see {email}.",
-    "{name} here. The {object} with {arg} {value} must be {verb}d today, thanks!",
-    "I want to {verb} a {object} and pay with card ending in {number}.",
 )
 NAMES = (
     "Mia Li",
@@ -186,7 +173,7 @@ def failures(count: int, seed: int = SEED) -> tuple[list[Case], list[int]]:
 
 def _failure(chance: random.Random, number: int, kind: tuple[str, str, str, str, int]) -> Case:
     verb, object_, arg, other, trouble = kind
-    rule, evidence, error, mode = TROUBLES[trouble]
+    rule, named, error, cause, mode = TROUBLES[trouble]
     values = _values(chance, verb, object_, arg, other)
     given = {
         name: chance.choice((values["value"], chance.randint(1, 99)))
@@ -196,11 +183,11 @@ def _failure(chance: random.Random, number: int, kind: tuple[str, str, str, str,
     return Case(
         id=f"f{number:06}",
         mode=mode,
-        request=chance.choice(WISHES).format(**values),
+        cause=cause.format(**values),
+        fact=rule,
+        named=(named.format(**values),) if named else (),
         tool=values["tool"],
         arguments=given,
-        rule=rule,
-        evidence=evidence.format(**values),
         error=error.format(**values),
     )
 
@@ -214,12 +201,10 @@ def _noise(chance: random.Random, number: int) -> Case:
     return Case(
         id=f"f{number:06}",
         mode=chance.choice(TROUBLES)[3],
-        request=" ".join(said[:15]),
+        cause=" ".join(said[:20]),
         tool=f"{chance.choice(VERBS)}_{object_}",
         arguments={chance.choice(OBJECTS[object_]): said[0]},
-        rule="judge",
-        evidence=" ".join(said[15:22]),
-        error=" ".join(said[22:]),
+        error=" ".join(said[20:]),
     )
 
 

@@ -34,7 +34,7 @@ from apps.failures.outcomes.model import FALSE_ALARMS, OVER, Weights
 from apps.failures.outcomes.training import Example, TooFew, train
 from apps.failures.rules.reading import read
 from bench.failures import tau_inputs
-from bench.families import BESIDE, planted
+from bench.families import DATA, planted
 from bench.peers import HOME, machine
 
 LANGUAGES = (
@@ -178,7 +178,7 @@ def real() -> dict[str, Any]:
             case.failed,
             case.run["id"],
         )
-        for _, family in planted(BESIDE / "families-dev.tar.xz")
+        for _, family in planted(DATA / "families-dev.tar.xz")
         for case in family
     ]
     tau = [

@@ -187,7 +187,8 @@ def make_cluster(failure: Failure) -> FailureCluster:
             "radius": 0.5,
             "mode": "",
             "name": "similar failures",
-            "words": [],
+            "facts": [],
+            "causes": [],
         },
     )
     Failure.objects.filter(pk=failure.pk).update(cluster=cluster)

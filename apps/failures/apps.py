@@ -13,6 +13,7 @@ class FailuresConfig(AppConfig):
     }
     lists = {"failures.failure": "failures:list"}
     declares = (
+        "actions.clusters",
         "actions.decisions",
         "actions.signals",
         "audit_words",

@@ -43,14 +43,7 @@ declare(
         ),
         "failure_mode.changed": "changed the failure mode “{name}”",
         "failure_mode.deleted": "deleted the failure mode “{name}”",
-        "cluster.renamed": "renamed the cluster “{before}” to {after@}",
-        "cluster.moved": (
-            "moved {=a cluster@} from {before} to {after}[, fixed in {version}][: {why}]"
-        ),
-        "cluster.reopened": (
-            "reopened the cluster {name@}: it was fixed in {fixed_in} and failed again at"
-            " {failed_at}"
-        ),
+        "cluster.reopened": "reopened the cluster {name@}, which was fixed in {fixed_in}: {why}",
         "reclassification.discarded": "discarded {=a reclassification@}",
         "rubric.saved": "saved version {version} of the judge's rubric",
         "rubric.switched": (

@@ -17,7 +17,6 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.failures.clusters.store import LONGEST_VERSION
 from apps.failures.models import (
     DailyRuns,
     Failure,
@@ -30,6 +29,7 @@ from apps.failures.models import (
 NONE = ""  # no failure
 DECIDING = ("decided", "marked")  # kinds of decisions that determine the mode
 LAYERS = ("rules", "judge")
+LONGEST_VERSION = 120  # shown
 MOST_VERSIONS = 40
 FEW = 10
 

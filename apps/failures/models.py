@@ -78,10 +78,14 @@ class FailureCluster(models.Model):
         FIXED = "fixed"
         REOPENED = "reopened"
 
+    class FixedKind(models.TextChoices):
+        AGENT = "agent", "Agent version"
+        MODEL = "model", "Model"
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="failure_clusters")
     name = models.CharField(
-        max_length=200, help_text="Distinguishing words and tools, or a person's name for it"
+        max_length=200, help_text="Its cause or fact in words, or a person's name for it"
     )
     named_by_person = models.BooleanField(default=False)
     mode = models.ForeignKey(FailureMode, models.SET_NULL, null=True, related_name="clusters")
@@ -93,10 +97,14 @@ class FailureCluster(models.Model):
     first_seen = models.DateTimeField()
     last_seen = models.DateTimeField()
     versions = ArrayField(
-        models.CharField(max_length=240), default=list, help_text="Agent versions of its failures"
+        models.CharField(max_length=241), default=list, help_text="Agent versions of its failures"
     )
-    fixed_version = models.CharField(max_length=120, blank=True)
+    fixed_kind = models.CharField(max_length=8, choices=FixedKind, default=FixedKind.AGENT)
+    fixed_version = models.CharField(max_length=241, blank=True)
     fixed_at = models.DateTimeField(null=True)
+    reopened_why = models.TextField(
+        blank=True, help_text="The failure that contradicts the fix; empty if a person reopened it"
+    )
     gone = models.BooleanField(default=False, help_text="The last run found no such group")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -127,6 +135,9 @@ class ClusterSpace(models.Model):
     )
     space = models.TextField(help_text="See `clusters.features.Space.as_json`")
     failures = models.PositiveIntegerField(default=0)
+    without_cause = models.PositiveIntegerField(
+        default=0, help_text="Failures of which neither a cause nor a fact is known"
+    )
     made_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:

@@ -56,6 +56,7 @@ class Topic(models.TextChoices):
     SERVER_DOWN = Event.SERVER_DOWN, "A model server stops answering"
     ALERT_FIRED = Event.ALERT_FIRED, "An alert over runs, steps or scores fires"
     ALERT_RECOVERED = Event.ALERT_RECOVERED, "An alert recovers"
+    CLUSTER_REOPENED = "cluster.reopened", "A fixed cluster of failures fails again"
     ESTIMATES_OFF = "estimates.off", "The estimates of failures were switched off"
     ALERT_NO_DATA = Event.ALERT_NO_DATA, "An alert that fired has nothing more to measure"
 
@@ -100,5 +101,6 @@ RULES = {
     Topic.ALERT_FIRED: Rule("Production", Role.ENGINEER, by_mail=True),
     Topic.ALERT_RECOVERED: Rule("Production", Role.ENGINEER),
     Topic.ALERT_NO_DATA: Rule("Production", Role.ENGINEER, by_mail=True),
+    Topic.CLUSTER_REOPENED: Rule("Production", Role.ENGINEER, by_mail=True),
     Topic.ESTIMATES_OFF: Rule("Production", Role.ENGINEER, by_mail=True),
 }

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures.clusters.cases import Case, arguments_of, normalised, trouble_of
+from apps.failures.clusters.cases import (
+    Case,
+    arguments_of,
+    error_of,
+    normalised,
+    text_of_error,
+)
 from apps.failures.clusters.features import Space
 from apps.failures.clusters.records import case_of
 from apps.failures.models import Failure
@@ -49,21 +57,28 @@ def test_normalising_never_raises_and_leaves_single_spaces(text: str) -> None:
     assert normalised(text) == " ".join(normalised(text).split())
 
 
-def test_values_inside_json_are_left_out_and_its_error_words_are_not() -> None:
-    one = Case(
-        "1",
-        "m",
-        evidence='flights is [{"flight":"A1","date":"x"}], should be []',
-        error='{"error": "no seats"}',
-    )
-    other = Case(
-        "2",
-        "m",
-        evidence='flights is [{"flight":"B2","date":"y"}], should be []',
-        error='{"error": "no seats"}',
-    )
-    assert trouble_of(one) == trouble_of(other)
-    assert "no seats" in trouble_of(one)
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ('{"error": "no seats"}', "no seats"),
+        (
+            '{"error": "Für diesen Tag ist nichts frei", "id": "A7", "name": "Mia", "von": "B",'
+            ' "bis": "C"}',
+            "Für diesen Tag ist nichts frei",
+        ),
+        ('{"a": "x", "b": "y", "c": "z", "d": "w", "fehler": "予約できません"}', "予約できません"),
+        ("Error: no seats", "Error: no seats"),
+        ("[" * 2000, "[" * 600),
+    ],
+)
+def test_an_errors_text_is_kept_and_the_values_of_its_call_are_not(reply: str, text: str) -> None:
+    assert text_of_error(reply) == text
+
+
+def test_an_error_has_its_class_in_any_language() -> None:
+    one = Case("1", "m", error="HTTP 404: nicht gefunden")
+    other = Case("2", "m", error="ValueError 404: 見つかりません")
+    assert set(error_of(one).splitlines()) & set(error_of(other).splitlines()) == {"<404>"}
 
 
 def test_arguments_are_names_and_words_whatever_the_order_or_the_length_of_lists() -> None:
@@ -96,8 +111,8 @@ def test_vectors_have_length_one_and_weights_survive_json(
     texts: list[tuple[str, str, dict]],
 ) -> None:
     cases = [
-        Case(str(n), "mode", request=request, error=error, arguments=args)
-        for n, (request, error, args) in enumerate(texts)
+        Case(str(n), "mode", cause=cause, error=error, arguments=args)
+        for n, (cause, error, args) in enumerate(texts)
     ]
     space = Space.fit(cases)
     vectors = space.vectors(cases)
@@ -134,38 +149,107 @@ MESSAGES = [
 ]
 
 
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "cancel_order",
+        "parameters": {"type": "object", "properties": {"reason": {"type": "string"}}},
+    },
+}
+GIVEN = {"messages": MESSAGES, "tools": [TOOL]}
+
+
+def record(evidence: list[dict], blamed: int | None = 1, **given: Any) -> Case:
+    return case_of(GIVEN | given, id="7", mode="m", blamed_message=blamed, evidence=evidence)
+
+
 @pytest.mark.parametrize(
     ("blamed", "tool", "error"),
     [
-        pytest.param(
-            1, "cancel_order", "Error: order is unknown", id="the call of the blamed step"
-        ),
+        pytest.param(1, "cancel_order", "Error: order is unknown", id="the blamed step's call"),
         pytest.param(3, "get_order", "", id="one that worked has no error"),
-        pytest.param(
-            5, "cancel_order", "Error: order is unknown", id="words: the call that failed before"
-        ),
-        pytest.param(0, "", "", id="nothing was called yet"),
-        pytest.param(None, "cancel_order", "Error: order is unknown", id="no step is blamed"),
+        pytest.param(2, "cancel_order", "Error: order is unknown", id="its reply"),
+        pytest.param(5, "", "", id="words"),
+        pytest.param(None, "", "", id="no step is blamed"),
     ],
 )
 def test_the_record_has_the_call_that_is_to_blame(
     blamed: int | None, tool: str, error: str
 ) -> None:
-    evidence = [{"rule": "r", "text": "why"}, {"rule": "s", "text": "and more"}]
-    case = case_of(
-        {"messages": MESSAGES}, id="7", mode="m", blamed_message=blamed, evidence=evidence
+    case = record([{"rule": "judge", "text": "It lied."}], blamed)
+    assert (case.tool, case.error, case.cause) == (tool, error, "It lied.")
+
+
+def test_of_a_rules_sentence_only_what_it_names_of_the_run_counts() -> None:
+    text = "The arguments break the schema: 'reason' is a required property."
+    case = record([{"rule": "arguments_break_the_schema", "text": text}])
+    assert (case.fact, case.named, case.tool) == (
+        "arguments_break_the_schema",
+        ("reason",),
+        "cancel_order",
     )
-    assert (case.tool, case.error, case.rule, case.evidence) == (tool, error, "r", "why")
-    assert ("not done" in case.request) == (blamed is None)
+    assert not case.cause and case.has_cause
 
 
-def test_an_estimate_is_grouped_by_its_strongest_reason() -> None:
+def test_a_fact_about_the_run_has_nothing_to_do_with_its_last_call() -> None:
+    case = record([{"rule": "turn_limit", "text": "The limit ended the run."}])
+    assert (case.fact, case.tool, case.error) == ("turn_limit", "", "")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "given", "cause", "fact"),
+    [
+        pytest.param(
+            [{"rule": "failed_without_a_finish", "text": "The run is marked as failed."}],
+            {},
+            "",
+            "",
+            id="boilerplate",
+        ),
+        pytest.param(
+            [{"rule": "failed_without_a_finish", "text": "Wrong seat."}],
+            {"outcome_reason": "Wrong seat.", "outcome_status": "failure"},
+            "Wrong seat.",
+            "",
+            id="the outcome's reason",
+        ),
+        pytest.param(
+            [{"rule": "estimate", "text": "Estimated: 76%."}, {"rule": "estimate", "text": "x"}],
+            {},
+            "",
+            "",
+            id="an estimate",
+        ),
+        pytest.param(
+            [{"rule": "looped", "text": ""}, {"rule": "judge", "text": "It lied."}],
+            {"outcome_reason": "no"},
+            "It lied.",
+            "looped",
+            id="the judge's words and the rule's fact",
+        ),
+        pytest.param(
+            [
+                {"rule": "judge", "text": "It lied."},
+                {"rule": "user_corrected", "text": "", "confidence": "hint"},
+            ],
+            {},
+            "It lied.",
+            "",
+            id="a hint beside the judge",
+        ),
+        pytest.param([], {}, "", "", id="nothing"),
+    ],
+)
+def test_what_is_known_of_the_cause(
+    evidence: list[dict], given: dict, cause: str, fact: str
+) -> None:
+    case = record(evidence, **given)
+    assert (case.cause, case.fact) == (cause, fact)
+
+
+def test_an_estimates_headline_is_its_strongest_reason() -> None:
     evidence = [{"rule": "estimate", "text": "Estimated probability of failure: 76%."}]
     reason = {"rule": "estimate", "text": "The run ends with a tool call; no answer follows."}
-    for found, text in (
-        (evidence, evidence[0]["text"]),
-        ([*evidence, reason], reason["text"]),
-        ([], ""),
-    ):
-        case = case_of({"messages": MESSAGES}, id="7", mode="m", blamed_message=1, evidence=found)
-        assert case.evidence == text and Failure(evidence=found).headline == text
+    assert Failure(evidence=[*evidence, reason]).headline == reason["text"]
+    assert Failure(evidence=evidence).headline == evidence[0]["text"]
+    assert Failure(evidence=[]).headline == ""

@@ -11,39 +11,33 @@ from hypothesis import strategies as st
 from apps.failures.clusters.cases import Case
 from apps.failures.clusters.features import COLUMNS
 from apps.failures.clusters.find import Clustering, Options, cluster
-from apps.failures.clusters.names import names
+from apps.failures.clusters.names import facts_of, names
 from apps.failures.clusters.signatures import Signature, assign
 
+# tool, mode, fact, what it names, error, and what a judge may say
 KINDS = (
-    (
-        "update_flight",
-        "wrong_arguments",
-        "The arguments break the schema: 'payment_id' is a required property.",
-        "",
-    ),
+    ("update_flight", "wrong_arguments", "arguments_break_the_schema", ("payment_id",), "", ()),
     (
         "update_flight",
         "incomplete_execution",
-        "The call failed and was not tried again.",
+        "error_never_recovered",
+        (),
         "Error: not enough seats on flight HAT{n}",
+        (),
     ),
-    (
-        "cancel_order",
-        "unsafe_action",
-        "cancel_order was called without the user's confirmation.",
-        "",
-    ),
+    ("cancel_order", "unsafe_action", "dangerous_without_confirmation", (), "", ()),
     (
         "search_docs",
         "retrieval_failure",
-        "The search found nothing, and the answer states a price.",
-        "[]",
+        "",
+        (),
+        "",
+        (
+            "Der Agent nennt einen Preis, den die Suche nicht ergeben hat.",
+            "Der genannte Preis stammt nicht aus der Suche.",
+            "Die Suche ergab keinen Preis, der Agent nennt aber einen.",
+        ),
     ),
-)
-WISHES = (
-    "Please change booking {n} to the {n}th",
-    "Mia here, I need {n} tickets moved",
-    "Can you look after order {n}?",
 )
 
 
@@ -53,33 +47,30 @@ def failures(each: int = 12, noise: int = 6, seed: int = 0) -> list[Case]:
     made = list(_failures(chance, each))
     for number in range(noise):
         words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(12)]
-        made.append(
-            Case(
-                f"x-{number:03}",
-                words[0],
-                " ".join(words[1:6]),
-                words[6],
-                {},
-                words[7],
-                " ".join(words[8:]),
-            )
+        case = Case(
+            f"x-{number:03}",
+            words[0],
+            cause=" ".join(words[1:6]),
+            tool=words[6],
+            error=" ".join(words[7:]),
         )
+        made.append(case)
     return made
 
 
 def _failures(chance: random.Random, each: int) -> Iterator[Case]:
-    for kind, (tool, mode, evidence, error) in enumerate(KINDS):
+    for kind, (tool, mode, fact, named, error, causes) in enumerate(KINDS):
         for number in range(each):
             n = chance.randint(1, 9999)
             yield Case(
                 f"{kind}-{number:03}",
                 mode,
-                chance.choice(WISHES).format(n=n),
-                tool,
-                {"id": f"A{n}"},
-                "rule",
-                evidence,
-                error.format(n=n),
+                cause=chance.choice(causes) if causes else "",
+                fact=fact,
+                named=named,
+                tool=tool,
+                arguments={"id": f"A{n}"},
+                error=error.format(n=n),
             )
 
 
@@ -147,7 +138,7 @@ def test_it_rejects_an_id_that_two_failures_have() -> None:
 
 def test_across_modes_one_group_within_modes_two() -> None:
     cases = [
-        Case(f"{n:02}", mode, "Cancel my order", "cancel_order", error="Error: order is unknown")
+        Case(f"{n:02}", mode, fact="looped", tool="cancel_order", error="Error: order is unknown")
         for n, mode in enumerate(["wrong_arguments", "bad_planning"] * 5)
     ]
     assert len(cluster(cases).clusters) == 1
@@ -186,28 +177,49 @@ def test_it_rejects_a_signature_that_does_not_fit(value: dict) -> None:
         Signature.from_dict(value)
 
 
-def test_names_say_the_tool_and_what_sets_a_group_apart() -> None:
+def test_of_what_no_cause_is_known_is_in_no_group() -> None:
+    """However alike: that a run failed, with the same tool and mode, is no cause."""
+    alike = [Case(f"m{n}", "bad_planning", tool="pay", error="no") for n in range(9)]
+    found = cluster([*failures(noise=0), *alike])
+    assert groups(found) == kinds() and set(found.rest) == {case.id for case in alike}
+    signatures = {group.members[0][0]: group.signature for group in found.clusters}
+    assert assign(found.space, signatures, alike) == {}
+
+
+def test_one_fact_of_two_tools_is_two_groups_and_a_fact_of_the_run_is_one() -> None:
+    looped = [Case(f"{n:02}", "m", fact="looped", tool="ab"[n % 2]) for n in range(10)]
+    assert groups(cluster(looped)) == {
+        frozenset(case.id for case in looped[start::2]) for start in (0, 1)
+    }
+    empty = [Case(f"{n:02}", "m", fact="answered_with_nothing") for n in range(10)]
+    assert groups(cluster(empty)) == {frozenset(case.id for case in empty)}
+
+
+def test_names_are_the_cause_or_the_fact() -> None:
     called = {group.members[0][0]: group.name for group in cluster(failures()).clusters}
-    assert called["0"] == "update_flight · payment_id is a required property"
-    assert called["1"] == "update_flight · not enough seats on flight"
-    assert called["2"].startswith("cancel_order · ") and "confirmation" in called["2"]
-    assert called["3"].startswith("search_docs · ")
+    assert called["0"] == "update_flight · arguments break the schema: payment_id"
+    assert called["1"].startswith("update_flight · ") and "not enough seats" in called["1"]
+    assert called["2"] == "cancel_order · dangerous call without confirmation"
+    assert called["3"] in KINDS[3][5]
 
 
 @pytest.mark.parametrize(
     ("group", "name"),
     [
-        pytest.param([Case("1", "bad_planning")], "bad planning", id="nothing but a mode"),
-        pytest.param([Case("1", "", request="7")], "similar failures", id="nothing at all"),
+        pytest.param([Case("1", "m", fact="looped")], "repeated the same call", id="a fact"),
+        pytest.param([Case("1", "m", fact="a_new_rule")], "a new rule", id="a rule without words"),
+        pytest.param([Case("1", "")], "similar failures", id="nothing at all"),
         pytest.param(
-            [Case("1", "m", tool="a"), Case("2", "m", tool="b")], "a / b · m", id="two tools"
+            [Case("1", "m", fact="f", tool="a"), Case("2", "m", fact="f", tool="b")],
+            "a / b · f",
+            id="two tools",
         ),
         pytest.param(
-            [Case(str(n), "m", tool="pay", rule="acted_on_the_past") for n in range(3)],
-            "pay · acted on a past date",
-            id="a cause",
+            [Case("1", "m", "It lied."), Case("2", "m", "A lie."), Case("3", "m", fact="looped")],
+            "It lied.",
+            id="the most typical cause",
         ),
-        pytest.param([Case(str(n), "m", tool=str(n)) for n in range(9)], "m", id="many tools"),
+        pytest.param([Case("1", "m", "word " * 90)], "word " * 21 + "word …", id="a long cause"),
     ],
 )
 def test_names_where_little_is_known(group: list[Case], name: str) -> None:
@@ -215,4 +227,13 @@ def test_names_where_little_is_known(group: list[Case], name: str) -> None:
 
 
 def test_groups_that_say_the_same_get_a_number() -> None:
-    assert names([[Case("1", "m", tool="a")], [Case("2", "m", tool="a")]]) == ["a · m", "a · m (2)"]
+    same = [[Case(id, "m", fact="looped", tool="a")] for id in "12"]
+    assert names(same) == ["a · repeated the same call", "a · repeated the same call (2)"]
+
+
+def test_what_a_group_has_in_common_is_told_by_kind() -> None:
+    group = [Case(str(n), "m", fact="looped", tool="pay" if n else "buy") for n in range(4)]
+    assert facts_of(group) == [
+        {"kind": "fact", "value": "repeated the same call", "share": 1.0},
+        {"kind": "tool", "value": "pay", "share": 0.75},
+    ]

@@ -1,27 +1,152 @@
-"""Actions on a cluster: rename it, change its state, decide on all its open failures at once."""
+"""Clusters: reading them, and what people do with one: rename it, change its state, decide on all
+its open failures at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
+from msgspec import Meta, Struct, field
 
 from apps.core.actions import audit
+from apps.core.errors import Rejected
+from apps.core.models import Project
+from apps.core.operations import Moment, Rest, choice_of, operation
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
 from apps.failures.actions.decisions import Refused
-from apps.failures.clusters.life import LEGAL, IllegalMove, UnclearVersion, moved
-from apps.failures.clusters.store import LONGEST_VERSION, full_version, refresh
+from apps.failures.clusters import store, versions
+from apps.failures.clusters.life import LEGAL, IllegalMove, moved
+from apps.failures.clusters.summary import summarised
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
 
 State = FailureCluster.State
+Kind = FailureCluster.FixedKind
+StateName = Annotated[choice_of(State), Meta(title="State")]  # type: ignore[valid-type]
+KindName = Annotated[choice_of(Kind), Meta(title="Kind")]  # type: ignore[valid-type]
+LISTED = 20  # versions that a refusal names
 
 
+class UnknownVersion(Rejected):
+    """A version that no run names."""
+
+    field = "version"
+
+
+class LikelyFixOut(Struct):
+    kind: Annotated[
+        str, Meta(description="From light to heavy: limit, tool, facts, prompt, sft, dpo, grpo")
+    ]
+    title: str
+    why: str
+
+
+class EstimateOut(Struct):
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+class ShareOut(Struct):
+    """Of all failures, those of the cluster. Without `low` and `high` it is no estimate, but the
+    share of the failures that were found."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+    rests_on: str
+    rate: Annotated[EstimateOut | None, Meta(description="Of all runs, those that fail this way")]
+
+
+class ClusterOut(Struct):
+    pk: UUID = field(name="id")
+    name: str
+    named_by_person: bool
+    state: StateName
+    mode_slug: str | None = field(name="mode")
+    n: int = field(name="failures")
+    open: int
+    week: Annotated[int, Meta(description="Failures of the last 7 days")]
+    growth: Annotated[int, Meta(description="How many more than in the 7 days before")]
+    fix: LikelyFixOut = field(name="likely_fix")
+    share: ShareOut
+    causes: Annotated[list[str], Meta(description="Of its most typical failures, in words")]
+    versions: list[str]
+    first_seen: Moment
+    last_seen: Moment
+    gone: bool
+    fixed_kind: KindName
+    fixed_version: str
+    fixed_at: Moment | None
+    reopened_why: str
+
+
+class VersionOut(Struct):
+    kind: KindName
+    name: str
+    first_seen: Moment
+    failures: Annotated[int, Meta(description="Of this cluster, in runs of this version")]
+
+
+@operation("clusters_list", rest=Rest("GET", "clusters/", "clusters"), gives=list[ClusterOut])
+def listed(
+    *,
+    project: Project,
+    state: StateName | None = None,
+    mode: Annotated[str, Meta(max_length=60, description="Slug of a failure mode")] | None = None,
+) -> Sequence[FailureCluster]:
+    """Clusters that were found by the last clustering, largest first."""
+    rows = FailureCluster.objects.filter(project=project, gone=False).select_related("mode")
+    rows = rows.filter(state=state) if state else rows
+    rows = rows.filter(mode__slug=mode) if mode else rows
+    return summarised(project, list(rows))
+
+
+@operation("clusters_read", rest=Rest("GET", "clusters/<uuid:pk>/", "cluster"), gives=ClusterOut)
+def one(*, cluster: FailureCluster) -> FailureCluster:
+    """A cluster: its likely fix, and its share of all failures."""
+    return summarised(cluster.project, [cluster])[0]
+
+
+@operation(
+    "clusters_versions",
+    rest=Rest("GET", "clusters/<uuid:pk>/versions/", "cluster_versions"),
+    gives=list[VersionOut],
+)
+def fixable_in(*, cluster: FailureCluster) -> list[versions.Version]:
+    """The versions in which a cluster can be fixed: those that runs of the project name, newest
+    first by their first run."""
+    return versions.of_cluster(cluster)
+
+
+@operation("clusters_again", rest=Rest("POST", "clusters/again/", "clusters_again", 204))
+def again(*, project: Project) -> None:
+    """Has the failures clustered again now, not only within 15 minutes."""
+    store.request(project.pk)
+
+
+@operation(
+    "clusters_rename",
+    rest=Rest("PATCH", "clusters/<uuid:pk>/", "cluster"),
+    gives=ClusterOut,
+    says={"cluster.renamed": "renamed the cluster “{before}” to {after@}"},
+)
 @transaction.atomic
-def rename(*, cluster: FailureCluster, name: str, by: Any) -> FailureCluster:
-    """A person's name survives later clusterings; an empty one restores the generated name. Raises
-    Refused.
+def rename(
+    *,
+    cluster: FailureCluster,
+    by: Any,
+    name: Annotated[str, Meta(title="Name", description="Empty: the generated name")],
+) -> FailureCluster:
+    """Renames a cluster. The name survives later clusterings; an empty one restores the generated
+    name.
+
+    Raises Refused.
     """
     cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
     before, name = cluster.name, " ".join(name.replace("\0", "").split())
@@ -30,42 +155,68 @@ def rename(*, cluster: FailureCluster, name: str, by: Any) -> FailureCluster:
     cluster.named_by_person = bool(name)
     cluster.name = name or str(cluster.signature.get("name") or cluster.name)
     cluster.save(update_fields=["name", "named_by_person"])
-    audit(
-        "cluster.renamed",
-        project=cluster.project,
-        by=by,
-        target=cluster,
-        before=before,
-        after=cluster.name,
-    )
-    return cluster
+    detail = {"before": before, "after": cluster.name}
+    audit("cluster.renamed", project=cluster.project, by=by, target=cluster, **detail)
+    return one(cluster=cluster)
 
 
+@operation(
+    "clusters_move",
+    rest=Rest("POST", "clusters/<uuid:pk>/move/", "cluster_move"),
+    gives=ClusterOut,
+    says={
+        "cluster.moved": (
+            "moved {=a cluster@} from {before} to {after}[, fixed in {version}][: {why}]"
+        )
+    },
+)
 @transaction.atomic
-def move(*, cluster: FailureCluster, to: str, by: Any, version: str = "") -> FailureCluster:
-    """Raises Refused for a state that cannot be reached from the current one, and for a fix without
-    a version.
+def move(
+    *,
+    cluster: FailureCluster,
+    by: Any,
+    to: StateName,
+    version: Annotated[
+        str, Meta(max_length=241, description="Fixed in: one of the versions that exist")
+    ] = "",
+    kind: KindName = "agent",
+) -> FailureCluster:
+    """Changes the state of a cluster. *fixed* needs the version that fixes it, exactly as runs name
+    it; a failure of this or a later version reopens the cluster.
+
+    Raises Refused for a state that cannot be reached from the current one, and UnknownVersion.
     """
     cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
-    before, version = cluster.state, version.replace("\0", "").strip()
+    before = cluster.state
     try:
         cluster.state = moved(cluster.state, to)  # type: ignore[arg-type]
     except IllegalMove as error:
         raise Refused(f"{error} Someone may have changed it since you opened it.") from error
+    cluster.reopened_why = ""
     if cluster.state == State.FIXED:
-        if not version or len(version) > LONGEST_VERSION:
-            raise Refused(
-                f"Enter the agent version that fixed it, at most {LONGEST_VERSION} characters."
-            )
-        try:
-            version = full_version(cluster, version)
-        except UnclearVersion as error:
-            raise Refused(str(error)) from error
-        cluster.fixed_version, cluster.fixed_at = version, timezone.now()
-    cluster.save(update_fields=["state", "fixed_version", "fixed_at"])
-    detail = {"before": before, "after": cluster.state, "version": version}
+        _refuse_unknown(cluster, kind, version)
+        cluster.fixed_kind, cluster.fixed_version = kind, version
+        cluster.fixed_at = timezone.now()
+    cluster.save(update_fields=["state", "reopened_why", "fixed_kind", "fixed_version", "fixed_at"])
+    said = version if cluster.state == State.FIXED else ""
+    detail = {"before": before, "after": cluster.state, "version": said}
     audit("cluster.moved", project=cluster.project, by=by, target=cluster, **detail)
-    return cluster
+    return one(cluster=cluster)
+
+
+def _refuse_unknown(cluster: FailureCluster, kind: str, version: str) -> None:
+    """Raises UnknownVersion, with the versions that exist."""
+    known = list(versions.first_seen(cluster.project, kind))
+    if version in known:
+        return
+    noun = "model" if kind == Kind.MODEL else "agent version"
+    if not known:
+        raise UnknownVersion(f"No run names its {noun} yet, so nothing can be fixed in one.")
+    more = f" and {len(known) - LISTED:,} older" if len(known) > LISTED else ""
+    raise UnknownVersion(
+        f"No run names the {noun} “{version}”. Choose one that exists:"
+        f" {', '.join(reversed(known[-LISTED:]))}{more}."
+    )
 
 
 @transaction.atomic
@@ -102,7 +253,7 @@ def decide_all(
     change = decide_many(
         project=cluster.project, ids=_waiting(cluster, by), by=by, state=state, mode=mode
     )
-    refresh(cluster.project, [cluster.pk])
+    store.refresh(cluster.project, [cluster.pk])
     return change
 
 

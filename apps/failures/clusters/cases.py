@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-REQUEST_CHARS = 1500
-TROUBLE_CHARS = 600
+CAUSE_CHARS, ERROR_CHARS = 600, 600
 VALUE_CHARS = 40
 MAX_ARGUMENTS = 40
+FEW_VALUES = 4  # in a JSON error: all of its texts are read
+TEXT_WORDS = 3
 
 
 @dataclass(frozen=True)
 class Case:
-    """One failure. All text may be empty; `tool` is the blamed call's, `rule` and `evidence` say
-    why it is a failure.
+    """One failure. `cause` is a sentence of whoever knows why: the judge, or the outcome's reason.
+    `fact` is the rule that saw it and `named` what its finding names of the run: arguments, other
+    tools. `tool`, `arguments` and `error` are those of the blamed call. All may be empty.
+    `corrected`: a person showed what would have been right.
     """
 
     id: str
     mode: str
-    request: str = ""
+    cause: str = ""
+    fact: str = ""
+    named: tuple[str, ...] = ()
     tool: str = ""
     arguments: dict[str, Any] = field(default_factory=dict, hash=False)
-    rule: str = ""
-    evidence: str = ""
     error: str = ""
-    version: str = ""
+    corrected: bool = False
     started_at: datetime | None = None
+
+    @property
+    def has_cause(self) -> bool:
+        """Without one it is only known that the run failed, and it belongs to no group."""
+        return bool(self.cause or self.fact)
 
 
 CHANCE = (
@@ -51,15 +59,11 @@ CHANCE = (
     (re.compile(r"#?\b(?=[a-z-]*\d)(?=\d*-?[a-z])[a-z0-9]+(?:-[a-z0-9]+)*\b"), " <id> "),
     (re.compile(r"\b\d+(?:[.,:]\d+)*\b"), " <n> "),
 )
-# Values inside JSON differ by chance; an error's own text does not.
-JSON_PAIR = re.compile(
-    r'"(?!err|mess|detail|reason|status|code|type)[\w'
-    r' ]{1,60}"\s*:\s*(?:"[^"]{0,200}"?|[\w.+-]{1,30})?'
-    r'|(?<=[,{])"\w{1,60}"?',
-    re.IGNORECASE,
+# The name of an exception, a code in capitals, or an HTTP status, whatever the error's language.
+CLASS = re.compile(
+    r"\b(?:[A-Z]\w*(?:Error|Exception)|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|E[A-Z]{4,}|[45]\d\d)\b"
 )
 PLACEHOLDERS = re.compile(r"(<\w+>)(?: <\w+>)+")
-SENTENCE = re.compile(r"[.?!,;:]+(?=\s|$)|\n+")
 WORD = re.compile(r"<\w+>|[^\W\d_](?:[\w'’]*\w)?")
 
 
@@ -74,31 +78,44 @@ def normalised(text: str) -> str:
     return PLACEHOLDERS.sub(r"\1", " ".join(WORD.findall(text)))
 
 
-def request_of(case: Case) -> str:
-    return normalised(case.request[:REQUEST_CHARS])
+def cause_of(case: Case) -> str:
+    return normalised(case.cause[:CAUSE_CHARS])
 
 
-def trouble_of(case: Case) -> str:
-    """Rule, evidence and the tool's error, one per line: what went wrong, as text."""
-    return "\n".join(map(normalised, (case.rule, *_trouble(case))))
+def fact_of(case: Case) -> str:
+    """The rule, with its tool and with what its finding names, each as one term."""
+    about = [case.tool.lower(), *case.named]
+    pairs = [f"{case.fact}:{name}" for name in about if name]
+    return "\n".join(f"<{term}>" for term in (case.fact, *pairs)) if case.fact else ""
 
 
-def _trouble(case: Case) -> Iterator[str]:
-    """Evidence and error without values in JSON, and without the tool's own name, which has its own
-    field.
+def error_of(case: Case) -> str:
+    """The text of the call's error, and its classes, each as one term: `not found`, `<404>`."""
+    text = case.error[:ERROR_CHARS].replace(case.tool or "\0", " ")
+    classes = sorted(set(CLASS.findall(text)))
+    return "\n".join((normalised(text), *(f"<{name.casefold()}>" for name in classes)))
+
+
+def text_of_error(reply: str) -> str:
+    """An error without the values that a JSON object repeats of its call: of more than a few, only
+    texts count.
     """
-    for text in (case.evidence, case.error):
-        text = JSON_PAIR.sub(" <value> ", text[:TROUBLE_CHARS])
-        yield text.replace(case.tool, " ") if case.tool else text
+    try:
+        values = list(_texts(json.loads(reply)))
+    except (ValueError, RecursionError):
+        return reply[:ERROR_CHARS]
+    if len(values) > FEW_VALUES:
+        values = [text for text in values if not text.isascii() or len(text.split()) >= TEXT_WORDS]
+    return "\n".join(values)[:ERROR_CHARS]
 
 
-def sentences_of(texts: Iterable[str]) -> Iterator[str]:
-    """The normalised sentences and clauses of texts."""
-    return (normalised(part) for text in texts for part in SENTENCE.split(text))
-
-
-def trouble_sentences(case: Case) -> Iterator[str]:
-    return sentences_of(_trouble(case))
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for inner in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
+        yield from _texts(inner)
 
 
 def arguments_of(case: Case) -> str:

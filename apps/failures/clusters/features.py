@@ -17,8 +17,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import sparse
 
-from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
-from apps.failures.rules.words import word_set
+from apps.failures.clusters.cases import Case, arguments_of, cause_of, error_of, fact_of
 
 COLUMNS_PER_FIELD = 1 << 15
 GRAM = 4  # characters; inflections and compounds of a word share most of them
@@ -26,19 +25,14 @@ IDF_STEP = 1 / 16  # IDFs are stored as one byte: 0 … 15.9
 INFORMATIVE_IDF = 0.7  # ln 2: the mean IDF from which a row has full weight
 MIN_INFORMATIVENESS = 0.4
 FIELDS: tuple[tuple[str, float, Callable[[Case], str]], ...] = (
-    ("mode", 0.05, lambda case: case.mode),
-    ("tool", 0.30, lambda case: case.tool.lower()),
-    ("arguments", 0.10, arguments_of),
-    ("trouble", 0.40, trouble_of),
-    ("request", 0.15, request_of),
+    ("mode", 0.10, lambda case: f"<{case.mode}>" if case.mode else ""),
+    ("tool", 0.20, lambda case: case.tool.lower()),
+    ("arguments", 0.05, arguments_of),
+    ("fact", 0.25, fact_of),
+    ("error", 0.20, error_of),
+    ("cause", 0.40, cause_of),
 )
 COLUMNS = COLUMNS_PER_FIELD * len(FIELDS)
-STOP_WORDS = word_set(
-    "a about all also am an and any are as at be been but by can could did do does for from had has"
-    " have he hello help hi how i if in into is it its just let like may me my need of on or our"
-    " please she should so some such thank thanks that the their them then there these they this to"
-    " us want was we were what when which while who will with would yes you your i'd i'm i've"
-)
 
 
 @lru_cache(maxsize=500_000)
@@ -48,13 +42,13 @@ def _column(term: str) -> int:
 
 @lru_cache(maxsize=200_000)
 def _word_columns(word: str) -> tuple[int, ...]:
-    """A word, its parts if it is a compound (`gift_card`), and its character n-grams."""
+    """A word, its parts if it is a compound (`gift_card`), and its character n-grams; of a name in
+    angle brackets only itself.
+    """
+    if word[0] == "<":
+        return (_column(word),)
     padded = f" {word} "
-    grams = (
-        [padded[start : start + GRAM] for start in range(len(padded) - GRAM + 1)]
-        if word[0] != "<"
-        else []
-    )
+    grams = [padded[start : start + GRAM] for start in range(len(padded) - GRAM + 1)]
     parts = [part for part in word.replace(".", "_").split("_") if part]
     return tuple({_column(term) for term in (word, *parts, *grams)})
 
@@ -65,7 +59,7 @@ def _columns(text: str) -> list[int]:
     """
     found: set[int] = set()
     for line in text.splitlines():
-        words = [word for word in line.split() if word not in STOP_WORDS]
+        words = line.split()
         for word in words:
             found.update(_word_columns(word))
         found.update(_column(f"{first} {second}") for first, second in pairwise(words))

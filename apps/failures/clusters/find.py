@@ -10,8 +10,8 @@ Nothing here is random; the order of the failures does not matter.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
@@ -29,18 +29,24 @@ class Options:
     """How similar the members of a group are. The defaults were tuned by bench/clusters.py.
 
     similarity: mean cosine of two members at which groups stop growing
+    in_words, reach_in_words: both for causes in words, which say one thing in many ways
     reach: how near the centre a failure must be, as a share of the members' mean cosine with it
     min_size: None is 3 for hundreds of failures, up to 20 for tens of thousands
     by_mode: no group spans two modes
     """
 
     similarity: float = 0.55
+    in_words: float = 0.4
+    reach_in_words: float = 0.7
     reach: float = 0.8
     min_size: int | None = None
     representatives: int = 5000
     rounds: int = 8
     columns_kept: int = 256
     by_mode: bool = False
+
+    def of_words(self) -> Options:
+        return replace(self, similarity=self.in_words, reach=self.reach_in_words)
 
     def smallest(self, failures: int) -> int:
         return self.min_size or int(np.clip(failures**0.5 / 10, 3, 20))
@@ -76,18 +82,26 @@ def cluster(cases: Sequence[Case], options: Options = Options()) -> Clustering:
     cases = sorted(cases, key=lambda case: case.id)
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("Two failures have the same id.")
-    space = Space.fit(cases)
+    space = Space.fit([case for case in cases if case.has_cause])
     vectors = space.vectors(cases)
     labels = np.full(len(cases), -1)
-    for rows in _partitions(cases, options):
-        found = _labels(cases, vectors, rows, options)
+    for rows, part in _partitions(cases, options):
+        found = _labels(cases, vectors, rows, part)
         labels[rows] = np.where(found >= 0, found + labels.max() + 1, -1)
     return Clustering(_described(cases, vectors, labels, options), _ids(cases, labels == -1), space)
 
 
-def _partitions(cases: Sequence[Case], options: Options) -> list[np.ndarray]:
-    modes = np.array([case.mode if options.by_mode else "" for case in cases])
-    return [np.flatnonzero(modes == mode) for mode in sorted(set(modes))]
+def _partitions(cases: Sequence[Case], options: Options) -> Iterator[tuple[np.ndarray, Options]]:
+    """The failures with a cause in words, and those with a fact alone; of each mode, if no group
+    spans two.
+    """
+    kinds = [
+        (bool(case.cause), case.mode if options.by_mode else "") if case.has_cause else None
+        for case in cases
+    ]
+    for kind in sorted(set(kinds) - {None}):
+        rows = np.array([row for row, other in enumerate(kinds) if other == kind])
+        yield rows, options.of_words() if kind[0] else options
 
 
 def _ids(cases: Sequence[Case], chosen: np.ndarray) -> tuple[str, ...]:
@@ -254,11 +268,12 @@ def _described(
         cosines = (vectors[rows] @ centres[[place]].T).toarray()[:, 0]
         rows = rows[np.lexsort((rows, -np.round(cosines, 5)))]
         mode = cases[rows[0]].mode if options.by_mode else ""
+        part = options.of_words() if cases[rows[0]].cause else options
         groups.append(
             (
                 rows,
                 Signature.of(
-                    centres[[place]], lengths[place] * options.reach, mode, options.columns_kept
+                    centres[[place]], lengths[place] * part.reach, mode, options.columns_kept
                 ),
                 float(lengths[place]),
             )

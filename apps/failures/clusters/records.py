@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from apps.failures.clusters.cases import REQUEST_CHARS, TROUBLE_CHARS, Case
+from apps.failures.clusters.cases import CAUSE_CHARS, Case, text_of_error
 from apps.failures.rules.reading import Call, Run, read
+from workers.lib.messages import schemas_of
+
+JUDGE = "judge"
+NO_FACTS = frozenset((JUDGE, "estimate", "check", "failed_without_a_finish"))
+CORRECTED = frozenset(("edit", "takeover"))
+NAME = re.compile(r"[^\W\d][\w.-]*\w")
 
 
 def case_of(
@@ -17,25 +24,28 @@ def case_of(
     mode: str,
     blamed_message: int | None,
     evidence: Sequence[Mapping[str, Any]],
-    version: str = "",
     started_at: datetime | None = None,
 ) -> Case:
-    """`trajectory` as `classify` takes it; of `evidence`, [{rule, text, …}], what `headline_of`
-    picks counts, because it decided.
-    """
+    """`trajectory` as `classify` takes it; `evidence` is [{rule, text, …}], what decided first."""
     run = read(trajectory)
-    call = _blamed(run, blamed_message)
-    deciding = headline_of(evidence)
+    cause = _cause(run, evidence)
+    fact = _fact(evidence, hints=not cause)
+    steps = {blamed_message, fact.get("message_index")} - {None}
+    call = _blamed(run, steps)
+    text = str(fact.get("text", ""))
+    named = tuple(_named(run, trajectory.get("tools"), call, text))
+    if call and not (cause or named or call.tool in text):
+        call = None  # the fact is about the run, and its last call is a coincidence
     return Case(
         id=id,
         mode=mode,
-        request=_request(run, blamed_message),
+        cause=cause,
+        fact=str(fact.get("rule", "")),
+        named=named,
         tool=call.tool if call else "",
         arguments=(call.args if call else None) or {},
-        rule=str(deciding.get("rule", "")),
-        evidence=str(deciding.get("text", ""))[:TROUBLE_CHARS],
-        error=(call.reply or "")[:TROUBLE_CHARS] if call and call.error else "",
-        version=version,
+        error=text_of_error(call.reply or "") if call and call.error else "",
+        corrected=any(item.get("kind") in CORRECTED for item in run.interventions),
         started_at=started_at,
     )
 
@@ -49,17 +59,53 @@ def headline_of(evidence: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return evidence[0] if evidence else {}
 
 
-def _blamed(run: Run, blamed_message: int | None) -> Call | None:
-    """The last call up to the blamed step that is at fault: one in the step itself, or else one
-    that failed, or else any.
+def _cause(run: Run, evidence: Sequence[Mapping[str, Any]]) -> str:
+    """Why it failed, in a sentence of the judge, or else of whoever sent the outcome. No rule's:
+    those say the same of all that they find.
     """
-    before = [call for call in run.calls if blamed_message is None or call.index <= blamed_message]
-    inside = [call for call in before if call.index == blamed_message]
-    failed = [call for call in before if call.error]
-    return next((calls[-1] for calls in (inside, failed, before) if calls), None)
+    said = (str(item.get("text") or "") for item in evidence if item.get("rule") == JUDGE)
+    return (next(filter(None, said), "") or run.reason)[:CAUSE_CHARS].strip()
 
 
-def _request(run: Run, blamed_message: int | None) -> str:
-    """What the user said up to the blamed step, without short answers such as “Yes”."""
-    said = [text for index, text in run.users if blamed_message is None or index <= blamed_message]
-    return "\n".join(text for text in said if len(text.split()) > 3)[:REQUEST_CHARS]
+def _fact(evidence: Sequence[Mapping[str, Any]], *, hints: bool) -> Mapping[str, Any]:
+    """The first finding of a rule that saw something in the run; of `hints`, only where nothing
+    better is known.
+    """
+    seen = (item for item in evidence if item.get("rule") not in NO_FACTS)
+    return next((item for item in seen if hints or item.get("confidence") != "hint"), {})
+
+
+def _named(run: Run, tools: Any, call: Call | None, text: str) -> Iterator[str]:
+    """The tools and arguments that a finding mentions, besides the blamed call's own tool. The rest
+    of the sentence is the rule's.
+    """
+    known = set(run.offer.names) | set(_keys(call.args if call else None))
+    known |= set(_properties(schemas_of(tools).get(call.tool) if call else None))
+    known.discard(call.tool if call else "")
+    yield from sorted({word for word in NAME.findall(text) if word in known})
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """The names of arguments, at any depth."""
+    if isinstance(value, dict):
+        yield from map(str, value)
+    for inner in _inside(value):
+        yield from _keys(inner)
+
+
+def _properties(schema: Any) -> Iterator[str]:
+    """The names of properties in a JSON Schema, at any depth."""
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        yield from map(str, schema["properties"])
+    for inner in _inside(schema):
+        yield from _properties(inner)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _blamed(run: Run, steps: Collection[Any]) -> Call | None:
+    """The last call that is made or answered in one of these messages."""
+    found = (call for call in reversed(run.calls) if {call.index, call.reply_index} & set(steps))
+    return next(found, None)

@@ -98,9 +98,10 @@ def centres_of(signatures: Sequence[Signature]) -> sparse.csr_array:
 def assign(
     space: Space, signatures: Mapping[str, Signature], cases: Sequence[Case]
 ) -> dict[str, str]:
-    """Case id → the key of the group it belongs to; a failure that resembles none of them is left
-    out.
+    """Case id → the key of the group it belongs to; a failure that resembles none of them, or whose
+    cause is unknown, is left out.
     """
+    cases = [case for case in cases if case.has_cause]
     keys = sorted(signatures)
     chosen = [signatures[key] for key in keys]
     cosines = (

@@ -11,14 +11,10 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import reduce
-from itertools import chain, islice
-from math import log as ln
-from operator import or_
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Max, Min, Q
+from django.db.models import Count, Max, Min
 from django.utils import timezone
 
 from apps.core import locks, outbox
@@ -26,51 +22,32 @@ from apps.core.actions import audit
 from apps.core.locks import ProjectLock
 from apps.core.models import Project, Stage
 from apps.failures.actions import diagnose
-from apps.failures.clusters import find, identity, signatures
-from apps.failures.clusters.cases import Case, arguments_of, request_of, trouble_of
-from apps.failures.clusters.features import STOP_WORDS, Space
-from apps.failures.clusters.life import Fix, after_news, fix_version, known_as, newest_against
+from apps.failures.clusters import find, identity, signatures, versions
+from apps.failures.clusters.cases import Case
+from apps.failures.clusters.features import Space
+from apps.failures.clusters.find import Cluster, Clustering
+from apps.failures.clusters.life import regression
+from apps.failures.clusters.names import fact_of_most, facts_of
 from apps.failures.clusters.records import case_of
 from apps.failures.clusters.signatures import Signature
 from apps.failures.models import (
     ClusterSpace,
-    DailyRuns,
     Failure,
     FailureCluster,
     FailureMode,
 )
-from apps.trajectories.ids import floor_of
-from apps.trajectories.models import Arrival, Trajectory, with_content
+from apps.notifications.actions import notify
+from apps.notifications.catalogue import Topic
+from apps.trajectories.models import with_content
 
 TASK, EXPIRES_S = "failures.recluster", 600
 CHUNK = 500
 FEWEST = 3  # standing failures below which nothing is grouped
 PLACED_AT_ONCE = 2_000
-READ_FOR_WORDS = 200  # members
-WORDS = 12
-LEAST_SHARE = 0.3  # share of a group's members that contain a distinguishing word
+CAUSES = 3  # of the most typical members, shown on the page
 FORGOTTEN_AFTER = timedelta(days=30)
-LONGEST_VERSION = 120
-HOUR = timedelta(hours=1)
-NOT_COUNTED = 5_000  # runs read that the roll-ups do not have yet
 State = FailureCluster.State
-
-
-def version_of(row: Trajectory | Mapping[str, Any]) -> str:
-    """“assistant 1.4”, as clusters name versions; empty if the run has no version."""
-    name, version = (
-        (row.agent_name, row.agent_version)
-        if isinstance(row, Trajectory)
-        else (row["agent_name"], row["agent_version"])
-    )
-    return f"{name} {version}".strip()[:LONGEST_VERSION] if version else ""
-
-
-def full_version(cluster: FailureCluster, text: str) -> str:
-    """`life.fix_version` for a cluster. Raises UnclearVersion."""
-    members = Failure.objects.filter(cluster=cluster).order_by()
-    agents = set(members.values_list("agent_name", flat=True).distinct())
-    return fix_version(text, agents, first_seen(cluster.project).keys())[:LONGEST_VERSION]
+INHERITED = ("state", "fixed_kind", "fixed_version", "fixed_at", "reopened_why")
 
 
 # Which projects are due
@@ -131,7 +108,6 @@ def _cases(chunk: list[Failure]) -> Iterator[Case]:
             mode=failure.mode.slug,
             blamed_message=failure.blamed_message,
             evidence=failure.evidence,
-            version=version_of(row),
             started_at=row.started_at,
         )
         del row.content  # tens of thousands of conversations would not fit in memory
@@ -158,8 +134,7 @@ def recluster(project: Project) -> dict[str, int] | None:
     began = timezone.now()
     records = {case.id: case for case in cases(_standing_failures(project))}
     found = find.cluster(list(records.values()))
-    words = words_of([[records[id] for id in group.members] for group in found.clusters])
-    return _store(project, began, records, found, words)
+    return _store(project, began, records, found)
 
 
 @transaction.atomic
@@ -167,8 +142,7 @@ def _store(
     project: Project,
     began: datetime,
     records: Mapping[str, Case],
-    found: Any,
-    words: Sequence[list[str]],
+    found: Clustering,
 ) -> dict[str, int] | None:
     locks.acquire_in(project.pk, ProjectLock.CLUSTERS)
     if ClusterSpace.objects.filter(project=project, made_at__gt=began).exists():
@@ -187,17 +161,18 @@ def _store(
     }
     modes = {mode.slug: mode for mode in project.failure_modes.all()}
     groups = {}
-    for id, group, said in zip(matching.ids, found.clusters, words, strict=True):
+    for id, group in zip(matching.ids, found.clusters, strict=True):
         groups[id] = previous.get(id) or _born(project, id, previous.get(parents.get(id, "")))
-        _describe(groups[id], group, said, members[id], modes)
+        _describe(groups[id], group, members[id], modes)
     _save(groups, previous)
     _move_members(project, members)
     _leave(project, matching.gone)
     refresh(project, groups)
-    reopened = _reopen(project, groups, members)
+    reopened = _reopen(project, groups)
     space = {
         "space": found.space.as_json() if records else "",
         "failures": len(records),
+        "without_cause": sum(not case.has_cause for case in records.values()),
         "made_at": began,
     }
     ClusterSpace.objects.update_or_create(project=project, defaults=space)
@@ -223,18 +198,14 @@ def _born(project: Project, id: str, parent: FailureCluster | None) -> FailureCl
     """A new group; a part split off an old one continues with its state."""
     row = FailureCluster(pk=uuid.UUID(id), project=project)
     if parent is not None:
-        row.state, row.fixed_version, row.fixed_at = (
-            parent.state,
-            parent.fixed_version,
-            parent.fixed_at,
-        )
+        for name in INHERITED:
+            setattr(row, name, getattr(parent, name))
     return row
 
 
 def _describe(
     row: FailureCluster,
-    group: Any,
-    words: list[str],
+    group: Cluster,
     members: Sequence[Case],
     modes: Mapping[str, FailureMode],
 ) -> None:
@@ -243,7 +214,13 @@ def _describe(
     slug, n = Counter(case.mode for case in members).most_common(1)[0]
     row.mode = modes.get(slug) if 2 * n > len(members) else None
     row.name = row.name if row.named_by_person else group.name[:200]
-    row.signature = group.signature.as_dict() | {"name": group.name[:200], "words": words}
+    row.signature = group.signature.as_dict() | {
+        "name": group.name[:200],
+        "facts": facts_of(members),
+        "fact": fact_of_most(members),
+        "corrected": sum(case.corrected for case in members),
+        "causes": list(dict.fromkeys(case.cause for case in members if case.cause))[:CAUSES],
+    }
     row.gone, row.first_seen, row.last_seen = False, min(times), max(times)
 
 
@@ -293,11 +270,11 @@ def refresh(project: Project, ids: Iterable[Any]) -> None:
     """Sizes, times and versions of groups, counted from their standing failures."""
     ids = [str(id) for id in ids]
     rows = Failure.objects.filter(project=project, cluster__in=ids).standing().order_by()
-    versions: dict[str, set[str]] = {id: set() for id in ids}
-    for group, name, version in rows.values_list(
-        "cluster", "agent_name", "agent_version"
+    found: dict[str, set[str]] = {id: set() for id in ids}
+    for group, *names in rows.values_list(
+        "cluster", *versions.COLUMNS[versions.Kind.AGENT]
     ).distinct():
-        versions[str(group)].add(version_of({"agent_name": name, "agent_version": version}))
+        found[str(group)].add(versions.name_of(tuple(names)))
     times = {"first": Min("trajectory__started_at"), "last": Max("trajectory__started_at")}
     counted = {
         str(row["cluster"]): row for row in rows.values("cluster").annotate(n=Count("pk"), **times)
@@ -305,7 +282,7 @@ def refresh(project: Project, ids: Iterable[Any]) -> None:
     FailureCluster.objects.filter(pk__in=set(ids) - set(counted)).update(size=0)
     for id, row in counted.items():
         values = {"size": row["n"], "first_seen": row["first"], "last_seen": row["last"]}
-        FailureCluster.objects.filter(pk=id).update(versions=sorted(versions[id] - {""}), **values)
+        FailureCluster.objects.filter(pk=id).update(versions=sorted(found[id] - {""}), **values)
 
 
 # Between two clusterings
@@ -358,102 +335,39 @@ def _place(project: Project, found: Mapping[str, str], records: Mapping[str, Cas
         free = Failure.objects.filter(pk__in=[case.id for case in members[id]], cluster=None)
         placed += free.update(cluster=id)
     refresh(project, groups)
-    _reopen(project, groups, members)
+    _reopen(project, groups)
     return placed
 
 
 # Reopening
 
 
-def _reopen(
-    project: Project, groups: Mapping[str, FailureCluster], members: Mapping[str, Sequence[Case]]
-) -> int:
-    """Automatically reopens fixed groups with failures that contradict their fix."""
-    fixed = [row for row in groups.values() if row.state == State.FIXED]
-    began = first_seen(project) if fixed else {}
-    done = 0
-    for row in fixed:
-        # Without any run of the version yet, or where its name was mistyped, every version that
-        # first ran after the fix is a later one.
-        version = known_as(row.fixed_version, began)
-        known = {version: row.fixed_at, **began}
-        newest = newest_against(Fix(version, row.fixed_at), members.get(str(row.pk), ()), known)
-        if after_news(row.state, row.fixed_at, newest) != State.REOPENED:
-            continue
-        if FailureCluster.objects.filter(pk=row.pk, state=State.FIXED).update(state=State.REOPENED):
-            done += 1
-            detail = {
-                "name": row.name,
-                "fixed_in": row.fixed_version,
-                "failed_at": f"{newest:%F %T}",
-            }
-            audit("cluster.reopened", project=project, by=None, target=row, **detail)
-    return done
+def _reopen(project: Project, ids: Iterable[Any]) -> int:
+    """Reopens fixed clusters with failures that contradict their fix."""
+    fixed = FailureCluster.objects.filter(project=project, pk__in=list(ids), state=State.FIXED)
+    return sum(_reopened(row) for row in fixed.select_related("project"))
 
 
-def first_seen(project: Project) -> dict[str, datetime]:
-    """Version → when its first run began, oldest first.
-
-    From the roll-ups, which know the hour; runs are only read for hours in which several versions
-    began, and for what is not counted yet.
-    """
-    keys = ("agent_name", "agent_version")
-    counts = DailyRuns.objects.filter(project=project).exclude(agent_version="").order_by()
-    hours = {
-        tuple(row[:2]): row[2] for row in counts.values_list(*keys).annotate(first=Min("first"))
-    }
-    shared = [hour for hour, n in Counter(hours.values()).items() if n > 1]
-    new = chain.from_iterable(
-        Arrival.objects.filter(project=project).values_list("trajectories", flat=True)
+def _reopened(cluster: FailureCluster) -> bool:
+    fix = versions.fix_of(cluster)
+    began = versions.first_seen(cluster.project, cluster.fixed_kind)
+    found = regression(fix, versions.found_since(cluster), began)
+    if found is None:
+        return False
+    why = versions.why(cluster, found)
+    rows = FailureCluster.objects.filter(
+        pk=cluster.pk, state=State.FIXED, fixed_at=cluster.fixed_at
     )
-    wanted = reduce(or_, map(_within, shared), Q(pk__in=list(islice(new, NOT_COUNTED))))
-    exact = (
-        project.trajectories.filter(wanted).exclude(agent_version="").order_by().values_list(*keys)
+    if not rows.update(state=State.REOPENED, reopened_why=why):
+        return False
+    detail = {"name": cluster.name, "fixed_in": cluster.fixed_version, "why": why}
+    audit("cluster.reopened", project=cluster.project, by=None, target=cluster, **detail)
+    notify(
+        topic=Topic.CLUSTER_REOPENED,
+        project=cluster.project,
+        subject=f"“{cluster.name}” failed again: it was fixed in {cluster.fixed_version}",
+        page=cluster.get_absolute_url(),
+        key=f"cluster:{cluster.pk}:reopened:{fix.at.isoformat()}",
+        excerpt=why,
     )
-    began = dict(hours)
-    for *key, first in exact.annotate(first=Min("started_at")):
-        hour = hours.get((key[0], key[1]))
-        if hour is None or first < hour + HOUR:
-            began[key[0], key[1]] = first
-    named = (
-        (version_of({"agent_name": name, "agent_version": version}), at)
-        for (name, version), at in began.items()
-    )
-    return dict(sorted(named, key=lambda item: item[1]))
-
-
-def _within(hour: datetime) -> Q:
-    """The runs that began in an hour: ids begin with their time."""
-    return Q(pk__gte=floor_of(hour), pk__lt=floor_of(hour + HOUR))
-
-
-# Words
-
-
-def words_of(groups: Sequence[Sequence[Case]]) -> list[list[str]]:
-    """For each group the words that its members share and most groups do not: share inside · ln(1 /
-    share of the groups).
-    """
-    shares = [_shares(group[:READ_FOR_WORDS]) for group in groups]
-    spread: Counter[str] = Counter(word for group in shares for word in group)
-    ranked, most = [], max(len(groups), 2)
-    for group in shares:
-        scores = {
-            word: share * ln((1 + len(groups)) / spread[word])
-            for word, share in group.items()
-            if 2 * spread[word] <= most
-        }
-        ranked.append(sorted(scores, key=lambda word: (-scores[word], word))[:WORDS])
-    return ranked
-
-
-def _shares(group: Sequence[Case]) -> dict[str, float]:
-    said: Counter[str] = Counter()
-    for case in group:
-        texts = (trouble_of(case), request_of(case), arguments_of(case).replace("=", " "))
-        said.update({word for text in texts for word in text.split() if _tells(word)})
-    return {word: n / len(group) for word, n in said.items() if n >= LEAST_SHARE * len(group)}
-
-
-def _tells(word: str) -> bool:
-    return len(word) > 2 and "<" not in word and not word.endswith("_") and word not in STOP_WORDS
+    return True

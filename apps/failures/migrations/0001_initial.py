@@ -36,6 +36,13 @@ class Migration(migrations.Migration):
                 ),
                 ("space", models.TextField(help_text="See `clusters.features.Space.as_json`")),
                 ("failures", models.PositiveIntegerField(default=0)),
+                (
+                    "without_cause",
+                    models.PositiveIntegerField(
+                        default=0,
+                        help_text="Failures of which neither a cause nor a fact is known",
+                    ),
+                ),
                 ("made_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
         ),
@@ -95,7 +102,7 @@ class Migration(migrations.Migration):
                 (
                     "name",
                     models.CharField(
-                        help_text="Distinguishing words and tools, or a person's name for it",
+                        help_text="Its cause or fact in words, or a person's name for it",
                         max_length=200,
                     ),
                 ),
@@ -126,14 +133,31 @@ class Migration(migrations.Migration):
                 (
                     "versions",
                     django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=240),
+                        base_field=models.CharField(max_length=241),
                         default=list,
                         help_text="Agent versions of its failures",
                         size=None,
                     ),
                 ),
-                ("fixed_version", models.CharField(blank=True, max_length=120)),
+                (
+                    "fixed_kind",
+                    models.CharField(
+                        choices=[("agent", "Agent version"), ("model", "Model")],
+                        default="agent",
+                        max_length=8,
+                    ),
+                ),
+                ("fixed_version", models.CharField(blank=True, max_length=241)),
                 ("fixed_at", models.DateTimeField(null=True)),
+                (
+                    "reopened_why",
+                    models.TextField(
+                        blank=True,
+                        help_text=(
+                            "The failure that contradicts the fix; empty if a person reopened it"
+                        ),
+                    ),
+                ),
                 (
                     "gone",
                     models.BooleanField(

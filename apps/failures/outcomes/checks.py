@@ -5,8 +5,8 @@ all traffic does.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import md5
 from itertools import accumulate
@@ -43,6 +43,7 @@ from apps.failures.outcomes.rate import (
     Estimate,
     Flags,
     How,
+    Stratum,
     failure_rate,
     recall,
     strata,
@@ -224,10 +225,12 @@ class Traffic:
 
     @property
     def rests_on(self) -> str:
-        checks = f"{self.answered:,} check{'' if self.answered == 1 else 's'}"
-        if not self.verdicts:
-            return checks
-        return f"{checks} and {self.verdicts:,} verdicts of {self.judge}"
+        return rests_on(self.answered, self.verdicts, self.judge)
+
+
+def rests_on(answered: int, verdicts: int, judge: str) -> str:
+    checks = f"{answered:,} check{'' if answered == 1 else 's'}"
+    return f"{checks} and {verdicts:,} verdicts of {judge}" if verdicts else checks
 
 
 def traffic(project: Project, since: datetime | None = None, version: str = "") -> Traffic:
@@ -237,29 +240,72 @@ def traffic(project: Project, since: datetime | None = None, version: str = "") 
     A decision in triage also answers a drawn run, but before its turn it represents no other run.
     The judge's recall is that among the runs that it reviews.
     """
-    flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
-    by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
-    sizes = _sizes(rates.total(project, since, version), by_rules)
-    asked, judged = drawn(project, since, version), share.reviewed(project, since, version)
-    checks = [judged.on(run, check) for run, check in asked]
-    of_all = strata(sizes, checks, judged.size)
-    of_reviewed = strata(sizes, judged.also_reviewed(asked), judged.size)
+    sample = sampled(project, since, version)
     ran = _layers_that_ran(project)
     return Traffic(
-        sum(sizes.values()),
-        len(checks),
-        sum(check.failed is not None for check in checks),
+        sample.runs,
+        len(sample.checks),
+        sample.answered,
         waiting(project).count(),
-        len(judged.scores),
-        judged.judge,
-        failure_rate(of_all),
+        sample.verdicts,
+        sample.judge,
+        failure_rate(sample.strata),
         [
-            (layer, recall(of_reviewed if layer == JUDGE else of_all, layer))
+            (layer, recall(sample.reviewed if layer == JUDGE else sample.strata, layer))
             if layer in ran
             else (layer, None)
             for layer in LAYERS
         ],
         ran,
+    )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The drawn runs that stand for all: what estimates are made of."""
+
+    runs: int
+    checks: list[Check]
+    strata: list[Stratum]
+    reviewed: list[Stratum]  # of the runs that the judge reviews
+    verdicts: int
+    judge: str
+
+    @property
+    def answered(self) -> int:
+        return sum(check.failed is not None for check in self.checks)
+
+    @property
+    def rests_on(self) -> str:
+        return rests_on(self.answered, self.verdicts, self.judge)
+
+
+def sampled(
+    project: Project,
+    since: datetime | None = None,
+    version: str = "",
+    flags: Mapping[UUID, str] | None = None,
+) -> Sample:
+    """The checks of drawn runs with the judge's verdicts on them, in strata. `flags`: {run: a name}
+    of what else is to be estimated, beside the layers.
+    """
+    flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
+    by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
+    sizes = _sizes(rates.total(project, since, version), by_rules)
+    judged = share.reviewed(project, since, version)
+    own = {run: frozenset((name,)) for run, name in (flags or {}).items()}
+    asked = [
+        (run, replace(check, flags=check.flags | own.get(run, frozenset())))
+        for run, check in drawn(project, since, version)
+    ]
+    checks = [judged.on(run, check) for run, check in asked]
+    return Sample(
+        sum(sizes.values()),
+        checks,
+        strata(sizes, checks, judged.size),
+        strata(sizes, judged.also_reviewed(asked), judged.size),
+        len(judged.scores),
+        judged.judge,
     )
 
 

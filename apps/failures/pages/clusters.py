@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.postgres.fields import ArrayField
-from django.db.models import Count, F, Func, IntegerField, Max, Min, Q, UUIDField, Value
+from django.db.models import Count, F, Func, IntegerField, Max, Min, UUIDField, Value
 from django.db.models.functions import Trunc
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -26,8 +26,9 @@ from apps.core.query import FLAG, PAGE_NUMBER
 from apps.core.routes import RUNS, shows
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused
-from apps.failures.clusters import purity, store
-from apps.failures.clusters.life import LEGAL, known_as
+from apps.failures.clusters import purity, store, versions
+from apps.failures.clusters.life import LEGAL
+from apps.failures.clusters.summary import counted, summarised
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
 from apps.failures.rates import StartOfRun
 from apps.teamwork.assigning import assigned_to
@@ -35,7 +36,6 @@ from apps.trajectories.ids import floor_of
 from apps.trajectories.shown import runs_shown
 
 State = FailureCluster.State
-WEEK = timedelta(days=7)
 BINS = 24
 BAR_HEIGHT = 20
 MOST_SERIES = 8
@@ -70,16 +70,13 @@ class WidthBucket(Func):
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
     sort = sort if sort in SORTS else "size"
-    rows = counted(
-        list(
-            FailureCluster.objects.filter(project=project).select_related("mode").defer("signature")
-        )
-    )
+    rows = counted(list(FailureCluster.objects.filter(project=project).select_related("mode")))
     given = set(assigned_to(request.user, FailureCluster)) if request.GET.get("mine") else None
     found = [
         row for row in rows if _is_shown(row, state, mode) and (given is None or row.pk in given)
     ]
     page = page_of(request, sorted_by(sort, found), 30)
+    summarised(project, page.object_list)
     space = ClusterSpace.objects.filter(project=project).defer("space").first()
     return render(
         request,
@@ -115,33 +112,6 @@ def sorted_by(sort: str, rows: Iterable[FailureCluster]) -> list[FailureCluster]
     found = sorted(rows, key=lambda row: (row.name, row.pk))
     found.sort(key=key, reverse=True)
     return sorted(found, key=lambda row: row.state != State.REOPENED)
-
-
-def counted(rows: Sequence[FailureCluster]) -> Sequence[FailureCluster]:
-    """Sets `n` standing and `open` failures, those of the last `week` and `growth`, how many more
-    than in the week before.
-
-    Read from the index by cluster alone, and without the clusters' own columns.
-    """
-    now = timezone.now()
-    last, before = floor_of(now - WEEK), floor_of(now - 2 * WEEK)
-    found = (
-        Failure.objects.filter(cluster__in=[row.pk for row in rows])
-        .standing()
-        .order_by()
-        .values_list("cluster")
-    )
-    counts = found.annotate(
-        n=Count("*"),
-        open=Count("trajectory", filter=Q(state=FailureState.OPEN)),
-        week=Count("trajectory", filter=Q(trajectory__gte=last)),
-        before=Count("trajectory", filter=Q(trajectory__gte=before, trajectory__lt=last)),
-    )
-    by_cluster = {pk: numbers for pk, *numbers in counts}
-    for row in rows:
-        row.n, row.open, row.week, earlier = by_cluster.get(row.pk, (0, 0, 0, 0))
-        row.growth = row.week - earlier
-    return rows
 
 
 def totals(project: Project, rows: Iterable[FailureCluster]) -> dict[str, int]:
@@ -215,7 +185,7 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
     cluster = get_object_or_404(
         FailureCluster.objects.select_related("mode", "project"), project=project, pk=pk
     )
-    counted([cluster])
+    summarised(project, [cluster])
     state = request.GET.get("state", "")
     members = Failure.objects.filter(cluster=cluster).select_related(
         "mode", "trajectory", "assigned_to"
@@ -230,7 +200,6 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
         where="failures of a cluster",
         previews=True,
     )
-    began = store.first_seen(project)
     measured = purity.of_clusters(project, [cluster.pk]).get(cluster.pk)
     return render(
         request,
@@ -243,8 +212,7 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
             "moves": [
                 (value, label) for value, label in State.choices if value in LEGAL[cluster.state]
             ],
-            "known_versions": list(reversed(began))[:50],
-            "fix_is_out": known_as(cluster.fixed_version, began) in began,
+            "versions": versions.of_cluster(cluster),
             "modes": project.failure_modes.all(),
             "people": [
                 row.user
@@ -355,7 +323,7 @@ def _write(
         )
         try:
             messages.success(request, action(request, project, cluster))
-        except Refused as error:
+        except (Refused, clusters.UnknownVersion) as error:
             messages.error(request, str(error))
         return redirect("failures:cluster", project.slug, pk)
 
@@ -368,24 +336,21 @@ def rename(request: HttpRequest, project: Project, cluster: FailureCluster) -> s
     return "Renamed." if cluster.named_by_person else "The generated name is back in use."
 
 
-def _reopens(cluster: FailureCluster) -> str:
-    began = store.first_seen(cluster.project)
-    if known_as(cluster.fixed_version, began) in began:
-        return "The cluster reopens automatically if that version, or a later one, fails this way."
-    newest = ", ".join(list(reversed(began))[:3])
-    return (
-        f"There is no run of “{cluster.fixed_version}” yet. The cluster reopens automatically if"
-        " any version that first runs after now fails this way."
-        + (f" The newest versions with runs: {newest}." if newest else "")
-    )
-
-
 @_write
 def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
-    to, version = request.POST.get("to", ""), request.POST.get("version", "")
-    cluster = clusters.move(cluster=cluster, to=to, version=version, by=request.user)
+    """`version` is the kind and the name, “agent:bank 2”."""
+    kind, _, version = request.POST.get("version", "").partition(":")
+    cluster = clusters.move(
+        cluster=cluster,
+        to=request.POST.get("to", ""),
+        version=version,
+        kind=kind if kind in FailureCluster.FixedKind.values else "agent",
+        by=request.user,
+    )
     if cluster.state == State.FIXED:
-        return _reopens(cluster)
+        return (
+            f"The cluster reopens if {cluster.fixed_version}, or a later version, fails this way."
+        )
     return f"The cluster is {cluster.get_state_display().lower()} now."
 
 

@@ -6,23 +6,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from math import log, sqrt
 from typing import Any, Self
 
-from apps.failures.clusters.cases import REQUEST_CHARS, TROUBLE_CHARS
-from apps.failures.clusters.features import STOP_WORDS
+from apps.failures.clusters.records import JUDGE
 
-# As in clustering (`features.FIELDS`); arguments are not available, and the mode is mostly the
-# same.
+REQUEST_CHARS, TROUBLE_CHARS = 1500, 600
 WEIGHTS = {"tools": 0.30, "trouble": 0.40, "request": 0.15}
 WORD = re.compile(
     r"(?<!\w)[^\W\d_]+(?:['’_-][^\W\d_]+)*(?!\w)"
 )  # anything with a digit in it differs by chance
 RULE = "rule:"  # marks the rule among the words of the evidence
 SHOWN_TOOLS, SHOWN_WORDS = 2, 4  # terms shown of what they share
+COMMON = 0.5
 
 Terms = frozenset[str]
 
@@ -42,7 +41,9 @@ class Sketch:
     ) -> Self:
         """`evidence`: {rule, text, quote, …}, the deciding finding; None if there is none."""
         found = evidence or {}
-        said = " ".join(str(found.get(key) or "") for key in ("text", "quote"))
+        # What a rule says of all that it finds is no likeness; what it quotes is.
+        keys = ("text", "quote") if found.get("rule") == JUDGE else ("quote",)
+        said = " ".join(str(found.get(key) or "") for key in keys)
         rule = {RULE + str(found["rule"])} if found.get("rule") else set()
         return cls(
             id, frozenset(tools), words(said[:TROUBLE_CHARS]) | rule, words(request[:REQUEST_CHARS])
@@ -56,7 +57,9 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Alike:
-    """`score`, 0 to 1: the weighted cosine of the fields. Shared terms come rarest first."""
+    """`score`, 0 to 1: the weighted cosine of the fields. Shared terms come rarest first, without
+    words that most of the compared failures have.
+    """
 
     id: int
     score: float
@@ -65,8 +68,7 @@ class Alike:
 
 
 def words(text: str) -> Terms:
-    """The words that say something, in lower case."""
-    return frozenset(word for word in WORD.findall(text.lower()) if len(word) > 2) - STOP_WORDS
+    return frozenset(WORD.findall(text.lower()))
 
 
 def ranked(one: Sketch, others: Sequence[Sketch], k: int) -> list[Alike]:
@@ -76,10 +78,11 @@ def ranked(one: Sketch, others: Sequence[Sketch], k: int) -> list[Alike]:
     pool = [one, *others]
     spread = Counter(term for sketch in pool for term in sketch.terms)
     weight = {term: log(1 + len(pool) / n) ** 2 for term, n in spread.items()}
+    common = {term for term, n in spread.items() if n > max(2, len(pool) * COMMON)}
     scored = sorted(
         ((_score(one, other, weight), other) for other in others), key=lambda item: -item[0]
     )
-    return [_alike(one, other, score, weight) for score, other in scored[:k]]
+    return [_alike(one, other, score, weight, common) for score, other in scored[:k]]
 
 
 Weight = Mapping[tuple[str, str], float]  # (field, term): the square of its IDF
@@ -99,7 +102,9 @@ def _sum(terms: Terms, field: str, weight: Weight) -> float:
     return sum(weight[field, term] for term in terms)
 
 
-def _alike(one: Sketch, other: Sketch, score: float, weight: Weight) -> Alike:
+def _alike(
+    one: Sketch, other: Sketch, score: float, weight: Weight, common: Set[tuple[str, str]]
+) -> Alike:
     both = sorted(
         one.terms & other.terms, key=lambda term: (-weight[term] * WEIGHTS[term[0]], term)
     )
@@ -107,7 +112,10 @@ def _alike(one: Sketch, other: Sketch, score: float, weight: Weight) -> Alike:
     said = [
         term
         for field, term in both
-        if field != "tools" and not term.startswith(RULE) and term not in one.tools
+        if field != "tools"
+        and (field, term) not in common
+        and not term.startswith(RULE)
+        and term not in one.tools
     ]
     return Alike(
         other.id, score, tuple(tools[:SHOWN_TOOLS]), tuple(dict.fromkeys(said))[:SHOWN_WORDS]

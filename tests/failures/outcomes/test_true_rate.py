@@ -25,7 +25,7 @@ from apps.failures.actions.diagnose import classify_project, diagnose
 from apps.failures.classify import Diagnosis, Evidence
 from apps.failures.judge import judging, rubrics, share
 from apps.failures.judge.answer import Verdict
-from apps.failures.judge.asking import Judged
+from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Classifier, Failure, FailureState, JudgeVerdict, OutcomeCheck
@@ -241,10 +241,10 @@ class Life:
         for week in range(world.weeks):
             self.live(week)
 
-    def say(self, question: Question) -> Judged:
+    def say(self, question: Question) -> Answered:
         is_seen = self.seen[question.run["messages"][0]["content"]]
         mode = "bad_planning" if is_seen else ""
-        return Judged(Verdict(mode, question.steps[-1] if is_seen else None), "", [], NOTHING)
+        return Answered(Verdict(mode, question.steps[-1] if is_seen else None), "", [], NOTHING)
 
     def post(self, url: str, body: Any) -> dict[str, Any]:
         answer = self.agent.post(url, body, content_type="application/json", **self.headers)
