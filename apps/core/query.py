@@ -31,7 +31,7 @@ UNKNOWN = "Unknown filter"
 SHOWN = 30  # names in an error
 PAGING = ("cursor", "limit", "offset", "sort")  # which clients leave empty
 LARGEST_KEY = 2**63 - 1  # of a bigint
-TRUTHY, FALSY = ("1", "true", "yes", ""), ("0", "false", "no")
+TRUTHY, FALSY = ("1", "true", "yes", "on", ""), ("0", "false", "no", "off")
 # What browsers, mail and other sites append to an address.
 FOREIGN = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
 TYPO = 0.75  # how much of a name has to be right

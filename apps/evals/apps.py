@@ -8,6 +8,7 @@ class EvalsConfig(AppConfig):
         "evals.evalset": "evals:detail",
         "evals.evalrun": "evals:run",
         "evals.task": "evals:task",
+        "evals.stepsearch": "evals:step_search",
     }
     lists = {
         "evals.evalset": "evals:list",
@@ -26,5 +27,6 @@ class EvalsConfig(AppConfig):
         "jobs",
         "managing",
         "commentable",
+        "replays.searches",
     )
     audit_section = "evals"

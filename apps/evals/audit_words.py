@@ -45,6 +45,7 @@ declare(
         "taskimport": "the import",
         "variantjob": "",
         "meaningcheck": "",
+        "stepsearch": "the step search",
     },
 )
 

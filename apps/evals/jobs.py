@@ -9,7 +9,6 @@ from dataclasses import fields
 from typing import Any
 
 from django.conf import settings
-from msgspec import structs
 
 from apps.core.actions import audit
 from apps.core.bus import Question, ask
@@ -27,23 +26,20 @@ from apps.evals.models import (
     LatencyMeasurement,
     MeaningCheck,
     Sample,
-    SampleFields,
+    StepSearch,
     Task,
     TaskImport,
     VariantJob,
 )
-from apps.evals.notes import REQUEST_S
+from apps.evals.replays import job as replays
+from apps.evals.rollout_parts import rollout_parts
+from apps.evals.sample_events import sample_fields
 from apps.evals.samples.diagnosis import describe
 from apps.evals.samples.transcript import tools_of
 from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
-from apps.registry.adapters import load_for
-from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelKind
-from workers.lib.prompts import AGENT_PART
-from workers.lib.specs.engines import Engine, Server
-from workers.lib.specs.environment import Environment, Harness
 from workers.lib.specs.evaluate import Evaluate
 from workers.lib.specs.score_answers import ScoreAnswers
 from workers.lib.task_files import write_tasks
@@ -73,27 +69,24 @@ ROW_FIELDS = (
     *(f.name for f in fields(SampleRow) if f.name not in NOT_COLUMNS),
 )
 SPENT = ("calls", "tokens", "usd", "without_tokens", "without_cost")  # `AgentClient.spent`
-SAMPLE_FIELDS = tuple(
-    field.name for field in SampleFields._meta.get_fields() if field.name != "created_at"
-)
 
 
 def evaluation_spec(run: EvalRun) -> Evaluate | ScoreAnswers:
     """Raises ScorerChanged if the judge or a remote server changed since an earlier attempt."""
     answers = stored_answers(run) if run.is_answered_elsewhere else None
     record_scorer(run, run.environment, scored=run.samples.exists())
-    version = run.model_version
-    agent = version.kind == ModelKind.AGENT
-    environment = job_spec(run.environment, None if agent else run.prompt)
     if answers is not None:
-        return answers_spec(run, answers, environment)
-    engine = run.spec["engine"]
-    load_for(run, version, engine)
+        return answers_spec(run, answers, job_spec(run.environment, _own_prompt(run)))
     return Evaluate(
         **job_fields(run),
-        model=model_spec(version, engine),
-        engine=patient(engine_spec(version, run.spec["batch_size"], engine), environment),
-        environment=without_agent_part(environment) if agent else environment,
+        **rollout_parts(
+            run,
+            run.environment,
+            run.model_version,
+            engine=run.spec["engine"],
+            prompt=run.prompt,
+            batch_size=run.spec["batch_size"],
+        ),
         samples_per_task=run.samples_per_task,
         tasks=write_tasks(
             job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))
@@ -101,20 +94,9 @@ def evaluation_spec(run: EvalRun) -> Evaluate | ScoreAnswers:
     )
 
 
-def patient(engine: Engine, environment: Environment) -> Engine:
-    """A server is given as long for one answer as the environment gives a whole sample."""
-    if isinstance(engine, Server):
-        engine.timeout_s = max(REQUEST_S, environment.harness.max_seconds)
-    return engine
-
-
-def without_agent_part(environment: Environment) -> Environment:
-    """For a called agent, which has its own prompt and examples, and gets the tools with the
-    task.
-    """
-    harness = structs.asdict(environment.harness)
-    task_part = {name: value for name, value in harness.items() if name not in AGENT_PART}
-    return structs.replace(environment, harness=Harness(**task_part))
+def _own_prompt(run: EvalRun) -> dict[str, Any] | None:
+    """None for an agent, which has its own prompt."""
+    return None if run.model_version.kind == ModelKind.AGENT else run.prompt
 
 
 def stream_tasks(run: EvalRun) -> Iterator[Task]:
@@ -146,24 +128,6 @@ def planned_groups(run: EvalRun) -> dict[str, str]:
     }
     whole = run.spec.get("subset") is None
     return {pk: groups[pk] for pk in (fixed_order(groups) if whole else planned_ids(run))}
-
-
-def sample_fields(event: dict) -> dict[str, Any]:
-    """The fields of a sample event that are columns of a sample. A reward that is not finite masks
-    the sample.
-    """
-    found = {
-        name: event[name]
-        for name in SAMPLE_FIELDS
-        if event.get(name) is not None or name == "reward"
-    }
-    if found["reward"] is None and not found.get("masked"):
-        found |= {
-            "masked": True,
-            "success": False,
-            "mask_reason": "The verifier's reward is not a finite number.",
-        }
-    return found
 
 
 def store_events(run: EvalRun, events: list[dict]) -> None:
@@ -321,6 +285,15 @@ register(
         ended=model_job.ended,
         time_limit_s=model_job.LONGEST_S,
         if_lost=model_job.IF_LOST,
+    ),
+)
+register(
+    StepSearch,
+    ChildProcess(
+        queue="eval",
+        child_spec=replays.find_step_spec,
+        store_events=replays.store_events,
+        complete=replays.complete,
     ),
 )
 register(

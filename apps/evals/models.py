@@ -28,6 +28,7 @@ from apps.core.models import (
 )
 from apps.environments.models import Environment
 from apps.evals.canonical import group_key
+from apps.failures.models import Failure
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
 
@@ -629,3 +630,57 @@ class Sample(SampleFields):
 
     def get_absolute_url(self) -> str:
         return reverse("evals:sample", args=[self.run.project.slug, self.run_id, self.pk])
+
+
+class StepSearch(Job):
+    """A job that plays a failed run again from some of its steps, to find the one whose correction
+    would have changed the end (`replays`). The task is None if the run's own ground truth is used.
+    """
+
+    nouns = ("step search", "step searches")
+
+    failure = models.ForeignKey(Failure, models.CASCADE, related_name="step_searches")
+    task = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+")
+    environment = models.ForeignKey(Environment, models.PROTECT, related_name="step_searches")
+    model_version = models.ForeignKey(ModelVersion, models.PROTECT, related_name="step_searches")
+    replayed = models.JSONField(
+        default=dict,
+        help_text="{steps, differs_at, difference}: how much could be replayed",
+    )
+
+    class Meta(Job.Meta):
+        verbose_name = "step search"
+        verbose_name_plural = "step searches"
+        constraints = [
+            *Job.Meta.constraints,
+            one_active("failure", "one_active_step_search_per_failure"),
+        ]
+
+    def get_absolute_url(self) -> str:
+        return reverse("evals:step_search", args=[self.project.slug, self.pk])
+
+
+class Continuation(SampleFields):
+    """A failed run as it went on from one of its steps. `messages` begin at the step, which is an
+    index into the trajectory's messages.
+    """
+
+    search = models.ForeignKey(StepSearch, models.CASCADE, related_name="continuations")
+    step = models.PositiveIntegerField()
+    index = models.PositiveSmallIntegerField()
+
+    class Meta:
+        ordering = ("step", "index")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["search", "step", "index"], name="one_continuation_per_index"
+            ),
+            models.CheckConstraint(
+                name="continuation_reward_iff_not_masked",
+                condition=Q(masked=True, reward__isnull=True)
+                | Q(masked=False, reward__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"from #{self.step}, {self.index}"

@@ -71,8 +71,8 @@ def find_version(project: Project, name: str | int) -> ModelVersion:
 
 
 def _version(rows: QuerySet[ModelVersion], name: str | int) -> ModelVersion | None:
-    if isinstance(name, int):
-        return rows.filter(pk=name).first() if 0 < name < 2**63 else None
+    if isinstance(name, int) or name.isdecimal():  # in a query a number is a text
+        return rows.filter(pk=name).first() if 0 < int(name) < 2**63 else None
     if named := VERSION.fullmatch(name):
         return rows.filter(name=named[1], version=int(named[2])).first()
     agent, at, version = name.partition("@")

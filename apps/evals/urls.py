@@ -15,6 +15,7 @@ from apps.evals.pages import (
     sample_tasks,
     samples,
     sets,
+    step_searches,
     tasks,
     variant_job,
     versions,
@@ -77,5 +78,8 @@ urlpatterns = [
     path("runs/<uuid:pk>/export/", runs.export, name="export_samples"),
     path("runs/<uuid:pk>/to-tasks/", sample_tasks.to_tasks, name="to_tasks"),
     path("runs/<uuid:pk>/learnability/", learnability.learnability, name="learnability"),
+    path("step-searches/<uuid:pk>/", step_searches.step_search, name="step_search"),
+    path("step-searches/<uuid:pk>/status/", step_searches.status, name="step_search_status"),
+    path("failures/<int:pk>/searches/", step_searches.of_failure, name="failure_searches"),
     *page_urls("evals"),
 ]

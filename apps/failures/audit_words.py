@@ -10,6 +10,10 @@ declare(
         "failure.decided": "triaged {=a failure@}[ as {after.mode}]",
         "failure.split": "added a second mode to {=a failure@}",
         "failure.assigned": "assigned {=a failure@}",
+        "failure.replayed": (
+            "found by replay that step #{message} decided {=a failure@}[; a person’s choice of the"
+            " step stayed{?kept}]"
+        ),
         "failure.marked": "marked {=a run@} as a failure[: {after.mode}]",
         "failure.undone": (
             "undid the triage of {n|failure|failures}[; {kept} changed in the meantime and stayed"

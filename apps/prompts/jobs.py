@@ -5,7 +5,7 @@ from __future__ import annotations
 from apps.core.kinds import ChildProcess, register
 from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
-from apps.evals.jobs import sample_fields
+from apps.evals.sample_events import sample_fields
 from apps.prompts.models import CUT, Playground, PlaygroundAnswer, place_of
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelVersion

@@ -9,7 +9,7 @@ from pathlib import Path
 from django.db import transaction
 
 from apps.core.kinds import ChildProcess, register
-from apps.evals.jobs import sample_fields
+from apps.evals.sample_events import sample_fields
 from apps.registry.actions import register_adapter, register_reward_model
 from apps.registry.artifacts import store_folder
 from apps.registry.trained_elsewhere import numbers_of

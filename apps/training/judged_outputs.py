@@ -26,7 +26,7 @@ from apps.core.errors import Rejected
 from apps.core.models import ACTIVE_STATES, Project
 from apps.environments.clients import load_for
 from apps.evals.canonical import digest_of
-from apps.evals.jobs import SAMPLE_FIELDS
+from apps.evals.sample_events import COLUMNS
 from apps.failures.judge import judging
 from apps.failures.models import JudgeVerdict
 from apps.reviews.actions import OutputJudged, send_outputs
@@ -93,7 +93,7 @@ def send(
 
 def sent_from(run: TrainingRun, row: Rollout) -> SentOutput:
     source = {"run": str(run.pk), "name": run.name, "step": row.step, "rollout": row.pk}
-    fields = {name: getattr(row, name) for name in SAMPLE_FIELDS}
+    fields = {name: getattr(row, name) for name in COLUMNS}
     return SentOutput(
         project=run.project, environment=run.environment, task=row.task, source=source, **fields
     )

@@ -18,8 +18,9 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Container, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import uvloop
 
@@ -29,6 +30,7 @@ from workers.lib.environments import Environment, Episode
 from workers.lib.environments.episodes import SCORED_AT_ONCE
 from workers.lib.messages import calls_of, last_answer, text_of
 from workers.lib.policies import SPENT, Policy, PolicyError, RecordedPolicy, Reply, seed_of
+from workers.lib.resuming import resume
 from workers.lib.transcripts import reported_results, same_result
 from workers.lib.verifiers import Rollout, Score, masked
 from workers.lib.verifiers.call_facts import add_call_facts
@@ -144,9 +146,10 @@ async def rollout(
     scored: bool = True,
     scoring: asyncio.Semaphore | None = None,
     sampled: Callable[[], None] = lambda: None,
+    recorded: Sequence[dict] = (),
 ) -> Finished:
     """Run one episode to its end, score and close it. Raises PolicyError if that is final, and a
-    cancellation.
+    cancellation. The policy continues after what was `recorded` (`workers.lib.resuming`).
 
     Without `scored` the verifier is not called, for when only time and tokens matter. `scoring`
     limits how many are scored at a time, so that time in the queue does not count as scoring time.
@@ -154,7 +157,7 @@ async def rollout(
     """
     began, replies = time.perf_counter(), list[Reply]()
     try:
-        end = await _converse(policy, episode, limits, replies, seed, key)
+        end = await _converse(policy, episode, limits, replies, seed, key, recorded)
         sampled()
         stop_reason, reason = end.stop_reason or episode.stop_reason, end.masks or episode.failure
         async with scoring or contextlib.nullcontext():
@@ -186,10 +189,18 @@ def failed(score: Score, stop_reason: str) -> Score:
 
 
 async def _converse(
-    policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int
+    policy: Policy,
+    episode: Episode,
+    limits: Limits,
+    replies: list[Reply],
+    seed: int,
+    key: int,
+    recorded: Sequence[dict],
 ) -> _Ended:
     """Returns how the conversation ended, without a reason if the episode ended by itself."""
     try:
+        if difference := await resume(episode, recorded):
+            return _Ended(OTHER_RESULTS, difference.text)
         await _turns(policy, episode, limits, replies, seed, key)
     except _Ended as end:
         return end
@@ -364,6 +375,7 @@ async def stream(
     seed: int = 0,
     only: Container[int] | None = None,
     sampled: Callable[[], None] = lambda: None,
+    recorded: Sequence[dict] = (),
 ) -> AsyncIterator[tuple[int, int, Finished]]:
     """Yield (index of the task, number of its sample, episode) as they end; at most `concurrency`
     run at a time.
@@ -390,7 +402,13 @@ async def stream(
                     ended.put_nowait((index, sample, _unopened(task, error)))
                     continue
                 done = await rollout(
-                    policy, episode, limits, scoring=scoring, sampled=sampled, **own
+                    policy,
+                    episode,
+                    limits,
+                    scoring=scoring,
+                    sampled=sampled,
+                    recorded=recorded,
+                    **own,
                 )
                 ended.put_nowait((index, sample, done))
         except Exception as error:  # the policy cannot answer at all: left to the reader
@@ -454,6 +472,16 @@ def play(
         async with contextlib.aclosing(episodes):
             async for index, sample, done in episodes:
                 ended(index, sample, done)
+
+    drive(policy, follow, check)
+
+
+def drive(
+    policy: Policy,
+    follow: Callable[[], Coroutine[Any, Any, None]],
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Run `follow` in its own event loop, and `check` as `play` does. Closes the policy."""
 
     async def run() -> None:
         following = asyncio.ensure_future(follow())

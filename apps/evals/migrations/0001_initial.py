@@ -22,6 +22,7 @@ class Migration(migrations.Migration):
     dependencies = [
         ("core", "0001_initial"),
         ("environments", "0001_initial"),
+        ("failures", "0001_initial"),
         ("registry", "0001_initial"),
         ("trajectories", "0001_initial"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
@@ -1363,5 +1364,237 @@ group_key, groups ON evals_task
             DROP TRIGGER evals_task_frozen ON evals_task;
             DROP FUNCTION evals_task_frozen;
             """,
+        ),
+        migrations.CreateModel(
+            name="StepSearch",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "replayed",
+                    models.JSONField(
+                        default=dict,
+                        help_text="{steps, differs_at, difference}: how much could be replayed",
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "environment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="step_searches",
+                        to="environments.environment",
+                    ),
+                ),
+                (
+                    "failure",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="step_searches",
+                        to="failures.failure",
+                    ),
+                ),
+                (
+                    "model_version",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="step_searches",
+                        to="registry.modelversion",
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="evals.task",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "step search",
+                "verbose_name_plural": "step searches",
+                "ordering": ("-created_at",),
+                "abstract": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="Continuation",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("output", models.TextField()),
+                ("messages", models.JSONField(default=list)),
+                ("reward", models.FloatField(null=True)),
+                ("components", models.JSONField(default=dict)),
+                ("success", models.BooleanField(default=False)),
+                ("valid", models.BooleanField(null=True)),
+                ("tool_ok", models.BooleanField(null=True)),
+                ("args_score", models.FloatField(null=True)),
+                ("executed", models.BooleanField(null=True)),
+                ("unsafe", models.BooleanField(default=False)),
+                ("masked", models.BooleanField(default=False)),
+                ("mask_reason", models.TextField(blank=True)),
+                ("latency_ms", models.FloatField(null=True)),
+                ("input_tokens", models.PositiveIntegerField(null=True)),
+                ("output_tokens", models.PositiveIntegerField(null=True)),
+                ("truncated", models.BooleanField(default=False)),
+                (
+                    "turns",
+                    models.PositiveSmallIntegerField(
+                        default=1, help_text="Messages of the agent in the episode"
+                    ),
+                ),
+                (
+                    "stop_reason",
+                    models.CharField(
+                        blank=True,
+                        help_text="Why the episode ended: stop, turns, time…",
+                        max_length=40,
+                    ),
+                ),
+                (
+                    "details",
+                    models.JSONField(
+                        default=list, help_text="What the verifier found wrong, in words"
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("step", models.PositiveIntegerField()),
+                ("index", models.PositiveSmallIntegerField()),
+                (
+                    "search",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="continuations",
+                        to="evals.stepsearch",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("step", "index"),
+            },
+        ),
+        migrations.AddIndex(
+            model_name="stepsearch",
+            index=models.Index(fields=["state", "heartbeat_at"], name="stepsearch_by_state"),
+        ),
+        migrations.AddConstraint(
+            model_name="stepsearch",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
+                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                    _connector="OR",
+                ),
+                name="stepsearch_finished_iff_terminal",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="stepsearch",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state__in", ("queued", "running"))),
+                fields=("failure",),
+                name="one_active_step_search_per_failure",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="continuation",
+            constraint=models.UniqueConstraint(
+                fields=("search", "step", "index"), name="one_continuation_per_index"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="continuation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("masked", True), ("reward__isnull", True)),
+                    models.Q(("masked", False), ("reward__isnull", False)),
+                    _connector="OR",
+                ),
+                name="continuation_reward_iff_not_masked",
+            ),
         ),
     ]

@@ -1,17 +1,19 @@
-"""Whose diagnosis counts, the rules' or the judge's. Pure. People's decisions outrank both and are
-handled elsewhere.
+"""Whose diagnosis counts, the rules' or the judge's, and that a replay knows the step better. Pure.
+People's decisions outrank all of them and are handled elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.failures.judge.answer import Verdict
 from apps.failures.rules.findings import UNEXPLAINED
 
 RULE = "judge"
+REPLAY = "replay"  # the rule of evidence about the step alone: continuations of the run were played
+SURE = "certain"
 ESTIMATE, CHECK = (
     "estimate",
     "check",
@@ -36,8 +38,13 @@ def choose(rules: Label, verdict: Verdict) -> Label:
     that rules are surer of stay.
 
     Its evidence is kept either way, at the end if it does not decide. If it sees no failure, that
-    removes nothing that rules found.
+    removes nothing that rules found. The step is that of a replay, if there was one.
     """
+    items = [item for item in rules.evidence if item.get("rule") != REPLAY]
+    return with_replay(_chosen(replace(rules, evidence=items), verdict), rules.evidence)
+
+
+def _chosen(rules: Label, verdict: Verdict) -> Label:
     if not verdict.failed:
         return rules
     said = as_evidence(verdict)
@@ -48,18 +55,33 @@ def choose(rules: Label, verdict: Verdict) -> Label:
 
 def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
     """A new diagnosis of the rules combined with the judge's earlier verdict, as stored in the
-    failure's `evidence`.
+    failure's `evidence`, and with the step that a replay found.
     """
+    evidence = list(evidence)
+    return with_replay(_with_judge(rules, evidence), evidence)
+
+
+def with_replay(label: Label, evidence: Iterable[dict[str, Any]]) -> Label:
+    """With what `evidence` contains of a replay, which decides the step if it is sure."""
+    found = next((item for item in evidence if item.get("rule") == REPLAY), None)
+    if found is None or not label.mode:
+        return label
+    blamed = found["message_index"] if found["confidence"] == SURE else label.blamed
+    items = [item for item in label.evidence if item.get("rule") != REPLAY]
+    return replace(label, blamed=blamed, evidence=[*items, found])
+
+
+def _with_judge(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
     said = next((item for item in evidence if item.get("rule") == RULE and item.get("mode")), None)
     if said is None:
         return rules
     reason, quote = str(said.get("text") or ""), str(said.get("quote") or "")
-    return choose(rules, Verdict(str(said["mode"]), said.get("message_index"), quote, reason))
+    return _chosen(rules, Verdict(str(said["mode"]), said.get("message_index"), quote, reason))
 
 
 def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
     """The rules' mode, from the evidence of a diagnosis; empty if they found nothing."""
-    others = (RULE, ESTIMATE, CHECK)
+    others = (RULE, REPLAY, ESTIMATE, CHECK)
     return next(
         (str(item.get("mode") or "") for item in evidence if item.get("rule") not in others), ""
     )

@@ -1,0 +1,1 @@
+"""Finding the step of a failed run by playing it again."""

@@ -1,0 +1,94 @@
+"""What a step search has found out so far."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from django.db.models import Count, Q, Sum
+
+from apps.core.operations import Written
+from apps.evals.costs import cost
+from apps.evals.models import StepSearch
+from apps.evals.replays.forecast import Forecast
+from apps.evals.replays.schema import SearchOut, ValueOut, VerdictOut
+from apps.evals.replays.verdict import Value, Verdict, values_of, verdict_of
+from workers.lib.prices import price_from_json
+from workers.lib.step_search import Tried
+from workers.lib.typed import json_schema
+
+
+def tried_of(search: StepSearch) -> dict[int, Tried]:
+    """{step: counts}; steps are indices of the trajectory's messages."""
+    scored = Q(masked=False)
+    rows = search.continuations.order_by().values("step")
+    counts = rows.annotate(
+        won=Count("pk", filter=scored & Q(success=True)),
+        n=Count("pk", filter=scored),
+        masked_n=Count("pk", filter=Q(masked=True)),
+    )
+    return {row["step"]: Tried(row["won"], row["n"], row["masked_n"]) for row in counts}
+
+
+def steps_of(search: StepSearch) -> list[int]:
+    """Those that can be tried, as far as it is known."""
+    return search.replayed.get("steps", search.spec["steps"])
+
+
+def values(search: StepSearch) -> list[Value]:
+    return values_of(steps_of(search), tried_of(search))
+
+
+def verdict(search: StepSearch) -> Verdict:
+    return verdict_of(
+        steps_of(search),
+        tried_of(search),
+        ended=bool(search.result) and not search.result.get("stopped"),
+        difference=search.replayed.get("difference", ""),
+    )
+
+
+class Used(NamedTuple):
+    """What continuations used. `usd`: None if no price is known. `uncounted`: how many of them
+    reported no tokens.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    usd: float | None
+    uncounted: int
+
+
+def used(search: StepSearch) -> Used:
+    found = search.continuations.aggregate(
+        given=Sum("input_tokens"),
+        made=Sum("output_tokens"),
+        uncounted=Count("pk", filter=Q(input_tokens=None)),
+    )
+    given, made = found["given"] or 0, found["made"] or 0
+    price = price_from_json(search.spec["engine"].get("price"))
+    return Used(given, made, cost(price.base if price else None, given, made), found["uncounted"])
+
+
+def as_out(search: StepSearch) -> SearchOut:
+    return SearchOut(
+        id=str(search.pk),
+        failure=search.failure_id,
+        state=search.state,
+        error=search.error,
+        environment=str(search.environment),
+        model_version=str(search.model_version),
+        task=search.task_id and str(search.task_id),
+        each=search.spec["each"],
+        every=search.spec["every"],
+        done=search.done,
+        total=search.total,
+        forecast=msgspec.convert(search.spec["forecast"], Forecast),
+        **used(search)._asdict(),
+        difference=search.replayed.get("difference", ""),
+        values=msgspec.convert(values(search), list[ValueOut], from_attributes=True),
+        verdict=msgspec.convert(verdict(search), VerdictOut, from_attributes=True),
+    )
+
+
+SEARCH = Written(json_schema(SearchOut), lambda _, search: msgspec.to_builtins(as_out(search)))
