@@ -8,12 +8,14 @@ class EvalsConfig(AppConfig):
         "evals.evalset": "evals:detail",
         "evals.evalrun": "evals:run",
         "evals.task": "evals:task",
+        "evals.taskproposal": "evals:proposal",
     }
     lists = {
         "evals.evalset": "evals:list",
         "evals.task": "evals:list",
         "evals.evalrun": "evals:list",
         "evals.holdoutview": "evals:list",
+        "evals.taskproposal": "evals:proposals",
     }
     declares = (
         "audit_words",
@@ -26,5 +28,7 @@ class EvalsConfig(AppConfig):
         "jobs",
         "managing",
         "commentable",
+        "proposals.drafting",
+        "proposals.reviewing",
     )
     audit_section = "evals"

@@ -32,8 +32,8 @@ from apps.evals.lookups import find_environment, find_run, find_set, form_of
 from apps.evals.models import EvalSet, Split
 from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import make_tasks
-from apps.evals.source_runs import RunStep, failed_step
-from apps.evals.suggestions import suggestion_of, suggestions
+from apps.evals.source_runs import RunStep
+from apps.evals.suggestions import failed_step, suggestion_of, suggestions
 from apps.failures.models import Failure
 from apps.trajectories.actions import store
 from apps.trajectories.filters import SINCE, apply_filters
