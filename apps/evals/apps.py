@@ -28,7 +28,6 @@ class EvalsConfig(AppConfig):
         "jobs",
         "managing",
         "commentable",
-        "proposals.drafting",
         "proposals.reviewing",
     )
     audit_section = "evals"

@@ -308,7 +308,6 @@ class TaskProposal(models.Model):
     draft_error = models.TextField(blank=True)
     draft_tries = models.PositiveSmallIntegerField(default=0)
     drafted_at = models.DateTimeField(null=True)
-    cost_usd = models.FloatField(default=0, help_text="Of the judge's drafts")
     task = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+")
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
@@ -335,7 +334,6 @@ class TaskProposal(models.Model):
         ]
         indexes = [
             models.Index(fields=["project", "state", "created_at"], name="proposal_by_state"),
-            models.Index(fields=["project", "drafted_at"], name="proposal_by_draft"),
         ]
 
     def __str__(self) -> str:

@@ -1354,7 +1354,6 @@ class Migration(migrations.Migration):
                 ("draft_error", models.TextField(blank=True)),
                 ("draft_tries", models.PositiveSmallIntegerField(default=0)),
                 ("drafted_at", models.DateTimeField(null=True)),
-                ("cost_usd", models.FloatField(default=0, help_text="Of the judge's drafts")),
                 ("decided_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
@@ -1416,7 +1415,6 @@ class Migration(migrations.Migration):
                     models.Index(
                         fields=["project", "state", "created_at"], name="proposal_by_state"
                     ),
-                    models.Index(fields=["project", "drafted_at"], name="proposal_by_draft"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(

@@ -5,29 +5,29 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Q, Sum
+from django.db.models import F, Q
 from django.utils import timezone
 
 from apps.core import outbox
-from apps.core.bus import on
 from apps.core.models import Project
+from apps.evals.canonical import digest_of
 from apps.evals.models import ProposalState, TaskProposal
 from apps.evals.proposals import rubric
+from apps.evals.suggestions import JUDGE
 from apps.failures.actions.diagnose import as_input
 from apps.failures.judge import batch, rubrics
-from apps.failures.judge.asking import Answered, answer_to
-from apps.failures.judge.client import Server
+from apps.failures.judge.asking import Answered, Chat
 from apps.failures.judge.prompt import body_of
+from apps.failures.judge.questions import Stored
 from apps.failures.models import Rubric
 from apps.failures.rules.expected import logged_truth
 from apps.failures.rules.reading import read
 from apps.trajectories.models import with_content
 
-TASK = "evals.draft_rubrics"
+TASK, PURPOSE = "evals.draft_rubrics", "rubric of a task"
 AT_ONCE, BATCH_S = 100, 120.0
 MOST_TRIES = 3
 RETRY_AFTER = timedelta(minutes=10)
@@ -65,78 +65,65 @@ def draft_due(project: Project, sleep: batch.Sleep = time.sleep) -> batch.Report
         return report
     rows = list(waiting(project).select_related("trajectory", "failure__mode")[:AT_ONCE])
     with_content([row.trajectory for row in rows])
-    batch.ask_all(judge, map(_Draft, rows), report, sleep=sleep, for_s=BATCH_S)
+    batch.ask_all(judge, map(_Draft.of, rows), report, sleep=sleep, for_s=BATCH_S)
     return report
 
 
 @dataclass
-class _Draft(batch.Entry):
+class _Draft(Stored):
     """One proposal's question to the judge."""
 
-    row: TaskProposal
+    proposal: TaskProposal | None = None
 
-    def __str__(self) -> str:
-        return f"rubric of proposal {self.row.pk}"
-
-    @cached_property
-    def run(self) -> dict[str, Any]:
-        return as_input(self.row.trajectory) | {"messages": self.row.trajectory.messages}
-
-    @cached_property
-    def chat(self) -> list[dict[str, str]]:
-        failure = self.row.failure
-        truth = logged_truth(read(self.run))
-        calls = truth and [{"tool": item.tool, "args": item.args} for item in truth.wanted]
+    @classmethod
+    def of(cls, proposal: TaskProposal) -> _Draft:
+        run = as_input(proposal.trajectory) | {"messages": proposal.trajectory.messages}
+        failure, truth = proposal.failure, logged_truth(read(run))
         known = rubric.evidence_of(
-            failure.evidence if failure else [], failure.mode.name if failure else "failed", calls
+            failure.evidence if failure else [],
+            failure.mode.name if failure else "failed",
+            truth and [{"tool": item.tool, "args": item.args} for item in truth.wanted],
         )
-        return rubric.chat(self.run, self.row.cut, known)
-
-    def max_cost(self, server: Server) -> float:
-        return server.max_cost(self.chat)
-
-    def ask(self, server: Server, sleep: batch.Sleep) -> Answered:
-        bodies = [body_of(message) for message in self.run["messages"]]
-        return answer_to(server, self.chat, lambda text: rubric.read(text, bodies), sleep)
-
-    def standing(self) -> batch.Standing:
-        rows = TaskProposal.objects.filter(pk=self.row.pk, state=ProposalState.PROPOSED)
-        is_ours = rows.filter(is_drafting=True).exists()
-        return batch.Standing.OURS if is_ours else batch.Standing.ANSWERED
+        bodies = [body_of(message) for message in run["messages"]]
+        asked = Chat(rubric.chat(run, proposal.cut, known), lambda text: rubric.read(text, bodies))
+        return cls(
+            project=proposal.project,
+            purpose=PURPOSE,
+            key=digest_of([PURPOSE, str(proposal.trajectory_id), proposal.cut, known]),
+            question=asked,
+            trajectory=proposal.trajectory,
+            as_json=lambda points: [[point.text, point.quote] for point in points],
+            proposal=proposal,
+        )
 
     def reserve(self, usd: float) -> None:
-        ours = TaskProposal.objects.select_for_update().get(pk=self.row.pk)
-        ours.cost_usd += usd
-        ours.draft_tries += 1
-        ours.drafted_at = timezone.now()
-        ours.save(update_fields=["cost_usd", "draft_tries", "drafted_at"])
+        super().reserve(usd)
+        rows = TaskProposal.objects.filter(pk=self.proposal and self.proposal.pk)
+        rows.update(draft_tries=F("draft_tries") + 1, drafted_at=timezone.now())
+
+    def settle(self, answered: Answered, correction: float) -> None:
+        super().settle(answered, correction)
+        self._store(answered.error)
+
+    def reuse(self) -> None:
+        super().reuse()
+        self._store("")
 
     @transaction.atomic
-    def settle(self, answered: Answered, correction: float) -> None:
+    def _store(self, error: str) -> None:
         """A draft of what a person has written or decided on meanwhile is dropped."""
-        ours = TaskProposal.objects.select_for_update().filter(pk=self.row.pk).first()
+        rows = TaskProposal.objects.select_for_update().filter(
+            pk=self.proposal and self.proposal.pk,
+            is_drafting=True,
+            state=ProposalState.PROPOSED,
+        )
+        ours = rows.first()
         if ours is None:
             return
-        ours.cost_usd = max(0.0, ours.cost_usd + correction)
-        if ours.is_drafting and ours.state == ProposalState.PROPOSED:
-            _store(ours, answered)
+        ours.draft_error = error
+        if self.answer:
+            ours.expected = {"rubric": rubric.rubric_of([text for text, _ in self.answer])}
+            ours.metadata = ours.metadata | {POINTS: [quote for _, quote in self.answer]}
+            ours.source = JUDGE
+        ours.is_drafting = not self.answer and ours.draft_tries < MOST_TRIES
         ours.save()
-
-
-def _store(row: TaskProposal, answered: Answered) -> None:
-    row.draft_error = "" if answered.answer else answered.error
-    if answered.answer:
-        points = answered.answer
-        row.expected = {"rubric": rubric.rubric_of([point.text for point in points])}
-        row.metadata = row.metadata | {POINTS: [point.quote for point in points]}
-        row.is_drafting = False
-    elif row.draft_tries >= MOST_TRIES:
-        row.is_drafting = False
-
-
-@on(rubrics.AskedElsewhere)
-def drafts_asked(question: rubrics.AskedElsewhere) -> tuple[int, float]:
-    rows = TaskProposal.objects.filter(
-        project=question.project, drafted_at__gte=question.since
-    ).aggregate(n=Count("pk"), usd=Sum("cost_usd"))
-    return rows["n"], rows["usd"] or 0.0

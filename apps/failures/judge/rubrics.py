@@ -12,7 +12,6 @@ from django.db.models import Count, F, Max, Q, QuerySet, Sum
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
-from apps.core import bus
 from apps.core.actions import audit
 from apps.core.diffing import changed_lines
 from apps.core.intervals import wilson
@@ -168,27 +167,18 @@ def modes_of(project: Project) -> list[Mode]:
     ]
 
 
-class AskedElsewhere(bus.Question[tuple[int, float]]):
-    """(questions, USD) of the judge since a moment that a layer above has asked."""
-
-    project: Project
-    since: datetime
-
-
 def midnight() -> datetime:
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def spent_since(project: Project, since: datetime) -> float:
     """USD for all that the judge was asked; what is under way counts with its highest cost."""
-    usd = sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in _asked(project, since))
-    return usd + sum(usd for _, usd in bus.ask(AskedElsewhere(project, since)))
+    return sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in _asked(project, since))
 
 
 def asked_today(project: Project) -> int:
     """Runs that the judge was asked about, once for each question."""
-    elsewhere = bus.ask(AskedElsewhere(project, midnight()))
-    return sum(rows.count() for rows in _asked(project, midnight())) + sum(n for n, _ in elsewhere)
+    return sum(rows.count() for rows in _asked(project, midnight()))
 
 
 def no_price(rubric: Rubric) -> str:
