@@ -380,10 +380,8 @@ def exact_call(source: SourceRun, cut: int) -> Suggestion | None:
     truth = source.answers.truth
     if truth is None:
         return None
-    if source.steps == [cut] and not any(call.reply is not None for call in source.run.calls):
-        right = list(truth.wanted)
-    else:
-        right = _right_here(source, cut)
+    right = _of_only_step(source, truth.wanted) if source.steps == [cut] else None
+    right = _right_here(source, cut) if right is None else right
     if right is None or (right and _only_lookups(source, right)):
         return None
     before = (words_of(message) for message in source.run.messages[:cut])
@@ -391,6 +389,15 @@ def exact_call(source: SourceRun, cut: int) -> Suggestion | None:
         return None
     expected = _expected(right)
     return Suggestion(expected, TRUTH, "the right call here") if expected else None
+
+
+def _of_only_step(source: SourceRun, wanted: list[ExpectedCall]) -> list[ExpectedCall] | None:
+    """All right calls of a run of one step, unless some of them had to be answered first."""
+    calls = source.run.calls
+    if any(call.reply is not None for call in calls):
+        return None
+    has_lookup = any(source.effects.is_lookup(item.tool) for item in wanted)
+    return list(wanted) if calls or len(wanted) == 1 or not has_lookup else None
 
 
 def _right_here(source: SourceRun, cut: int) -> list[ExpectedCall] | None:

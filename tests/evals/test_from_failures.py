@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import escape
 
 from apps.core.models import AuditEvent, Project
 from apps.evals import actions, source_runs
-from apps.evals.from_failures import open_draft
 from apps.evals.holdout.groups import groups_of, template_of
 from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalSet, Origin, Split, Task
