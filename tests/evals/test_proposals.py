@@ -46,6 +46,7 @@ from tests.factories import (
     make_eval_set,
     make_key,
     make_project,
+    make_proposal,
     make_trajectory,
     tool_message,
 )
@@ -630,6 +631,29 @@ def test_the_api_does_the_same(project: Project, client: Client) -> None:
     assert send("proposal_reject", other.pk).json()["state"] == "rejected"
     assert send("proposal_draft", other.pk).status_code == 409
     assert Task.objects.count() == 1
+
+
+def test_seeing_a_proposal_whose_run_was_held_out_since_is_a_view(
+    project: Project, client: Client
+) -> None:
+    run = failed(project)
+    classify_project(project=project)
+    row = make_proposal(Failure.objects.get(trajectory=run))
+    held = make_eval_set(project, train=1, holdout=1, frozen=False)
+    task = held.tasks.holdout().get()
+    Task.objects.filter(pk=task.pk).update(trajectory=run)
+    logged_in(project, client)
+    key = {"HTTP_AUTHORIZATION": f"Bearer {make_key(project)}"}
+    for name, args, headers in (
+        ("evals:proposals", [project.slug], {}),
+        ("evals:proposal", [project.slug, row.pk], {}),
+        ("evals_api:proposals", [], key),
+        ("evals_api:proposal", [row.pk], key),
+    ):
+        before = project.holdout_views.count()
+        assert client.get(reverse(name, args=args), **headers).status_code == 200
+        assert project.holdout_views.count() > before, name
+        project.holdout_views.all().delete()
 
 
 # Nothing reads them
