@@ -106,15 +106,14 @@ def plan_of(source: SourceRun, blamed: int | None) -> Plan | None:
     return Plan(step_at(source, cut), None, reason)
 
 
-def failed_step(failure: Failure, chosen: int | None = None) -> RunStep | None:
-    """The chosen step of a failure's run if there is one, else the one at which its task begins.
-    None if the agent took no step.
+def planned(failure: Failure, chosen: int | None = None) -> Plan | None:
+    """The task of a failure, or what can be expected at another step that a person chose. None if
+    the agent took no step.
     """
     source = read_run(failure.trajectory)
     if chosen in source.steps:
-        return step_at(source, chosen)
-    plan = plan_of(source, failure.blamed_message)
-    return plan.step if plan else None
+        return Plan(step_at(source, chosen), None, "")
+    return plan_of(source, failure.blamed_message)
 
 
 def suggestions(step: RunStep) -> Iterator[Suggestion]:

@@ -28,7 +28,7 @@ from apps.evals.source_runs import RunStep, recorded_results
 from apps.evals.suggestions import (
     Suggestion,
     demonstration_of,
-    failed_step,
+    planned,
     suggestion_of,
     suggestions,
 )
@@ -51,10 +51,11 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     failure = get_object_or_404(
         Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk
     )
-    step = failed_step(failure, whole(request.POST.get("cut") or request.GET.get("cut")))
-    if step is None:
+    plan = planned(failure, whole(request.POST.get("cut") or request.GET.get("cut")))
+    if plan is None:
         messages.error(request, "The agent took no step in this run, so no task can be created.")
         return redirect("failures:case", project.slug, pk)
+    step = plan.step
     suggested = list(suggestions(step))
     form = FailureTaskForm(
         project,
@@ -73,6 +74,7 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
         "row": step.source.row,
         "form": form,
         "step": step,
+        "plan": plan,
         "leak": leak,
         "suggested": list(enumerate(suggested)),
         "chosen": _chosen(request, suggested),

@@ -410,6 +410,11 @@ def confirm_many(
     return Confirmed(count, left)
 
 
+def open_count(project: Project) -> int:
+    """How many proposals wait for a person."""
+    return project.task_proposals.filter(state=ProposalState.PROPOSED).count()
+
+
 def last_decision(project: Project, by: Any) -> TaskProposal | None:
     """What this person's next undo takes back."""
     rows = project.task_proposals.filter(decided_by=by).exclude(state=ProposalState.PROPOSED)
