@@ -397,6 +397,7 @@ CELERY_BEAT_SCHEDULE = {
     "forget_spans": {"task": "trajectories.forget_spans", "schedule": 3600.0},
     "outcomes": {"task": "failures.train_outcomes", "schedule": 900.0},
     "judge": {"task": "failures.judge_new", "schedule": 180.0},
+    "draft_rubrics": {"task": "evals.draft_rubrics_due", "schedule": 180.0},
     "signals": {"task": "failures.ask_signals", "schedule": 180.0},
     "forget_sessions": {"task": "environments.forget_sessions", "schedule": 600.0},
     "webhooks": {"task": "webhooks.send_due", "schedule": 10.0},

@@ -30,7 +30,15 @@ from apps.evals import actions as evals
 from apps.evals import drafts, latency
 from apps.evals.latency import submit_measurement
 from apps.evals.meaning import check as meaning
-from apps.evals.models import EvalRun, EvalSet, LatencyMeasurement, MeaningCheck, Sample, Split
+from apps.evals.models import (
+    EvalRun,
+    EvalSet,
+    LatencyMeasurement,
+    MeaningCheck,
+    Sample,
+    Split,
+    TaskProposal,
+)
 from apps.evals.stats import summarise
 from apps.failures.models import Failure, FailureCluster, PolicyRule
 from apps.registry.actions import register_adapter, register_base, register_endpoint
@@ -168,6 +176,25 @@ def make_failed(project: Project, expected: dict | None = None, **given: Any) ->
             corrected=expected
             or {"tool": "tickets.close", "args": {"id": int(number[0]) if number else 1234}},
         ),
+    )
+
+
+def make_proposal(failure: Failure, **given: Any) -> TaskProposal:
+    """A task proposed from a failure, as if the log had said what should result."""
+    run = failure.trajectory
+    usual = {
+        "kind": "episode",
+        "source": "ground truth in the log",
+        "reason": "The changes that should result are known.",
+        "cut": 1,
+        "canonical_hash": hashlib.sha256(str(run.pk).encode()).hexdigest(),
+        "messages": run.messages[:1],
+        "tools": run.tools,
+        "expected": {"calls": [{"tool": "tickets.close", "args": {"id": 1234}}], "lookups": []},
+        "group": f"trajectory:{run.external_id}",
+    }
+    return TaskProposal.objects.create(
+        project=run.project, trajectory=run, failure=failure, **usual | given
     )
 
 

@@ -79,6 +79,7 @@ from tests.factories import (
     make_package,
     make_policy_rule,
     make_project,
+    make_proposal,
     make_rollouts,
     make_search,
     make_user,
@@ -396,6 +397,10 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             "evals:edit_task": draft.tasks.trainable().last().pk,
             "evals:change_tasks": draft.pk,
             "evals:task_from_failure": trajectory.failure.pk,
+            **dict.fromkeys(
+                [f"evals:{what}proposal" for what in ("", "next_", "decide_", "edit_", "draft_")],
+                make_proposal(trajectory.failure).pk,
+            ),
             **dict.fromkeys(
                 (
                     "evals:versions",

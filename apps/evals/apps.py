@@ -9,12 +9,14 @@ class EvalsConfig(AppConfig):
         "evals.evalrun": "evals:run",
         "evals.task": "evals:task",
         "evals.stepsearch": "evals:step_search",
+        "evals.taskproposal": "evals:proposal",
     }
     lists = {
         "evals.evalset": "evals:list",
         "evals.task": "evals:list",
         "evals.evalrun": "evals:list",
         "evals.holdoutview": "evals:list",
+        "evals.taskproposal": "evals:proposals",
     }
     declares = (
         "audit_words",
@@ -28,5 +30,6 @@ class EvalsConfig(AppConfig):
         "managing",
         "commentable",
         "replays.searches",
+        "proposals.reviewing",
     )
     audit_section = "evals"

@@ -1,25 +1,22 @@
-"""Tasks from failures: one that a person confirms, or those of a whole cluster."""
+"""A task from a failure, which a person confirms. Many at once are `proposals`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
 
 from apps.core.models import Project
 from apps.evals import actions, drafts
-from apps.evals.formats.rows import has_request
 from apps.evals.formats.verifiers_package import RECORDED
-from apps.evals.models import EvalSet, EvalSetState, Split, Task
-from apps.evals.source_runs import RunStep, failed_step, recorded_results, task_at
-from apps.evals.suggestions import Suggestion, demonstration_of, suggestions
+from apps.evals.models import EvalSet, EvalSetState, Split, Task, TaskKind
+from apps.evals.proposals.same import record_occurrences
+from apps.evals.source_runs import RunStep, recorded_results, task_at
+from apps.evals.suggestions import Suggestion, demonstration_of, user_turns
 from apps.failures.actions.decisions import decide
-from apps.failures.models import Failure, FailureCluster, FailureState
-from apps.trajectories.models import with_content
+from apps.failures.models import Failure, FailureState
 
 DRAFT = "production-failures"
-MOST = 200  # failures of a cluster processed at once
 
 
 @transaction.atomic
@@ -78,47 +75,11 @@ def make_task(
         task.metadata["state"] = state
     what = f"failure {failure.trajectory}"
     made = actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=what, viewer=viewer)
+    if made.made or made.duplicates:
+        record_occurrences(eval_set.project, {step.digest: [failure.trajectory_id]})
     if made.made and failure.state == FailureState.OPEN:
         decide(failure=failure, by=by)
     return made
-
-
-def tasks_of_cluster(*, cluster: FailureCluster, by: Any) -> tuple[EvalSet, actions.TasksMade]:
-    """Training tasks in the open draft, one for each of the cluster's newest `MOST` failures with
-    an expected answer from a person or the log. They are not confirmed. Raises EvalSetError, also
-    if there is no such failure."""
-    with transaction.atomic():
-        draft = open_draft(project=cluster.project, by=by)
-        rows = (
-            Failure.objects.filter(cluster=cluster).standing().select_related("trajectory", "mode")
-        )
-        failures = list(rows.order_by("-trajectory_id")[:MOST])
-        with_content([failure.trajectory for failure in failures])
-        taken = set(draft.tasks.values_list("key", flat=True))
-        tasks = [task for failure in failures if (task := _suggested_task(failure, draft, taken))]
-        if not tasks:
-            raise actions.EvalSetError(
-                "No expected answer for any of these failures. Open a failure to create its task by"
-                " hand."
-            )
-        made = actions.store_tasks(
-            eval_set=draft, tasks=tasks, by=by, what=f"cluster {cluster.name}"
-        )
-        return draft, replace(made, without_expected=len(failures) - len(tasks))
-
-
-def _suggested_task(failure: Failure, eval_set: EvalSet, taken: set[str]) -> Task | None:
-    """The task at the blamed step with the most reliable suggestion as expected answer; None
-    without a suggestion.
-    """
-    step = failed_step(failure)
-    answer = next(suggestions(step), None) if step else None
-    if step is None or answer is None or not has_request(step.prompt):
-        return None
-    task = task_of(failure, step, answer, eval_set, taken)
-    task.split, task.group = Split.TRAIN, step.source.groups.offered[0][1]
-    taken.add(task.key)
-    return task
 
 
 def task_of(
@@ -131,9 +92,6 @@ def task_of(
     replayable: bool = True,
 ) -> Task:
     """Unsaved."""
-    metadata = {"cut": step.cut, "mode": failure.mode.slug, "source": answer.source}
-    if replayable:
-        metadata[RECORDED] = recorded_results(step.source.run, answer.success)
     return task_at(
         step,
         eval_set.project,
@@ -141,8 +99,26 @@ def task_of(
         expected=answer.expected,
         eval_set=eval_set,
         demonstration=demonstration_of(answer.expected),
-        metadata=metadata,
+        metadata=metadata_of(failure, step, answer, replayable=replayable),
     )
+
+
+def metadata_of(
+    failure: Failure, step: RunStep, answer: Suggestion | None, *, replayable: bool = True
+) -> dict[str, Any]:
+    """What a task of a failure keeps of its run: the tools' answers for a replay, and, if it is an
+    episode, what the user said afterwards.
+    """
+    metadata: dict[str, Any] = {"cut": step.cut, "mode": failure.mode.slug}
+    if answer:
+        metadata["source"] = answer.source
+    if replayable:
+        metadata[RECORDED] = recorded_results(step.source.run, answer.success if answer else None)
+    if answer and answer.kind == TaskKind.EPISODE:
+        metadata["environment"] = step.source.environment
+        if turns := user_turns(step):
+            metadata["user_turns"] = turns
+    return metadata
 
 
 def free_key(eval_set: EvalSet, wanted: str, taken: set[str] | None = None) -> str:

@@ -256,6 +256,126 @@ class Task(models.Model):
         }
 
 
+class TaskKind(models.TextChoices):
+    """How a task says what is right."""
+
+    EPISODE = "episode", "Changes that should result"
+    RUBRIC = "rubric", "Rubric"
+    CALL = "call", "Exact call"
+    ANSWER = "answer", "Exact answer"
+
+
+class ProposalState(models.TextChoices):
+    PROPOSED = "proposed"
+    CONFIRMED = "confirmed"
+    REJECTED = "rejected"
+
+
+class TaskProposal(models.Model):
+    """A task that Flywheel proposes from a failure, until a person confirms it: only then does it
+    become a `Task`, so it counts nowhere before.
+
+    While `is_drafting`, the judge is to draft its rubric; with an empty `expected` otherwise a
+    person has to write it. `canonical_hash` is as of `Task`.
+    """
+
+    nouns = ("proposed task", "proposed tasks")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    project = models.ForeignKey(Project, models.CASCADE, related_name="task_proposals")
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="task_proposals")
+    failure = models.ForeignKey(
+        "failures.Failure", models.SET_NULL, null=True, related_name="task_proposals"
+    )
+    state = models.CharField(max_length=10, choices=ProposalState, default=ProposalState.PROPOSED)
+    kind = models.CharField(max_length=10, choices=TaskKind)
+    source = models.CharField(max_length=40, help_text="Where the expected value comes from")
+    reason = models.TextField(help_text="Why the task is of this kind")
+    unknown = ArrayField(
+        models.CharField(max_length=200),
+        default=list,
+        help_text="Tools of which nobody knows whether they change something",
+    )
+    cut = models.PositiveIntegerField(help_text="The message of the run before which it begins")
+    canonical_hash = models.CharField(max_length=64)
+    messages = models.JSONField()
+    tools = models.JSONField(default=list)
+    expected = models.JSONField(default=dict)
+    demonstration = models.TextField(blank=True)
+    group = models.CharField(max_length=200)
+    groups = ArrayField(models.CharField(max_length=200), default=list)
+    metadata = models.JSONField(default=dict)
+    is_drafting = models.BooleanField(default=False)
+    draft_error = models.TextField(blank=True)
+    draft_tries = models.PositiveSmallIntegerField(default=0)
+    drafted_at = models.DateTimeField(null=True)
+    task = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+")
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    decided_at = models.DateTimeField(null=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("created_at", "id")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "canonical_hash"],
+                condition=Q(state="proposed"),
+                name="one_proposal_per_request",
+            ),
+            models.CheckConstraint(
+                name="decided_proposal_has_time",
+                condition=Q(state="proposed", decided_at__isnull=True)
+                | (~Q(state="proposed") & Q(decided_at__isnull=False)),
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["project", "state", "created_at"], name="proposal_by_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Proposed task from {self.trajectory}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("evals:proposal", args=[self.project.slug, self.pk])
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it says what is expected."""
+        return bool(self.expected) and not self.is_drafting
+
+    @property
+    def points(self) -> list[str]:
+        """The points of its rubric."""
+        rubric = self.expected.get("rubric")
+        return [line for line in rubric.splitlines() if line.strip()] if rubric else []
+
+
+class TaskOccurrence(models.Model):
+    """A failed run whose request is that of a task, in any version of any set (`canonical_hash`):
+    the run that the task was made from, and every other with the same request.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="task_occurrences")
+    canonical_hash = models.CharField(max_length=64)
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="task_occurrences")
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "canonical_hash", "trajectory"], name="one_occurrence_per_run"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.trajectory}"
+
+
 class HoldoutView(models.Model):
     """One view of held-out tasks: by a person, an API key, or an evaluation. A hold-out wears out
     by being viewed.

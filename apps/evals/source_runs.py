@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from apps.core.models import Project
+from apps.environments.models import Environment, EnvironmentKind
 from apps.evals.actions import EvalSetError
 from apps.evals.canonical import canonical_hash
+from apps.evals.effects import ToolEffects, effects_of
 from apps.evals.holdout.groups import RunGroups, groups_of
 from apps.evals.models import Origin, Task
 from apps.failures.actions.diagnose import as_input
-from apps.failures.models import Failure
 from apps.failures.rules.expected import KnownAnswers, known_answers
 from apps.failures.rules.reading import Run, read
 from apps.trajectories.models import Trajectory
-from workers.lib.messages import call_key, is_example, is_prompt
+from workers.lib.environments import builtin_tools
+from workers.lib.messages import call_key, functions_of, is_example, is_prompt
 
 PARTS_OF_TURN = ("role", "content", "name", "tool_calls", "tool_call_id")
 MAX_RECORDED = 200  # results kept from one run
+REPLAY = "replay"  # the environment that returns what was recorded
+WITH_STATE = (
+    EnvironmentKind.BUILTIN,
+    EnvironmentKind.PACKAGE,
+    EnvironmentKind.MCP,
+    EnvironmentKind.OPENENV,
+    EnvironmentKind.REMOTE,
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An environment of the project in which a run's tools can be called again."""
+
+    name: str
+    slug: str
+    tools: frozenset[str]
+    lookups: frozenset[str] | None  # None: it does not say which of its tools are look-ups
 
 
 @dataclass(frozen=True)
 class SourceRun:
     """A production run, read once, and what tasks take from it. `steps` are the turns of the agent
-    at which a task may begin.
+    at which a task may begin; `environment` is where its tools can be called again: one of the
+    project's, REPLAY if their results were recorded, or "".
     """
 
     row: Trajectory
@@ -32,6 +54,8 @@ class SourceRun:
     steps: list[int]
     answers: KnownAnswers
     groups: RunGroups
+    effects: ToolEffects
+    environment: str
 
 
 @dataclass(frozen=True)
@@ -46,9 +70,49 @@ class RunStep:
     digest: str
 
 
-def read_run(row: Trajectory) -> SourceRun:
+def read_run(row: Trajectory, settings: Sequence[Setting] | None = None) -> SourceRun:
+    """`settings` are those of the run's project, if they are already known."""
     run = read(as_input(row) | {"messages": row.messages})
-    return SourceRun(row, run, steps_of(row.messages), known_answers(run), groups_of(row))
+    setting = setting_of(run, settings_of(row.project) if settings is None else settings)
+    own = (setting.tools, setting.lookups) if setting and setting.lookups is not None else ((), ())
+    return SourceRun(
+        row,
+        run,
+        steps_of(row.messages),
+        known_answers(run),
+        groups_of(row),
+        effects_of(row.tools, [run], own),
+        setting.name if setting else REPLAY if _results(run) else "",
+    )
+
+
+def settings_of(project: Project) -> list[Setting]:
+    """The newest version of each environment with tools, the newest environment first."""
+    rows = Environment.objects.filter(project=project, kind__in=WITH_STATE).current()
+    newest: dict[str, Environment] = {}
+    for row in rows.order_by("-created_at"):
+        newest.setdefault(row.slug, row)
+    return [setting for row in newest.values() if (setting := _setting(row)).tools]
+
+
+def _setting(row: Environment) -> Setting:
+    own, lookups = builtin_tools(row.builtin)
+    given = row.config.get("tools") or row.harness.get("tools") or own
+    chosen = {tool for tool in given if isinstance(tool, str)} | {
+        name for name, _ in functions_of([tool for tool in given if isinstance(tool, dict)])
+    }
+    return Setting(str(row), row.slug, frozenset(chosen), lookups if own else None)
+
+
+def setting_of(run: Run, settings: Sequence[Setting]) -> Setting | None:
+    """The environment that the run names (`metadata.environment`), or else the first that has all
+    of the run's tools.
+    """
+    named = run.metadata.get("environment")
+    if named is not None:
+        return next((item for item in settings if named in (item.name, item.slug)), None)
+    tools = run.offer.names | {call.tool for call in run.calls}
+    return next((item for item in settings if tools and tools <= item.tools), None)
 
 
 def step_at(source: SourceRun, cut: int) -> RunStep:
@@ -57,15 +121,6 @@ def step_at(source: SourceRun, cut: int) -> RunStep:
         raise EvalSetError(f"Message {cut} is not a step of the agent. Choose one of its turns.")
     prompt = prompt_at(source.row.messages, cut)
     return RunStep(source, cut, prompt, canonical_hash(prompt))
-
-
-def failed_step(failure: Failure, chosen: int | None = None) -> RunStep | None:
-    """The chosen step of a failure's run if there is one, else the blamed one. None if the agent
-    took no step.
-    """
-    source = read_run(failure.trajectory)
-    cut = chosen if chosen in source.steps else default_cut(source.steps, failure.blamed_message)
-    return None if cut is None else step_at(source, cut)
 
 
 def steps_of(messages: list[dict]) -> list[int]:

@@ -32,8 +32,7 @@ from apps.evals.lookups import find_environment, find_run, find_set, form_of
 from apps.evals.models import EvalSet, Split
 from apps.evals.samples.filters import OUTCOMES, Filters
 from apps.evals.samples.to_tasks import make_tasks
-from apps.evals.source_runs import RunStep, failed_step
-from apps.evals.suggestions import suggestion_of, suggestions
+from apps.evals.suggestions import Plan, planned, suggestion_of, suggestions
 from apps.failures.models import Failure
 from apps.trajectories.actions import store
 from apps.trajectories.filters import SINCE, apply_filters
@@ -141,11 +140,21 @@ SOURCED = STORED | {
 }
 TASK_OF_FAILURE = {
     "type": "object",
-    "required": ["trajectory", "mode", "cut", "steps", "request", "suggestions", "groups"],
+    "required": [
+        "trajectory",
+        "mode",
+        "cut",
+        "reason",
+        "steps",
+        "request",
+        "suggestions",
+        "groups",
+    ],
     "properties": {
         "trajectory": {"type": "string"},
         "mode": {"type": "string", "description": "The failure mode's slug"},
         "cut": {"type": "integer"},
+        "reason": {"type": "string", "description": "Why it begins there; empty if `cut` is sent"},
         "steps": {
             "type": "array",
             "items": {"type": "integer"},
@@ -263,7 +272,7 @@ def _runs(request: Request, form: FromProduction) -> QuerySet[Trajectory]:
         OpenApiParameter(
             "cut",
             whole_number(0, 2**31 - 1),
-            description="One of `steps`; default: the blamed step",
+            description="One of `steps`; default: where the failure's task begins",
         ),
     ],
     description=(
@@ -287,13 +296,15 @@ def from_failure(request: Request, pk: UUID) -> Response:
     if request.method == "POST":
         return _task_of(request, eval_set)
     failure = _failure(request, request.query_params["trajectory"])
-    step = _step(failure, number_of(request, "cut"))
+    plan = _plan(failure, number_of(request, "cut"))
+    step = plan.step
     runs_shown(request.auth.project, [step.source.row.pk], to=request.auth, where="API")
     return Response(
         {
             "trajectory": step.source.row.external_id,
             "mode": failure.mode.slug,
             "cut": step.cut,
+            "reason": plan.reason,
             "steps": step.source.steps,
             "request": step.prompt,
             "suggestions": [
@@ -308,7 +319,7 @@ def from_failure(request: Request, pk: UUID) -> Response:
 def _task_of(request: Request, eval_set: EvalSet) -> Response:
     by, form = member_of(request).user, form_of(request, FromFailure)
     failure = _failure(request, form.trajectory)
-    step = _step(failure, form.cut)
+    step = _plan(failure, form.cut).step
     offered = dict(step.source.groups.offered)
     if form.group and form.group not in offered:
         raise ValidationError({"path": "group", "error": f"must be one of {', '.join(offered)}"})
@@ -340,15 +351,15 @@ def _failure(request: Request, external_id: str) -> Failure:
     return failure
 
 
-def _step(failure: Failure, cut: int | None) -> RunStep:
-    """The given step, or else the blamed one. Raises ValidationError."""
-    step = failed_step(failure, cut)
-    if step is None:
+def _plan(failure: Failure, cut: int | None) -> Plan:
+    """At the given step, or else where the failure's task begins. Raises ValidationError."""
+    plan = planned(failure, cut)
+    if plan is None:
         raise ValidationError({"path": "cut", "error": "the agent took no step in this run"})
-    if cut not in (None, step.cut):
-        steps = ", ".join(map(str, step.source.steps))
+    if cut not in (None, plan.step.cut):
+        steps = ", ".join(map(str, plan.step.source.steps))
         raise ValidationError({"path": "cut", "error": f"must be one of {steps}"})
-    return step
+    return plan
 
 
 def expected_of(value: dict[str, Any]) -> dict[str, Any]:

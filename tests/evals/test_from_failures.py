@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import escape
 
 from apps.core.models import AuditEvent, Project
 from apps.evals import actions, source_runs
-from apps.evals.from_failures import open_draft, tasks_of_cluster
 from apps.evals.holdout.groups import groups_of, template_of
 from apps.evals.holdout.view_log import views_of
 from apps.evals.models import EvalSet, Origin, Split, Task
@@ -82,6 +79,11 @@ def failed(project: Project, **given: Any) -> Trajectory:
     return make_trajectory(project, **usual | given)
 
 
+def changes(*calls: dict[str, Any]) -> dict[str, Any]:
+    """The episode in which these calls change something."""
+    return {"calls": list(calls), "lookups": ["tickets.find"]}
+
+
 def suggested(run: Trajectory, cut: int) -> list[Suggestion]:
     return list(suggestions(step_at(read_run(run), cut)))
 
@@ -104,8 +106,8 @@ def test_a_persons_word_comes_before_ground_truth_and_that_before_a_later_succes
     found = suggested(row, 3)
     assert [item.source for item in found] == [PERSON, TRUTH, SUCCESS]
     assert found[0].expected == edit["after"] and found[0].detail == "by ada"
-    assert found[1].expected == right
-    assert found[2].expected["tool"] == "tickets.shut"
+    assert found[1].expected == changes(right)
+    assert found[2].expected == changes({"tool": "tickets.shut", "args": {"id": 12}})
     assert found[2].success is not None and found[2].success.messages == success.messages
 
 
@@ -117,11 +119,11 @@ def test_a_value_with_several_sources_keeps_the_place_of_the_first() -> None:
     edit = {"kind": "edit", "message_index": 3, "after": right}
     row = failed(project, interventions=[edit], metadata={"expected_calls": [other]})
     make_trajectory(
-        project, messages=[SYSTEM, ASK, tool_message(right), REPLY], outcome={"status": "success"}
+        project, messages=[SYSTEM, ASK, tool_message(other), REPLY], outcome={"status": "success"}
     )
     assert [(item.expected, item.source) for item in suggested(row, 3)] == [
         (right, PERSON),
-        (other, TRUTH),
+        (changes(other), TRUTH),
     ]
 
 
@@ -132,14 +134,16 @@ def test_an_edit_of_another_step_says_nothing_of_this_one() -> None:
     assert suggested(row, 5)[0].expected == {"answer": "It is closed."}
 
 
-def test_calls_that_were_made_already_are_not_asked_for_again() -> None:
-    wanted = [
+def test_look_ups_are_never_expected_and_changes_made_already_are_not_asked_for_again() -> None:
+    find, close, send = (
         {"tool": name, "args": {"id": 12}}
         for name in ("tickets.find", "tickets.close", "mail.send")
-    ]
-    row = failed(make_project(), metadata={"expected_calls": wanted})
-    found = [item.expected for item in suggested(row, 5)]
-    assert wanted[1] in found and {"calls": wanted[1:]} in found
+    )
+    row = failed(make_project(), metadata={"expected_calls": [find, close, send]})
+    assert [item.expected for item in suggested(row, 5)] == [changes(close, send)]
+    done = [SYSTEM, ASK, tool_message(close), REPLY, DONE]
+    row = failed(make_project(), messages=done, metadata={"expected_calls": [find, close, send]})
+    assert [item.expected for item in suggested(row, 4)] == [changes(send)]
 
 
 def test_an_earlier_success_or_one_of_another_request_is_none() -> None:
@@ -367,33 +371,6 @@ def test_a_cluster_is_in_evals_when_a_task_is_made_of_it(
     assert [event.detail["before"] for event in moves] == ([] if then == state else [state])
 
 
-def test_tasks_are_made_of_a_cluster_where_the_right_answer_is_known(world: dict[str, Any]) -> None:
-    project = world["project"]
-    unknown = failure_of(failed(project, messages=[{"role": "user", "content": "Open 7."}, CALL]))
-    cluster = make_cluster(world["failure"])
-    Failure.objects.filter(pk=unknown.pk).update(cluster=cluster)
-    url = reverse("evals:tasks_from_cluster", args=[project.slug, cluster.pk])
-    assert (
-        url
-        in world["client"]
-        .get(reverse("failures:cluster", args=[project.slug, cluster.pk]))
-        .content.decode()
-    )
-    html = world["client"].post(url, follow=True).content.decode()
-    assert "1 tasks added" in html and "1 skipped: no expected answer" in html
-    task = project.tasks.get(trajectory=world["failure"].trajectory)
-    assert (task.expected["tool"], task.split, task.origin) == (
-        "tickets.close",
-        "train",
-        Origin.FAILURE,
-    )
-    assert task.confirmed_by is None and task.eval_set.slug == "production-failures"
-    cluster.refresh_from_db()
-    assert cluster.state == "in_evals"
-    Failure.objects.filter(pk=world["failure"].pk).update(cluster=None)
-    assert "No expected answer for any" in world["client"].post(url, follow=True).content.decode()
-
-
 def test_the_run_is_read_once_for_the_page_and_the_task(
     world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,34 +379,6 @@ def test_the_run_is_read_once_for_the_page_and_the_task(
     body = given(world["draft"], group=group_of(world["failure"]))
     assert world["client"].post(world["url"], body).status_code == 302
     assert world["draft"].tasks.count() == 1 and len(runs) == 1
-
-
-def test_runs_whose_long_ids_begin_alike_become_a_task_each(world: dict[str, Any]) -> None:
-    cluster = make_cluster(world["failure"])
-    for number in (2001, 2002):
-        name = f"{'x' * 120}-{number}"
-        failure = failure_of(
-            make_failed(world["project"], name=name, request=f"Close ticket {number}.")
-        )
-        Failure.objects.filter(pk=failure.pk).update(cluster=cluster)
-    _, made = tasks_of_cluster(cluster=cluster, by=admin_of(world["project"]))
-    assert (made.made, made.duplicates) == (3, 0)
-
-
-def test_a_larger_cluster_takes_no_more_queries(world: dict[str, Any]) -> None:
-    project, by = world["project"], admin_of(world["project"])
-    open_draft(project=project, by=by)
-    clusters = [make_cluster(world["failure"]) for _ in range(2)]
-    queries = []
-    for cluster, numbers in zip(clusters, ([2001, 2002], range(3001, 3006)), strict=True):
-        runs = [make_failed(project, request=f"Close ticket {number}.") for number in numbers]
-        classify_project(project=project)
-        Failure.objects.filter(trajectory__in=runs).update(cluster=cluster)
-        with CaptureQueriesContext(connection) as captured:
-            _, made = tasks_of_cluster(cluster=cluster, by=by)
-        assert made.made >= len(runs)
-        queries.append(len(captured))
-    assert queries[1] == queries[0]
 
 
 def test_without_a_draft_the_first_task_opens_one(client: Client) -> None:

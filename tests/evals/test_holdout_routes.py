@@ -242,6 +242,20 @@ ELSEWHERE = {
     "evals:make_variants": "as evals:add_trajectories",
     "evals:export": "test_holdout_groups.py::test_the_last_doors_refuse_what_was_stored_before",
     "evals:task_from_failure": "shows its run as failures:case does; test_from_failures.py",
+    **dict.fromkeys(
+        [
+            "evals:proposals",
+            "evals:tasks_from_cluster",
+            "evals:tasks_from_failures",
+            "evals:confirm_proposals",
+            "evals:review_proposals",
+            *[
+                f"evals:{what}proposal"
+                for what in ("", "next_", "decide_", "edit_", "draft_", "undo_")
+            ],
+        ],
+        "test_proposals.py: a run that was held out since; what is not proposed",
+    ),
     "training:new": "test_holdout_groups.py::test_the_last_doors_refuse_what_was_stored_before",
     "training:search_new": "tests/training/test_prompt_search.py: a refused start",
     "training:search_save": "tests/training/test_prompt_search.py: a candidate that is not saved",

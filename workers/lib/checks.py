@@ -4,9 +4,9 @@
 `expected` has one of these forms:
 
 - {"tool", "args"}: exactly this call. "accept" may list all correct values of an argument; None or
-  "" among them means that it may be left out.
+  "" among them means that it may be left out. "any" may name arguments of which any value is right.
 - {"calls": [such calls]}: exactly these, in any order unless "ordered" is true; an empty list means
-  that no call is right.
+  that no call is right. Calls of the tools in "lookups", if it is given, do not count.
 - {"any_call": true}: at least one call, any.
 - {"answer": value or list of values}: one of these, as text or number.
 - {"constraint": {name: value}}: the text satisfies all named CONSTRAINTS.
@@ -50,7 +50,8 @@ def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
 
     Missing and superfluous calls both count as wrong.
     """
-    wanted = expected.get("calls", [expected])
+    wanted, lookups = expected.get("calls", [expected]), expected.get("lookups") or ()
+    calls = [call for call in calls if call["tool"] not in lookups]
     if not wanted and not calls:
         return {"success": 1.0, "tools": 1.0, "arguments": 1.0}
     scores = [[_pair(call, want) for want in wanted] for call in calls]
@@ -64,8 +65,13 @@ def match_calls(calls: list[dict], expected: dict) -> dict[str, float]:
 
 def _pair(call: dict, want: dict) -> float:
     """0 for another tool, else 1 + the share of right arguments."""
-    same_tool = call["tool"] == want["tool"]
-    return 1 + argument_share(call["args"], want["args"], want.get("accept")) if same_tool else 0.0
+    if call["tool"] != want["tool"]:
+        return 0.0
+    given, right = (
+        {name: value for name, value in args.items() if name not in (want.get("any") or ())}
+        for args in (call["args"], want["args"])
+    )
+    return 1 + argument_share(given, right, want.get("accept"))
 
 
 def paired(scores: list[list[float]]) -> dict[int, int]:

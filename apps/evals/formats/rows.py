@@ -297,6 +297,12 @@ def checked_tools(value: Any, name: str = "tools") -> list[dict]:
     return made
 
 
+OF_CHANGES = (
+    ("lookups", str, "Give the names of the tools whose calls are free."),
+    ("tell", list, "Give a list of alternative wordings for each thing that the user is told."),
+)
+
+
 def checked_expected(value: Any, name: str = "expected") -> dict:
     """One of the forms of `checks` and of the verifiers (`by_task`), optionally with a rubric.
     Raises Bad.
@@ -307,6 +313,9 @@ def checked_expected(value: Any, name: str = "expected") -> dict:
         CHECKED[form](
             value if form == "tool" else value[form], name if form == "tool" else f"{name}.{form}"
         )
+    for part, kind, advice in OF_CHANGES:
+        for item in want(value.get(part, []), list, f"{name}.{part}", advice):
+            want(item, kind, f"{name}.{part}", advice)
     if not found and (value.get("answer") is None or value["answer"] == []):
         raise Bad(name, f"contains neither a call nor an answer. Give {FORMS}.")
     return value
@@ -371,6 +380,7 @@ def _check_call(call: Any, name: str) -> None:
     accept = want(call.get("accept", {}), dict, f"{name}.accept", "Give an object of lists.")
     for argument, values in accept.items():
         want(values, list, f"{name}.accept.{argument}", "Give the list of right values.")
+    want(call.get("any", []), list, f"{name}.any", "Give the names of arguments.")
 
 
 def _check_constraint(value: Any, name: str) -> None:

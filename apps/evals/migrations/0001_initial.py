@@ -1246,6 +1246,197 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="TaskOccurrence",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("canonical_hash", models.CharField(max_length=64)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="task_occurrences",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="task_occurrences",
+                        to="trajectories.trajectory",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "canonical_hash", "trajectory"),
+                        name="one_occurrence_per_run",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="TaskProposal",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("proposed", "Proposed"),
+                            ("confirmed", "Confirmed"),
+                            ("rejected", "Rejected"),
+                        ],
+                        default="proposed",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("episode", "Changes that should result"),
+                            ("rubric", "Rubric"),
+                            ("call", "Exact call"),
+                            ("answer", "Exact answer"),
+                        ],
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "source",
+                    models.CharField(
+                        help_text="Where the expected value comes from", max_length=40
+                    ),
+                ),
+                ("reason", models.TextField(help_text="Why the task is of this kind")),
+                (
+                    "unknown",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=200),
+                        default=list,
+                        help_text="Tools of which nobody knows whether they change something",
+                        size=None,
+                    ),
+                ),
+                (
+                    "cut",
+                    models.PositiveIntegerField(
+                        help_text="The message of the run before which it begins"
+                    ),
+                ),
+                ("canonical_hash", models.CharField(max_length=64)),
+                ("messages", models.JSONField()),
+                ("tools", models.JSONField(default=list)),
+                ("expected", models.JSONField(default=dict)),
+                ("demonstration", models.TextField(blank=True)),
+                ("group", models.CharField(max_length=200)),
+                (
+                    "groups",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=200), default=list, size=None
+                    ),
+                ),
+                ("metadata", models.JSONField(default=dict)),
+                ("is_drafting", models.BooleanField(default=False)),
+                ("draft_error", models.TextField(blank=True)),
+                ("draft_tries", models.PositiveSmallIntegerField(default=0)),
+                ("drafted_at", models.DateTimeField(null=True)),
+                ("decided_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "decided_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "failure",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="task_proposals",
+                        to="failures.failure",
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="task_proposals",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="evals.task",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="task_proposals",
+                        to="trajectories.trajectory",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("created_at", "id"),
+                "indexes": [
+                    models.Index(
+                        fields=["project", "state", "created_at"], name="proposal_by_state"
+                    ),
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("state", "proposed")),
+                        fields=("project", "canonical_hash"),
+                        name="one_proposal_per_request",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("decided_at__isnull", True), ("state", "proposed")),
+                            models.Q(
+                                models.Q(("state", "proposed"), _negated=True),
+                                ("decided_at__isnull", False),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="decided_proposal_has_time",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="MeaningVerdict",
             fields=[
                 (

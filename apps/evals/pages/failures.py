@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from uuid import UUID
 
 from django.contrib import messages
 from django.db import transaction
@@ -12,7 +11,6 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.html import format_html
-from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.forms import whole
@@ -26,10 +24,16 @@ from apps.evals.from_production import MOST, newest
 from apps.evals.holdout.leaks import Leak
 from apps.evals.holdout.view_log import record_leak_views, record_refusal
 from apps.evals.models import EvalSet, Split
-from apps.evals.source_runs import RunStep, failed_step, recorded_results
-from apps.evals.suggestions import Suggestion, demonstration_of, suggestion_of, suggestions
+from apps.evals.source_runs import RunStep, recorded_results
+from apps.evals.suggestions import (
+    Suggestion,
+    demonstration_of,
+    planned,
+    suggestion_of,
+    suggestions,
+)
 from apps.failures.actions.decisions import Refused
-from apps.failures.models import Failure, FailureCluster
+from apps.failures.models import Failure
 from apps.trajectories.filters import OF_LISTS, SINCE, apply_filters
 from apps.trajectories.models import Outcome
 from apps.trajectories.shown import runs_shown
@@ -47,10 +51,11 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     failure = get_object_or_404(
         Failure.objects.select_related("trajectory", "mode"), project=project, pk=pk
     )
-    step = failed_step(failure, whole(request.POST.get("cut") or request.GET.get("cut")))
-    if step is None:
+    plan = planned(failure, whole(request.POST.get("cut") or request.GET.get("cut")))
+    if plan is None:
         messages.error(request, "The agent took no step in this run, so no task can be created.")
         return redirect("failures:case", project.slug, pk)
+    step = plan.step
     suggested = list(suggestions(step))
     form = FailureTaskForm(
         project,
@@ -69,6 +74,7 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
         "row": step.source.row,
         "form": form,
         "step": step,
+        "plan": plan,
         "leak": leak,
         "suggested": list(enumerate(suggested)),
         "chosen": _chosen(request, suggested),
@@ -80,24 +86,6 @@ def task_from_failure(request: HttpRequest, project: Project, pk: int) -> HttpRe
     return render(
         request, "evals/task_from_failure.html", context, status=400 if form.errors or leak else 200
     )
-
-
-@shows(SIDES)
-@require_POST
-@project_view(Role.ENGINEER)
-def tasks_from_cluster(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """A task for each failure of a cluster whose expected answer is known."""
-    cluster = get_object_or_404(
-        FailureCluster.objects.select_related("project"), project=project, pk=pk
-    )
-    try:
-        draft, made = from_failures.tasks_of_cluster(cluster=cluster, by=request.user)
-    except actions.EvalSetError as error:
-        record_refusal(project, error, by=request.user)
-        messages.error(request, str(error))
-        return redirect("failures:cluster", project.slug, pk)
-    report_result(request, made)
-    return redirect("evals:detail", project.slug, draft.pk)
 
 
 def _chosen(request: HttpRequest, suggested: list[Suggestion]) -> int | None:

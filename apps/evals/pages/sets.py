@@ -34,6 +34,7 @@ from apps.evals.meaning.verdicts import review_of
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.evals.pages.attempt import attempt
 from apps.evals.pages.failures import report_result
+from apps.evals.proposals.reviewing import open_count
 from apps.evals.variants import batches
 from apps.trajectories.models import in_chunks
 
@@ -92,6 +93,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             (row for row in rows if row.is_frozen), key=lambda row: row.frozen_at, default=None
         ),
         "form": EvalSetForm(),
+        "proposed": open_count(project),
         "page": page_of(request, run_order.apply(runs), 30),
     }
     return render(

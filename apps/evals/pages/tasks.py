@@ -18,6 +18,7 @@ from apps.evals.editing import TAGS, tags_of
 from apps.evals.holdout.view_log import has_opened_task, record_task_view, view_count
 from apps.evals.models import EvalRun, Sample, Task
 from apps.evals.pages.runs import may_see
+from apps.evals.proposals.same import seen_in
 from apps.evals.samples.transcript import request_of
 from workers.lib.messages import functions_of
 
@@ -97,6 +98,7 @@ def context_of(request: HttpRequest, row: Task) -> dict[str, Any]:
             for other in alike.order_by("eval_set__slug", "-eval_set__version")
             if other.pk != row.pk
         ],
+        "seen": seen_in(row.project, [row.canonical_hash]).get(row.canonical_hash, 0),
         "variants": list(row.variants.select_related("eval_set").order_by("key")[:VARIANTS]),
         "results": [(run, by_run.get(run.pk)) for run in newest],
     }

@@ -12,15 +12,18 @@ from typing import Any
 
 from apps.evals import actions
 from apps.evals.canonical import canonical_hash
+from apps.evals.effects import effects_of
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.from_failures import free_key
 from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
 from apps.evals.samples.diagnosis import as_run, diagnose_run
 from apps.evals.samples.transcript import answered, conversation
 from apps.evals.source_runs import prompt_at, recorded_results, steps_of
-from apps.evals.suggestions import by_truth, demonstration_of
+from apps.evals.suggestions import TRUTH, changes_in, demonstration_of, of_changes
 from apps.failures.rules.expected import known_answers
 from apps.failures.rules.reading import read
+from workers.lib.environments import builtin_tools
+from workers.lib.messages import functions_of
 
 SOURCES = (Split.TRAIN, Split.VALIDATION)
 MOST = 1_000  # tasks at once
@@ -101,7 +104,13 @@ def _begin_at_blamed_step(task: Task, sample: Sample) -> None:
     first = len(messages) - len(answered(sample))
     if cut is None or cut <= first or cut not in steps_of(messages):
         return
-    if answer := next(by_truth(run, known_answers(run), cut), None):
+    known = known_answers(run)
+    environment = sample.run.environment
+    tools, own = builtin_tools(environment.builtin)
+    names = {name for name, _ in functions_of(tools)}
+    effects = effects_of(task.tools or environment.harness.get("tools") or [], [run], (names, own))
+    changes = changes_in(known.truth.wanted, effects) if known.truth else None
+    if changes and (answer := of_changes(run, effects, known, changes, cut, TRUTH)):
         task.messages, task.expected = prompt_at(messages, cut), answer.expected
         task.demonstration = demonstration_of(answer.expected)
         task.metadata |= {"cut": cut, RECORDED: recorded_results(run)}

@@ -136,6 +136,16 @@ def _class(where: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def builtin_tools(name: str) -> tuple[list[dict], frozenset[str]]:
+    """The tools of a built-in environment, and which of them are look-ups; none for one that has no
+    tools of its own.
+    """
+    if name not in BUILTIN:
+        return [], frozenset()
+    module = import_module(BUILTIN[name].split(":")[0])
+    return getattr(module, "TOOLS", []), getattr(module, "LOOKUPS", frozenset())
+
+
 def gold_calls(task: dict) -> list[dict]:
     """The correct calls, [{"tool", "args"}], from `expected` or a NeMo Gym row's `ground_truth`.
     Raises ValueError.

@@ -104,6 +104,12 @@ def tool_names(tools: list[dict]) -> list[str]:
     return [tool["function"]["name"] for tool in tools]
 
 
+def recorded_turns(task: dict) -> list[str]:
+    """What the user of a recorded run said after the task's own messages."""
+    turns = (task.get("metadata") or {}).get("user_turns")
+    return [turn for turn in turns if isinstance(turn, str)] if isinstance(turns, list) else []
+
+
 class ToolEnvironment:
     """The common part of our environments: a harness, and a limit on turns if the harness sets
     none.
@@ -243,8 +249,15 @@ class ToolEpisode:
         raise NotImplementedError
 
     async def replied(self, text: str) -> None:
-        """Called after a message without calls: it ends the episode unless a user continues."""
-        self.stop_reason = "stop"
+        """Called after a message without calls: the user's next recorded turn
+        (`metadata.user_turns`), or the end of the episode.
+        """
+        turns = recorded_turns(self.task)
+        said = sum(message["role"] == "user" for message in self.said)
+        if said < len(turns):
+            self.said.append({"role": "user", "content": turns[said]})
+        else:
+            self.stop_reason = "stop"
 
     def add_messages(self, messages: list[dict]) -> None:
         self.said = [

@@ -2,12 +2,18 @@
 none. Pure.
 
 The right calls are in the task's `expected`: {"tool", "args"}, with "accept" {argument: [right
-values]}; {"calls": [such]}, with "ordered"; {"any_call": true}, where any will do; or BFCL's own
-{"ground_truth": [{tool: {argument: [right values]}}]}.
+values]} and "any" [arguments of which any value is right]; {"calls": [such]}, with "ordered";
+{"any_call": true}, where any will do; or BFCL's own {"ground_truth": [{tool: {argument: [right
+values]}}]}.
+
+With "lookups" (names of tools) the calls are the changes that an episode should make: calls of
+those tools are free, and so are calls that failed. "tell" lists what the user has to be told, each
+as a list of alternative wordings.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -15,7 +21,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from workers.lib.checks import paired
-from workers.lib.messages import ToolCall, calls_of, schemas_of
+from workers.lib.messages import ToolCall, calls_of, schemas_of, text_of
 from workers.lib.typed import Number
 from workers.lib.verifiers.base import (
     Guarded,
@@ -51,10 +57,13 @@ class NoCallOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An expected call: its tool, and the accepted values of each argument."""
+    """An expected call: its tool, and the accepted values of each argument; `any` are those of
+    which any value is right.
+    """
 
     tool: str
     arguments: dict[str, OneOf]
+    any: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -82,6 +91,20 @@ def made_by(messages: Iterable[dict]) -> Made:
     return made
 
 
+def untold_by(messages: Iterable[dict], tell: Iterable[list[str]]) -> list[list[str]]:
+    """What the agent did not tell; each item lists alternative wordings."""
+    said = (text_of(item) for item in messages if item.get("role") == "assistant")
+    text = " ".join(said).casefold()
+    return [
+        words for words in tell if not any(contains_word(text, word.casefold()) for word in words)
+    ]
+
+
+def contains_word(text: str, word: str) -> bool:
+    """As a separate word or number: 9.90 does not occur in 59.90."""
+    return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
+
+
 def wanted_of(expected: dict) -> list[Wanted]:
     """The calls that a task expects. Raises Unscorable if `expected` has none of the forms."""
     if isinstance(expected.get("ground_truth"), list):
@@ -103,10 +126,14 @@ def _own(item: Any) -> Wanted:
     ):
         raise Unscorable("A call that the task expects is not {“tool”: text, “args”: object}.")
     accept = item.get("accept") if isinstance(item.get("accept"), dict) else {}
+    given = item.get("any") if isinstance(item.get("any"), list) else []
+    free = frozenset(name for name in given if isinstance(name, str))
     arguments = {name: OneOf((value,)) for name, value in item["args"].items()}
+    arguments |= {name: one_of(_listed(values), False) for name, values in accept.items()}
     return Wanted(
         item["tool"],
-        arguments | {name: one_of(_listed(values), False) for name, values in accept.items()},
+        {name: values for name, values in arguments.items() if name not in free},
+        free,
     )
 
 
@@ -147,6 +174,9 @@ class Calls(Guarded):
         if rollout.expected.get("any_call") is True:
             return self.any_call(made_by(rollout.messages))
         wanted, made = wanted_of(rollout.expected), made_by(rollout.messages)
+        lookups = rollout.expected.get("lookups")
+        if isinstance(lookups, list):
+            return self.changes(self.changing(made, wanted, lookups, rollout), wanted, rollout)
         if made.faults:
             return self.invalid(made.faults)
         if not wanted:
@@ -158,6 +188,46 @@ class Calls(Guarded):
             wanted, made.calls, schemas = _without_dots(wanted, made.calls, schemas)
         ordered = self.ordered or bool(rollout.expected.get("ordered"))
         return self.compared(made.calls, wanted, schemas, ordered, rollout)
+
+    def changing(
+        self, made: Made, wanted: list[Wanted], lookups: list[str], rollout: Rollout
+    ) -> list[ToolCall]:
+        """The calls that changed something: no look-ups, and none that failed, unless it is an
+        expected one that never succeeded (a replay cannot run what was not recorded).
+        """
+        if not rollout.calls:
+            return [call for call in made.calls if call.tool not in lookups]
+        schemas = schemas_of(rollout.tools or rollout.task.get("tools") or [])
+        run = [call for call in rollout.calls if call.name not in lookups]
+        worked = [ToolCall(call.name, call.args) for call in run if call.ok]
+        for call in (ToolCall(call.name, call.args) for call in run if not call.ok):
+            for item in wanted:
+                fits_item = call.tool == item.tool and share(call, item, schemas, self.rules) == 1.0
+                if fits_item and not any(
+                    done.tool == item.tool and share(done, item, schemas, self.rules) == 1.0
+                    for done in worked
+                ):
+                    worked.append(call)
+                    break
+        return worked
+
+    def changes(self, calls: list[ToolCall], wanted: list[Wanted], rollout: Rollout) -> Score:
+        """As for other calls; what the user was not told takes its share of the reward."""
+        schemas = schemas_of(rollout.tools or rollout.task.get("tools") or [])
+        ordered = self.ordered or bool(rollout.expected.get("ordered"))
+        score = (
+            self.compared(calls, wanted, schemas, ordered, rollout)
+            if wanted
+            else self.none_wanted(Made(calls, []))
+        )
+        tell = [item for item in rollout.expected.get("tell") or () if isinstance(item, list)]
+        untold = untold_by(rollout.messages, tell)
+        if untold and score.reward is not None:
+            score.components["told"] = 1 - len(untold) / len(tell)
+            score.reward = min(score.reward, score.reward * score.components["told"])
+            score.success = False
+            score.details += [f"the user was not told: {' or '.join(item)}" for item in untold]
+        return score
 
     def any_call(self, made: Made) -> Score:
         """At least one call of any kind, for tasks that only say that the tools can do what is
@@ -246,7 +316,7 @@ def _without_dots(
 ) -> tuple[list[Wanted], list[ToolCall], dict[str, dict]]:
     """Tool names as OpenAI allows them, with underscores for dots."""
     return (
-        [Wanted(item.tool.replace(".", "_"), item.arguments) for item in wanted],
+        [Wanted(item.tool.replace(".", "_"), item.arguments, item.any) for item in wanted],
         [ToolCall(item.tool.replace(".", "_"), item.args) for item in calls],
         {name.replace(".", "_"): schema for name, schema in schemas.items()},
     )
@@ -269,6 +339,8 @@ def share(call: ToolCall, wanted: Wanted, schemas: dict[str, dict], rules: Rules
     properties, required = _parts(schemas.get(call.tool, {}))
     right = total = 0
     for name, value in call.args.items():
+        if name in wanted.any:
+            continue
         total += 1
         right += _is_right(name, value, wanted, properties, rules)
     for name, accepted in wanted.arguments.items():

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from inspect import isawaitable
@@ -24,13 +23,16 @@ from workers.lib.environments.customer_service.shop import (
     stocked,
     violations,
 )
+from workers.lib.environments.customer_service.shop import (
+    LOOKUPS as LOOKUPS,
+)
 from workers.lib.environments.customer_service.user import ScriptedUser, agrees
 from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, verifier_of
 from workers.lib.errors import SpecError
 from workers.lib.json_schema import refusal
-from workers.lib.messages import text_of
 from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score
+from workers.lib.verifiers.calls import untold_by
 
 MAX_TURNS = 20
 OWN = "service"
@@ -224,19 +226,8 @@ class ServiceEpisode(StateEpisode):
         is a list of alternative wordings.
         """
         wanted = self.task.get("expected", {}).get("tell") or []
-        said = [message for message in [*self.said, *self.talked] if message["role"] == "assistant"]
-        text = " ".join(text_of(message) for message in said).lower()
-        untold = [
-            words
-            for words in wanted
-            if not any(_contains_word(text, word.lower()) for word in words)
-        ]
+        untold = untold_by([*self.said, *self.talked], wanted)
         return (1 - len(untold) / len(wanted) if wanted else 1.0), untold
-
-
-def _contains_word(text: str, word: str) -> bool:
-    """As a separate word or number: 9.90 does not occur in 59.90."""
-    return re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", text) is not None
 
 
 @lru_cache(maxsize=1)

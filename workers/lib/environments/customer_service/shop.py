@@ -333,6 +333,7 @@ def _tool(name: str) -> dict:
 
 
 TOOLS = [_tool(name) for name in HANDLERS]
+LOOKUPS = frozenset(("find_customer", "list_orders", "get_order"))  # the others change the shop
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 CHECKED = {name: JsonSchema(schema, tolerant=True) for name, schema in SCHEMAS.items()}
 

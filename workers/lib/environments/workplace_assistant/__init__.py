@@ -22,6 +22,7 @@ from workers.lib.environments.workplace_assistant.tables import (
     given_tables,
     invented,
 )
+from workers.lib.environments.workplace_assistant.tools import LOOKUPS as LOOKUPS
 from workers.lib.environments.workplace_assistant.tools import TOOLS, coerced
 from workers.lib.errors import SpecError
 from workers.lib.specs.environment import Environment as EnvironmentSpec

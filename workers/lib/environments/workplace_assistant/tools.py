@@ -214,6 +214,9 @@ def _tool(name: str, what: str, arguments: dict[str, str], required: int) -> dic
 
 
 TOOLS = [_tool(name, *_TOOLS[name]) for name in HANDLERS]
+LOOKUPS = frozenset(  # the others change a table
+    name for name in HANDLERS if {"find", "get", "search", "count"} & set(name.split("_"))
+)
 PARAMETERS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 
 

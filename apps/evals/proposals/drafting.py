@@ -1,0 +1,129 @@
+"""Has the judge draft the rubrics of proposed tasks, within its daily budget."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from apps.core import outbox
+from apps.core.models import Project
+from apps.evals.canonical import digest_of
+from apps.evals.models import ProposalState, TaskProposal
+from apps.evals.proposals import rubric
+from apps.evals.suggestions import JUDGE
+from apps.failures.actions.diagnose import as_input
+from apps.failures.judge import batch, rubrics
+from apps.failures.judge.asking import Answered, Chat
+from apps.failures.judge.prompt import body_of
+from apps.failures.judge.questions import Stored
+from apps.failures.models import Rubric
+from apps.failures.rules.expected import logged_truth
+from apps.failures.rules.reading import read
+from apps.trajectories.models import with_content
+
+TASK, PURPOSE = "evals.draft_rubrics", "rubric of a task"
+AT_ONCE, BATCH_S = 100, 120.0
+MOST_TRIES = 3
+RETRY_AFTER = timedelta(minutes=10)
+POINTS = "points"  # in the metadata: the quote that each point of the draft is about
+NO_JUDGE = "The judge is off, so a person has to write the rubric."
+
+
+def judge_of(project: Project) -> Rubric | None:
+    return rubrics.current(project)
+
+
+def request(project: Project) -> None:
+    """Has a worker draft what waits, once the transaction is stored."""
+    transaction.on_commit(lambda: outbox.post(TASK, project.pk, expires_s=600))
+
+
+def waiting(project: Project) -> Any:
+    """The proposals that the judge is to draft now, the oldest first."""
+    rows = project.task_proposals.filter(state=ProposalState.PROPOSED, is_drafting=True)
+    ready = Q(drafted_at=None) | Q(drafted_at__lt=timezone.now() - RETRY_AFTER)
+    return rows.filter(ready).order_by("created_at", "pk")
+
+
+def due() -> list[int]:
+    """The projects with something to draft and a judge that is on."""
+    rows = TaskProposal.objects.filter(state=ProposalState.PROPOSED, is_drafting=True)
+    rows = rows.filter(project__in=Project.objects.running(), project__rubrics__is_on=True)
+    return list(rows.values_list("project_id", flat=True).order_by().distinct())
+
+
+def draft_due(project: Project, sleep: batch.Sleep = time.sleep) -> batch.Report:
+    report, judge = batch.Report(), judge_of(project)
+    if judge is None:
+        report.stopped = NO_JUDGE
+        return report
+    rows = list(waiting(project).select_related("trajectory", "failure__mode")[:AT_ONCE])
+    with_content([row.trajectory for row in rows])
+    batch.ask_all(judge, map(_Draft.of, rows), report, sleep=sleep, for_s=BATCH_S)
+    return report
+
+
+@dataclass
+class _Draft(Stored):
+    """One proposal's question to the judge."""
+
+    proposal: TaskProposal | None = None
+
+    @classmethod
+    def of(cls, proposal: TaskProposal) -> _Draft:
+        run = as_input(proposal.trajectory) | {"messages": proposal.trajectory.messages}
+        failure, truth = proposal.failure, logged_truth(read(run))
+        known = rubric.evidence_of(
+            failure.evidence if failure else [],
+            failure.mode.name if failure else "failed",
+            truth and [{"tool": item.tool, "args": item.args} for item in truth.wanted],
+        )
+        bodies = [body_of(message) for message in run["messages"]]
+        asked = Chat(rubric.chat(run, proposal.cut, known), lambda text: rubric.read(text, bodies))
+        return cls(
+            project=proposal.project,
+            purpose=PURPOSE,
+            key=digest_of([PURPOSE, str(proposal.trajectory_id), proposal.cut, known]),
+            question=asked,
+            trajectory=proposal.trajectory,
+            as_json=lambda points: [[point.text, point.quote] for point in points],
+            proposal=proposal,
+        )
+
+    def reserve(self, usd: float) -> None:
+        super().reserve(usd)
+        rows = TaskProposal.objects.filter(pk=self.proposal and self.proposal.pk)
+        rows.update(draft_tries=F("draft_tries") + 1, drafted_at=timezone.now())
+
+    def settle(self, answered: Answered, correction: float) -> None:
+        super().settle(answered, correction)
+        self._store(answered.error)
+
+    def reuse(self) -> None:
+        super().reuse()
+        self._store("")
+
+    @transaction.atomic
+    def _store(self, error: str) -> None:
+        """A draft of what a person has written or decided on meanwhile is dropped."""
+        rows = TaskProposal.objects.select_for_update().filter(
+            pk=self.proposal and self.proposal.pk,
+            is_drafting=True,
+            state=ProposalState.PROPOSED,
+        )
+        ours = rows.first()
+        if ours is None:
+            return
+        ours.draft_error = error
+        if self.answer:
+            ours.expected = {"rubric": rubric.rubric_of([text for text, _ in self.answer])}
+            ours.metadata = ours.metadata | {POINTS: [quote for _, quote in self.answer]}
+            ours.source = JUDGE
+        ours.is_drafting = not self.answer and ours.draft_tries < MOST_TRIES
+        ours.save()

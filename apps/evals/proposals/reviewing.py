@@ -1,0 +1,439 @@
+"""A person's decisions on proposed tasks: confirm, edit, reject, undo; one or many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import Http404
+from django.utils import timezone
+from msgspec import Meta, Struct
+
+from apps.core.actions import audit
+from apps.core.models import ApiKey, Project
+from apps.core.openapi import sent
+from apps.core.operations import Moment, Paged, Rest, Written, choice_of, operation
+from apps.core.routes import RUNS, SIDES, Disclosure
+from apps.evals import actions
+from apps.evals.editing import fingerprint
+from apps.evals.formats.rows import Bad, checked_expected
+from apps.evals.from_failures import free_key, open_draft
+from apps.evals.models import ProposalState, Task, TaskKind, TaskProposal
+from apps.evals.proposals import drafting, making
+from apps.evals.proposals.rubric import rubric_of
+from apps.evals.proposals.same import record_occurrences, seen_in
+from apps.evals.suggestions import BY_HAND, kind_of
+from apps.failures.actions.decisions import Refused, decide
+from apps.failures.models import Failure, FailureState
+from apps.trajectories.shown import runs_shown
+from workers.lib.typed import Text, json_schema
+
+MOST = 200  # at once
+MOST_POINTS, MAX_POINT = 20, 1_000
+GONE = "Somebody else has decided on this proposal already."
+NOT_READY = "It does not say yet what is expected. Write the rubric first."
+SHOWS = Disclosure(f"{RUNS}; {SIDES}")
+ProposalIds = Annotated[list[UUID], Meta(title="Proposals", min_length=1, max_length=MOST)]
+
+
+class ProposalError(actions.EvalSetError):
+    """What cannot be done with a proposal, as a sentence."""
+
+    def __init__(self, sentence: str, field: str | None = None) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+class ProposalOut(Struct):
+    """A proposed task. `expected` is empty while the judge is drafting, or until a person writes
+    it; `unknown` are tools of which nobody knows whether they change something; `seen_in` is in
+    how many failures the same request was seen.
+    """
+
+    id: UUID
+    state: str
+    kind: str
+    trajectory: str
+    cut: int
+    reason: str
+    source: str
+    messages: list[dict[str, Any]]
+    expected: dict[str, Any]
+    demonstration: str
+    unknown: list[str]
+    is_drafting: bool
+    draft_error: str
+    seen_in: int
+    task: UUID | None
+    created_at: Moment
+    decided_at: Moment | None
+
+
+def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
+    """Counts as a view of its run."""
+    project = row.project
+    runs_shown(project, [row.trajectory_id], to=request.auth, where="API")
+    seen = seen_in(project, [row.canonical_hash]).get(row.canonical_hash, 0)
+    return {
+        "id": str(row.pk),
+        "state": row.state,
+        "kind": row.kind,
+        "trajectory": row.trajectory.external_id,
+        "cut": row.cut,
+        "reason": row.reason,
+        "source": row.source,
+        "messages": row.messages,
+        "expected": row.expected,
+        "demonstration": row.demonstration,
+        "unknown": row.unknown,
+        "is_drafting": row.is_drafting,
+        "draft_error": row.draft_error,
+        "seen_in": seen,
+        "task": str(row.task_id) if row.task_id else None,
+        "created_at": row.created_at,
+        "decided_at": row.decided_at,
+    }
+
+
+PROPOSAL = Written(json_schema(ProposalOut), as_json)
+
+
+class ProposedOut(Struct):
+    """Requests that are known are counted on their task, not proposed again."""
+
+    made: int
+    known: int
+    rejected: int
+    held: int
+    without_request: int
+    drafting: int
+    to_write: int
+
+
+class ConfirmedOut(Struct):
+    """`left` says of each proposal that was not confirmed why."""
+
+    confirmed: int
+    left: dict[str, str]
+
+
+@operation(
+    "eval_proposals_list",
+    rest=Rest("GET", "eval-proposals/", "proposals"),
+    gives=Paged(PROPOSAL, 50),
+    shows=SHOWS,
+)
+def proposals(
+    *,
+    project: Project,
+    state: choice_of(ProposalState) | None = None,  # type: ignore[valid-type]
+    kind: choice_of(TaskKind) | None = None,  # type: ignore[valid-type]
+) -> QuerySet[TaskProposal]:
+    """Proposed tasks, newest first. They count nowhere until they are confirmed."""
+    rows = project.task_proposals.select_related("project", "trajectory")
+    given = {"state": state, "kind": kind}
+    return rows.filter(**{name: value for name, value in given.items() if value})
+
+
+@operation(
+    "eval_proposals_read",
+    rest=Rest("GET", "eval-proposals/<uuid:pk>/", "proposal"),
+    gives=PROPOSAL,
+    shows=SHOWS,
+)
+def proposal(*, proposal: TaskProposal) -> TaskProposal:
+    """A proposed task."""
+    return proposal
+
+
+class Propose(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Of the newest failures of a `cluster`, or of failed runs by their ids (`trajectories`)."""
+
+    cluster: UUID | None = None
+    trajectories: Annotated[list[Text], Meta(max_length=making.MOST)] = []
+
+
+@operation(
+    "eval_proposals_make",
+    rest=Rest("POST", "eval-proposals/", "proposals", 201),
+    gives=ProposedOut,
+    examples=(sent("Of two runs", {"trajectories": ["run-17", "run-18"]}),),
+    says={"proposals.made": "proposed {made|task|tasks}[: {what}]"},
+    shows=SHOWS,
+)
+def propose(
+    *, project: Project, by: Any, given: Propose, key: ApiKey | None = None
+) -> making.Proposed:
+    """Proposes the task of each of up to 200 failures. The judge drafts the rubrics within its
+    daily budget; without one a person writes them.
+
+    Raises ProposalError, Http404.
+    """
+    if (given.cluster is None) == (not given.trajectories):
+        raise ProposalError("Send either “cluster” or “trajectories”.")
+    what = f"of {len(given.trajectories):,} chosen failures"
+    rows = project.failures.standing()
+    if given.cluster:
+        cluster = project.failure_clusters.filter(pk=given.cluster).first()
+        if cluster is None:
+            raise Http404("No cluster of this project has this id.")
+        rows, what = rows.filter(cluster=cluster), f"of the cluster {cluster.name}"
+    else:
+        rows = rows.filter(trajectory__external_id__in=given.trajectories)
+    return of_failures(project=project, rows=rows, by=by, what=what, viewer=key)
+
+
+def of_failures(
+    *,
+    project: Project,
+    rows: QuerySet[Failure],
+    by: Any,
+    what: str,
+    viewer: ApiKey | None = None,
+) -> making.Proposed:
+    """The tasks of the newest of these failures. Raises ProposalError if there is none."""
+    failures = list(
+        rows.select_related("trajectory", "mode").order_by("-trajectory_id")[: making.MOST]
+    )
+    if not failures:
+        raise ProposalError("None of these runs is a failure of this project.")
+    return making.propose(project=project, failures=failures, by=by, what=what, viewer=viewer)
+
+
+@operation(
+    "eval_proposals_confirm",
+    rest=Rest("POST", "eval-proposals/<uuid:pk>/confirm/", "proposal_confirm"),
+    gives=PROPOSAL,
+    says={"proposal.confirmed": "confirmed {=a proposed task@evals.evalset:set_id} for {set}"},
+    shows=SHOWS,
+)
+@transaction.atomic
+def confirm(*, proposal: TaskProposal, by: Any, key: ApiKey | None = None) -> None:
+    """Makes it a training task of the open draft, and confirms its failure if that is open. 409 if
+    it says nothing yet, was decided on, or is too close to a hold-out.
+
+    Raises EvalSetError, Refused.
+    """
+    ours = _locked(proposal)
+    if not ours.is_ready:
+        raise ProposalError(NOT_READY)
+    draft = open_draft(project=ours.project, by=by)
+    name = free_key(draft, ours.trajectory.external_id)
+    task = making.unsaved_task(ours, key=name, eval_set=draft, confirmed_by=by)
+    stored = actions.store_tasks(
+        eval_set=draft, tasks=[task], by=by, what="a confirmed proposal", viewer=key
+    )
+    if stored.crossings:
+        raise actions.HoldoutLeak(str(stored.crossings[0]), stored.crossings[0])
+    if stored.duplicates:
+        raise ProposalError(f"{draft} already has this request. Reject the proposal.")
+    _decided(ours, ProposalState.CONFIRMED, by, task)
+    record_occurrences(ours.project, {ours.canonical_hash: [ours.trajectory_id]})
+    failure = ours.failure
+    if failure and failure.state == FailureState.OPEN:
+        decide(failure=failure, by=by)
+    audit(
+        "proposal.confirmed",
+        project=ours.project,
+        by=by,
+        target=ours,
+        set=str(draft),
+        set_id=str(draft.pk),
+        kind=ours.kind,
+    )
+
+
+@operation(
+    "eval_proposals_reject",
+    rest=Rest("POST", "eval-proposals/<uuid:pk>/reject/", "proposal_reject"),
+    gives=PROPOSAL,
+    says={"proposal.rejected": "rejected a proposed task"},
+    shows=SHOWS,
+)
+@transaction.atomic
+def reject(*, proposal: TaskProposal, by: Any) -> None:
+    """It becomes no task, and the same request is not proposed again.
+
+    Raises ProposalError.
+    """
+    ours = _locked(proposal)
+    _decided(ours, ProposalState.REJECTED, by)
+    audit("proposal.rejected", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
+class EditProposal(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What is expected: the `points` of a rubric, or any form that a task may expect
+    (`expected`). What is left out stays.
+    """
+
+    points: Annotated[
+        list[Annotated[str, Meta(max_length=MAX_POINT)]], Meta(max_length=MOST_POINTS)
+    ] = []
+    expected: dict[str, Any] | None = None
+    demonstration: Annotated[str, Meta(max_length=60_000)] | None = None
+
+
+@operation(
+    "eval_proposals_edit",
+    rest=Rest("POST", "eval-proposals/<uuid:pk>/edit/", "proposal_edit"),
+    gives=PROPOSAL,
+    examples=(sent("A rubric", {"points": ["Says that order 17 cannot be returned"]}),),
+    says={"proposal.edited": "edited a proposed task"},
+    shows=SHOWS,
+)
+@transaction.atomic
+def edit(*, proposal: TaskProposal, by: Any, given: EditProposal) -> None:
+    """Changes what is expected, which is then a person's. A draft of the judge that arrives later
+    is dropped.
+
+    Raises ProposalError.
+    """
+    ours = _locked(proposal)
+    points = [line for point in given.points if (line := " ".join(point.split()))]
+    if points and given.expected is not None:
+        raise ProposalError("Send either “points” or “expected”.", "points")
+    expected = {"rubric": rubric_of(points)} if points else given.expected
+    if expected is not None:
+        ours.expected = _checked(expected)
+        ours.kind, ours.source = kind_of(expected), BY_HAND
+        ours.is_drafting, ours.draft_error = False, ""
+        ours.metadata = {
+            name: value for name, value in ours.metadata.items() if name != drafting.POINTS
+        } | {"source": BY_HAND}
+    if given.demonstration is not None:
+        ours.demonstration = given.demonstration
+    ours.save()
+    audit("proposal.edited", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
+def _checked(expected: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return checked_expected(expected)
+    except Bad as error:
+        raise ProposalError(f"{error.field}: {error.message}", "expected") from error
+
+
+@operation(
+    "eval_proposals_undo",
+    rest=Rest("POST", "eval-proposals/<uuid:pk>/undo/", "proposal_undo"),
+    gives=PROPOSAL,
+    says={"proposal.undone": "took back a decision on a proposed task"},
+    shows=SHOWS,
+)
+@transaction.atomic
+def undo(*, proposal: TaskProposal, by: Any) -> None:
+    """Proposes it again. Its task is removed from the draft; 409 if the task was changed,
+    evaluated or frozen since. A failure that was confirmed with it stays confirmed.
+
+    Raises EvalSetError.
+    """
+    ours = TaskProposal.objects.select_for_update(of=("self",)).get(pk=proposal.pk)
+    if ours.state == ProposalState.PROPOSED:
+        raise ProposalError("Nothing was decided on this proposal.")
+    same = ours.project.task_proposals.filter(
+        canonical_hash=ours.canonical_hash, state=ProposalState.PROPOSED
+    )
+    if same.exists():
+        raise ProposalError("The same request has been proposed again since.")
+    if task := Task.objects.select_related("eval_set", "project").filter(pk=ours.task_id).first():
+        if fingerprint(task) != fingerprint(
+            making.unsaved_task(ours, key=task.key, eval_set=task.eval_set)
+        ):
+            raise ProposalError("Its task was changed since. Remove the task in its set instead.")
+        actions.remove_task(task=task, by=by)
+    ours.state, ours.task, ours.decided_by, ours.decided_at = (
+        ProposalState.PROPOSED,
+        None,
+        None,
+        None,
+    )
+    ours.save(update_fields=["state", "task", "decided_by", "decided_at"])
+    audit("proposal.undone", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
+@operation(
+    "eval_proposals_draft",
+    rest=Rest("POST", "eval-proposals/<uuid:pk>/draft/", "proposal_draft", 202),
+    gives=PROPOSAL,
+    says={"proposal.draft_asked": "asked the judge for the rubric of a proposed task"},
+    shows=SHOWS,
+)
+@transaction.atomic
+def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
+    """Has the judge draft the rubric, within its daily budget. What was expected is replaced.
+
+    Raises ProposalError.
+    """
+    ours = _locked(proposal)
+    if drafting.judge_of(ours.project) is None:
+        raise ProposalError(drafting.NO_JUDGE)
+    ours.kind, ours.expected, ours.is_drafting = TaskKind.RUBRIC, {}, True
+    ours.draft_tries, ours.draft_error, ours.drafted_at = 0, "", ours.drafted_at
+    ours.save()
+    drafting.request(ours.project)
+    audit("proposal.draft_asked", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    confirmed: int
+    left: dict[str, str]
+
+    def __str__(self) -> str:
+        text = f"{self.confirmed:,} task{'' if self.confirmed == 1 else 's'} confirmed."
+        reasons = list(dict.fromkeys(self.left.values()))
+        return f"{text} {len(self.left):,} left: {' '.join(reasons[:3])}" if reasons else text
+
+
+@operation(
+    "eval_proposals_confirm_many",
+    rest=Rest("POST", "eval-proposals/confirm/", "proposals_confirm"),
+    gives=ConfirmedOut,
+    shows=SHOWS,
+)
+def confirm_many(
+    *, project: Project, by: Any, ids: ProposalIds, key: ApiKey | None = None
+) -> Confirmed:
+    """Confirms up to 200 proposals. One that cannot be confirmed is left, with the reason."""
+    rows = project.task_proposals.filter(pk__in=ids, state=ProposalState.PROPOSED)
+    count, left = 0, {}
+    for row in rows.select_related("project", "trajectory", "failure__mode"):
+        try:
+            confirm(proposal=row, by=by, key=key)
+        except (actions.EvalSetError, Refused) as error:
+            left[str(row.pk)] = str(error)
+        else:
+            count += 1
+    return Confirmed(count, left)
+
+
+def open_count(project: Project) -> int:
+    """How many proposals wait for a person."""
+    return project.task_proposals.filter(state=ProposalState.PROPOSED).count()
+
+
+def last_decision(project: Project, by: Any) -> TaskProposal | None:
+    """What this person's next undo takes back."""
+    rows = project.task_proposals.filter(decided_by=by).exclude(state=ProposalState.PROPOSED)
+    return rows.order_by("-decided_at").first()
+
+
+def _locked(proposal: TaskProposal) -> TaskProposal:
+    """Raises ProposalError unless it is still open."""
+    rows = TaskProposal.objects.select_for_update(of=("self",))
+    ours = rows.select_related("project", "trajectory", "failure__mode").get(pk=proposal.pk)
+    if ours.state != ProposalState.PROPOSED:
+        raise ProposalError(GONE)
+    return ours
+
+
+def _decided(
+    proposal: TaskProposal, state: ProposalState, by: Any, task: Task | None = None
+) -> None:
+    proposal.state, proposal.task, proposal.decided_by = state, task, by
+    proposal.decided_at = timezone.now()
+    proposal.is_drafting = False
+    proposal.save(update_fields=["state", "task", "decided_by", "decided_at", "is_drafting"])

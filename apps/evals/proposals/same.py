@@ -1,0 +1,215 @@
+"""The same request twice is one task: which tasks and proposals a new one is the same as, and in
+which failures a request was seen.
+
+Two are the same if their prompts are (`canonical_hash`); if they expect the same changes, which say
+enough to tell requests apart; or if their users say the same, or nearly the same, and they expect
+no different calls. Ids that a machine wrote into a request (a UUID, a time stamp) and that no call
+uses are no part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from django.db.models import Count
+
+from apps.core.models import Project
+from apps.evals.canonical import digest_of
+from apps.evals.formats.verifiers_package import RECORDED
+from apps.evals.models import ProposalState, Split, Task, TaskOccurrence, TaskProposal
+from apps.evals.near_duplicates import compare
+from apps.evals.near_duplicates.calls import (
+    Call,
+    Document,
+    calls_of,
+    document,
+    keys_of,
+    leaves_of,
+    same_calls,
+    weight_of,
+    words_of,
+)
+from apps.evals.near_duplicates.markup import plain
+from apps.evals.near_duplicates.search import TELLING
+from apps.evals.near_duplicates.text import content
+from workers.lib.messages import native_calls
+
+COMPARED = 2_000  # tasks of a project that a proposal is compared with, the newest
+FIELDS = ("canonical_hash", "messages", "expected", "metadata")
+MACHINE_IDS = re.compile(
+    r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+    r"|\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{16,64}\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a task asks for, prepared for comparing."""
+
+    canonical_hash: str
+    messages: Sequence[dict]
+    expected: dict
+    metadata: dict
+
+    @classmethod
+    def of(cls, row: Task | TaskProposal) -> Request:
+        return cls(row.canonical_hash, row.messages, row.expected, row.metadata)
+
+    @cached_property
+    def users(self) -> list[dict]:
+        """The users' messages, without ids that no call uses."""
+        return [
+            {"role": "user", "content": self._without_ids(words_of(message))}
+            for message in self.messages
+            if message.get("role") == "user"
+        ]
+
+    def _without_ids(self, text: str) -> str:
+        return MACHINE_IDS.sub(
+            lambda found: found.group() if found.group().casefold() in self.used else " ", text
+        )
+
+    @cached_property
+    def used(self) -> str:
+        """All values that a call of the task has, expected, made or recorded."""
+        recorded = self.metadata.get(RECORDED)
+        calls: list[Any] = [self.expected, recorded if isinstance(recorded, list) else []]
+        calls += [call.args for message in self.messages for call in native_calls(message)]
+        return "\n".join(str(leaf) for _, leaf in leaves_of(calls)).casefold()
+
+    @cached_property
+    def words(self) -> str:
+        """A digest of what the users say; empty if they say nothing in words."""
+        turns = [content(plain(message["content"])) for message in self.users]
+        return digest_of(turns) if any(turns) else ""
+
+    @cached_property
+    def calls(self) -> list[Call] | None:
+        """The expected calls; None if the task expects something else."""
+        has_calls = "calls" in self.expected or "tool" in self.expected
+        return calls_of(self.expected) if has_calls else None
+
+    @cached_property
+    def document(self) -> Document:
+        return document(self.users, self.expected)
+
+    def is_same(self, other: Request) -> bool:
+        if self.canonical_hash == other.canonical_hash:
+            return True
+        if self.calls is not None and other.calls is not None:
+            common = same_calls(self.calls, other.calls)
+            if common is None or bool(self.calls) != bool(other.calls):
+                return False
+            if weight_of(common) >= TELLING and len(common) == len(self.calls):
+                return True
+        if self.words and self.words == other.words:
+            return True
+        return compare.similarity(self.document, other.document) >= compare.NEARLY_IDENTICAL
+
+
+class Index:
+    """Requests, found by those that are the same."""
+
+    def __init__(self, requests: Iterable[Request] = ()) -> None:
+        self.requests: list[Request] = []
+        self._by_hash: dict[str, Request] = {}
+        self._by_words: defaultdict[str, list[Request]] = defaultdict(list)
+        self._by_call: defaultdict[Hashable, list[Request]] = defaultdict(list)
+        for request in requests:
+            self.add(request)
+
+    def add(self, request: Request) -> None:
+        self.requests.append(request)
+        self._by_hash.setdefault(request.canonical_hash, request)
+        if request.words:
+            self._by_words[request.words].append(request)
+        for key in keys_of(request.calls or ()):
+            self._by_call[key].append(request)
+
+    def same_as(self, request: Request, near: Iterable[Request] = ()) -> Request | None:
+        """`near` are others whose texts are alike."""
+        if found := self._by_hash.get(request.canonical_hash):
+            return found
+        by_call = [self._by_call.get(key, []) for key in keys_of(request.calls or ())]
+        rarest: list[Request] = min(by_call, key=len, default=[])
+        others = chain(rarest, self._by_words.get(request.words, ()), near)
+        return next((other for other in others if request.is_same(other)), None)
+
+
+class Known:
+    """The requests of a project's tasks and proposals. `held` are those of held-out tasks."""
+
+    def __init__(self, project: Project, offered: Sequence[Request]) -> None:
+        tasks = Task.objects.filter(project=project).order_by("-created_at")
+        rows = list(tasks.values_list(*FIELDS, "split")[:COMPARED])
+        proposals = project.task_proposals.exclude(state=ProposalState.CONFIRMED)
+        waiting = list(proposals.values_list(*FIELDS, "state")[:COMPARED])
+        self.held = Index(Request(*row[:4]) for row in rows if row[4] == Split.HOLDOUT)
+        self.requests = Index(Request(*row[:4]) for row in rows if row[4] != Split.HOLDOUT)
+        for row in waiting:
+            if row[4] == ProposalState.PROPOSED:
+                self.requests.add(Request(*row[:4]))
+        self.rejected = Index(
+            Request(*row[:4]) for row in waiting if row[4] == ProposalState.REJECTED
+        )
+        others = [*self.held.requests, *self.requests.requests, *self.rejected.requests]
+        self._near = _near(offered, others)
+
+    def same_as(self, request: Request) -> Request | None:
+        return self.requests.same_as(request, self._near_in(self.requests, request))
+
+    def is_held(self, request: Request) -> Request | None:
+        return self.held.same_as(request, self._near_in(self.held, request))
+
+    def was_rejected(self, request: Request) -> bool:
+        near = self._near_in(self.rejected, request)
+        return self.rejected.same_as(request, near) is not None
+
+    def _near_in(self, index: Index, request: Request) -> Iterator[Request]:
+        there = {id(other) for other in index.requests}
+        return (other for other in self._near.get(id(request), ()) if id(other) in there)
+
+
+def _near(offered: Sequence[Request], others: Sequence[Request]) -> dict[int, list[Request]]:
+    """{id of a request: the others whose texts are nearly identical}."""
+    new = list(enumerate(request.document for request in offered))
+    old = enumerate(request.document for request in others)
+    found: defaultdict[int, list[Request]] = defaultdict(list)
+    for at, other, _ in compare.pairs(new, old, compare.NEARLY_IDENTICAL):
+        found[id(offered[at])].append(others[other])
+    for at, other, _ in compare.pairs(new, threshold=compare.NEARLY_IDENTICAL):
+        found[id(offered[at])].append(offered[other])
+        found[id(offered[other])].append(offered[at])
+    return found
+
+
+# Where it was seen
+
+
+def record_occurrences(project: Project, runs: Mapping[str, Iterable[Any]]) -> None:
+    """`runs` are ids of failed runs by the canonical hash of the task that they ask for."""
+    rows = [
+        TaskOccurrence(project=project, canonical_hash=digest, trajectory_id=pk)
+        for digest, ids in runs.items()
+        for pk in ids
+    ]
+    TaskOccurrence.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def seen_in(project: Project, hashes: Collection[str]) -> dict[str, int]:
+    """{canonical hash: in how many failures the request was seen}."""
+    rows = TaskOccurrence.objects.filter(project=project, canonical_hash__in=hashes)
+    return dict(rows.values_list("canonical_hash").annotate(n=Count("pk")).order_by())
+
+
+def occurrences(project: Project, canonical_hash: str) -> Iterator[TaskOccurrence]:
+    rows = TaskOccurrence.objects.filter(project=project, canonical_hash=canonical_hash)
+    yield from rows.select_related("trajectory").order_by("-at", "-pk")[:50]
