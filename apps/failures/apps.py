@@ -14,6 +14,7 @@ class FailuresConfig(AppConfig):
     lists = {"failures.failure": "failures:list"}
     declares = (
         "actions.decisions",
+        "actions.rule_decisions",
         "actions.signals",
         "audit_words",
         "classify_job",

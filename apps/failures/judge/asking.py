@@ -52,7 +52,7 @@ def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sl
     found = answer_to(
         server,
         prompt.with_notes(len(prompt.parts), notes),
-        lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents),
+        lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents, prompt.rules),
         sleep,
     )
     return Judged(found.answer, found.error, raw + found.raw, usage + found.usage, found.final)

@@ -22,7 +22,15 @@ from apps.failures.actions.diagnose import as_input
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import Question
-from apps.failures.models import FailureState, JudgeVerdict, Rubric, Signal, SignalAnswer, Source
+from apps.failures.models import (
+    FailureState,
+    JudgeVerdict,
+    Rubric,
+    Signal,
+    SignalAnswer,
+    Source,
+    SystemPrompt,
+)
 from apps.failures.rules.findings import UNEXPLAINED
 from apps.registry.prices import price_for
 from apps.trajectories.models import with_content
@@ -168,7 +176,7 @@ def midnight() -> datetime:
 
 
 def spent_since(project: Project, since: datetime) -> float:
-    """USD for verdicts, signals and tries; running ones count with their maximum."""
+    """USD for verdicts, signals, prompts and tries; running ones count with their maximum."""
     usd = sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in _asked(project, since))
     return usd + sum(usd for _, usd in _tries(project, since))
 
@@ -191,6 +199,7 @@ def _asked(project: Project, since: datetime) -> tuple[QuerySet[Any], ...]:
     return (
         JudgeVerdict.objects.filter(rubric__project=project, at__gte=since),
         SignalAnswer.objects.filter(signal__project=project, at__gte=since),
+        SystemPrompt.objects.filter(project=project, at__gte=since),
     )
 
 

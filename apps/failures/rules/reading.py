@@ -31,6 +31,7 @@ from workers.lib.messages import (
     ToolCall,
     functions_of,
     is_example,
+    is_prompt,
     native_calls,
     text_of,
 )
@@ -113,12 +114,7 @@ class Run:
     label: str
     interventions: list[dict]
     metadata: dict
-    rule_states: dict[str, str] = field(
-        default_factory=dict
-    )  # people's decisions on the rules of its prompt, by `conditions.key_of`
-    written_rules: Sequence[
-        Any
-    ] = ()  # `conditions.Rule`s that people wrote for its prompt, or for all runs
+    rules: Sequence[Any] = ()  # the confirmed `policy.Rule`s that apply to it
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
@@ -235,7 +231,7 @@ class Run:
 
 def system_messages(messages: list[dict]) -> list[int]:
     """Indices of the messages that are the system prompt."""
-    return [at for at, item in enumerate(messages[:3]) if item.get("role") == "system"]
+    return [at for at, item in enumerate(messages[:3]) if is_prompt(item)]
 
 
 def system_of(messages: list[dict]) -> str:
@@ -245,7 +241,7 @@ def system_of(messages: list[dict]) -> str:
 
 def read(trajectory: dict) -> Run:
     """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions,
-    metadata, rule_states?, written_rules?}.
+    metadata, rules?}.
     """
     run = Run(
         messages=trajectory["messages"],
@@ -257,8 +253,7 @@ def read(trajectory: dict) -> Run:
             item for item in trajectory.get("interventions") or [] if isinstance(item, dict)
         ],
         metadata=trajectory.get("metadata") or {},
-        rule_states=trajectory.get("rule_states") or {},
-        written_rules=trajectory.get("written_rules") or (),
+        rules=trajectory.get("rules") or (),
     )
     run.speech = speech_of(run.messages)
     waiting: OpenCalls[Call] = OpenCalls()
