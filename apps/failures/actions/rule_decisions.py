@@ -166,7 +166,7 @@ def one(*, rule: PolicyRule) -> PolicyRule:
 @operation(
     "policy_prompts_list",
     rest=Rest("GET", "policy-rules/prompts/", "policy_prompts"),
-    gives=Paged(PromptOut),
+    gives=list[PromptOut],
 )
 def prompts(*, project: Project) -> QuerySet[SystemPrompt]:
     """The system prompts that the judge has read, or is asked to read."""
@@ -175,7 +175,7 @@ def prompts(*, project: Project) -> QuerySet[SystemPrompt]:
 
 @operation(
     "policy_rules_look",
-    rest=Rest("POST", "policy-rules/look/", "policy_look", 202),
+    rest=Rest("POST", "policy-rules/look/", "policy_look"),
     page=Page(
         "policy/look/",
         "policy_look",

@@ -97,9 +97,9 @@ class RuleForm(PlainForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         for name in ("tools", "arguments"):
-            self.fields[name].widget.attrs["data-of-form"] = " ".join(MUST)
+            self.fields[name].widget.attrs["data-of-form"] = "call"
         for name in ("other_tools", "other_arguments", "same", "reply_shows", "reply"):
-            self.fields[name].widget.attrs["data-of-form"] = " ".join(sorted(NEEDS_OTHER))
+            self.fields[name].widget.attrs["data-of-form"] = "other"
 
     @classmethod
     def initial_of(cls, rule: PolicyRule) -> dict[str, str]:
