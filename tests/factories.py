@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import numpy
 from django.contrib.auth import get_user_model
-from django.utils import timezone
 from django.db import transaction
 from django.test import override_settings
+from django.utils import timezone
 from safetensors.numpy import save
 
 from apps.core import actions as core

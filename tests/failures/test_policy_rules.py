@@ -146,7 +146,9 @@ def test_the_judge_reads_a_prompt_once_and_its_rules_are_tried(
     assert not prompt_reading.due(read) or not Classifier.objects.filter(project=read).exists()
 
 
-def test_a_prompt_waits_for_runs_that_share_it_unless_a_person_asks(judge: JudgeServer) -> None:
+def test_a_prompt_waits_for_runs_that_share_it_unless_a_person_asks(
+    db: None, judge: JudgeServer
+) -> None:
     project = make_project()
     make_rubric(project, judge)
     send(project, sent("one"), sent("two"))
@@ -222,16 +224,18 @@ def test_an_edited_prompt_keeps_the_decisions_on_what_it_still_says(
 def test_prompts_in_which_nothing_new_is_found_are_read_ever_more_rarely(
     read: Project, judge: JudgeServer
 ) -> None:
-    for day, asked in enumerate((2, 2, 3), 1):
-        send(read, *(sent(f"d{day}{n}", more=f"Heute: {'ABC'[day - 1]}") for n in range(40)))
-        look(read)
-        assert len(judge.seen) == asked, day
-        back = timedelta(days=1)
+    def asked(days: int) -> int:
+        """The questions so far, once the readings are so many days older."""
         for prompt in read.system_prompts.all():
-            moved = {"read_at": prompt.read_at - back, "at": prompt.at - back}
-            read.system_prompts.filter(pk=prompt.pk).update(**moved)
-        if day == 1:  # the pause of a day is over only after the second look
-            read.system_prompts.update(read_at=timezone.now())
+            back = {"read_at": prompt.read_at - timedelta(days), "at": prompt.at - timedelta(days)}
+            read.system_prompts.filter(pk=prompt.pk).update(**back)
+        look(read)
+        return len(judge.seen)
+
+    for word, waits in (("Montag", 0), ("Dienstag", 1), ("Mittwoch", 2)):
+        before = len(judge.seen)
+        send(read, *(sent(f"{word}{n}", more=f"Heute ist {word}.") for n in range(40)))
+        assert [asked(bool(day)) - before for day in range(waits + 1)] == [0] * waits + [1]
 
 
 def test_a_confirmed_rule_counts_and_undoing_takes_it_back(read: Project) -> None:
