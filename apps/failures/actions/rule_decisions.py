@@ -23,13 +23,13 @@ from apps.core.operations import Moment, Page, Paged, Rest, Written, choice_of, 
 from apps.core.operations.rest import filled
 from apps.core.routes import RUNS, Disclosure
 from apps.failures.classify_job import classify_again
-from apps.failures.judge.prompt_reading import TASK, TRIED, known_tools, recent_runs
+from apps.failures.judge.prompt_reading import TASK, known_tools, recent_runs
 from apps.failures.judge.prompt_rules import LONGEST_SENTENCE
 from apps.failures.models import PolicyRule, SystemPrompt
 from apps.failures.prompts import rules_of
 from apps.failures.rules.findings import cut
 from apps.failures.rules.policy import Check, CheckError, check_of
-from apps.failures.rules.statements import LONGEST_QUOTE, located
+from apps.failures.rules.statements import LONGEST_QUOTE, RECENT, located
 from apps.trajectories.shown import runs_shown
 from workers.lib.typed import json_schema, plain
 
@@ -354,7 +354,7 @@ def _parts(project: Project, quote: str) -> list[str]:
     found = next(filter(None, (located(system, quote) for system in systems)), ())
     if not found:
         raise RuleError(
-            f"None of the newest {TRIED} runs has these words in its system prompt.", "quote"
+            f"None of the newest {RECENT} runs has these words in its system prompt.", "quote"
         )
     return list(found)
 

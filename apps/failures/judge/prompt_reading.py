@@ -27,12 +27,12 @@ from apps.failures.models import Classifier, PolicyExample, PolicyRule, Rubric, 
 from apps.failures.prompts import State, applies
 from apps.failures.rules.policy import CheckError, Tools, tools_of, violations
 from apps.failures.rules.reading import Run, read
-from apps.failures.rules.statements import digest_of, next_unread, parts_of, similar
+from apps.failures.rules.statements import RECENT, digest_of, next_unread, parts_of, similar
 from apps.trajectories.models import Trajectory, with_content
 from workers.lib.json_schema import Budget
 
 TASK = "failures.look_at_prompts_of"
-TRIED, TRIAL_CPU_S = 200, 5.0  # newest runs; processor time for a rule
+TRIAL_CPU_S = 5.0  # processor time for the trial of a rule
 MOST_PROMPTS = 200
 OPENING, LONGEST_TEXT = 300, 500
 MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
@@ -62,7 +62,7 @@ class Report:
 
 def recent_runs(project: Project) -> list[Seen]:
     """The newest first."""
-    rows = with_content(list(project.trajectories.order_by("-pk")[:TRIED]))
+    rows = with_content(list(project.trajectories.order_by("-pk")[:RECENT]))
     runs = [read(as_input(row)) for row in rows]
     return [Seen(row, run, parts_of(run.system)) for row, run in zip(rows, runs, strict=True)]
 

@@ -24,12 +24,11 @@ from apps.core.routes import RUNS, shows
 from apps.failures.actions import rule_decisions
 from apps.failures.actions.rule_decisions import RuleError, WrittenRule
 from apps.failures.judge import rubrics
-from apps.failures.judge.prompt_reading import TRIED
 from apps.failures.judge.prompt_rules import LONGEST_SENTENCE
 from apps.failures.models import PolicyRule
 from apps.failures.prompts import MOST_EXAMPLES, rules_of, undecided
 from apps.failures.rules.policy import MUST, NEEDS_OTHER
-from apps.failures.rules.statements import LONGEST_QUOTE
+from apps.failures.rules.statements import LONGEST_QUOTE, RECENT
 from apps.trajectories.shown import runs_shown
 from workers.lib.typed import FormError, convert
 
@@ -203,7 +202,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "states": [(value.value, value.label) for value in PolicyRule.DECISIONS],
         "waiting": undecided(project),
         "shown": MOST_EXAMPLES,
-        "recent": TRIED,
+        "recent": RECENT,
         "there": project.policy_rules.current().exists() or project.system_prompts.exists(),
         "may_write": request.membership.may(Role.REVIEWER),
         "judge": rubrics.current(project),

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
+RECENT = 200  # newest runs that are looked at
 READ, MOST_PARTS = 40_000, 2_000  # characters and parts of a prompt
 SHORTEST_QUOTE, LONGEST_QUOTE = 4, 1_000
 COMMON, OF_SIMILAR = 3, 0.2  # runs, and share of the runs with a similar prompt, that have a part
