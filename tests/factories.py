@@ -18,6 +18,7 @@ import numpy
 from django.contrib.auth import get_user_model
 from django.db import transaction
 from django.test import override_settings
+from django.utils import timezone
 from safetensors.numpy import save
 
 from apps.core import actions as core
@@ -225,12 +226,20 @@ def make_cluster(failure: Failure) -> FailureCluster:
 def make_policy_rule(
     trajectory: Trajectory, sentence: str = "Closed tickets cannot be closed."
 ) -> PolicyRule:
-    """A rule that was read in a prompt and that the run breaks, as a classification stores it."""
-    prompt = trajectory.project.system_prompts.create(
-        digest=sentence[:32], opening=sentence, length=len(sentence)
+    """A rule that the judge read in a prompt, and that the run breaks."""
+    project = trajectory.project
+    prompt = project.system_prompts.create(
+        digest=sentence[:32],
+        opening=sentence,
+        length=len(sentence),
+        read_at=timezone.now(),
+        read_by="judge-model",
+        trajectory=trajectory,
     )
-    given = {"kind": "never", "subject": "closed tickets", "verb": "closed"}
-    rule = prompt.rules.create(key="closed", sentence=sentence, understood=given)
+    check = {"when": {"tools": ["tickets.close"]}, "must": "never"}
+    rule = prompt.rules.create(
+        project=project, sentence=sentence, quote=sentence, parts=["x"], check_spec=check, tried=1
+    )
     rule.examples.create(trajectory=trajectory, message_index=1, text="tickets.close changed 1234.")
     return rule
 

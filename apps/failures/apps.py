@@ -15,6 +15,7 @@ class FailuresConfig(AppConfig):
     declares = (
         "actions.clusters",
         "actions.decisions",
+        "actions.rule_decisions",
         "actions.signals",
         "audit_words",
         "classify_job",

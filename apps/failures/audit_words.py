@@ -31,12 +31,6 @@ declare(
         ),
         "outcome.checked": "reviewed {=a run@} drawn for a check: {answer}",
         "outcome.unchecked": "undid the review of {=a run@} drawn for a check",
-        "policy_rule.confirmed": "confirmed the policy rule “{sentence}”",
-        "policy_rule.dismissed": "dismissed the policy rule “{sentence}”",
-        "policy_rule.proposed": "undid the decision on the policy rule “{sentence}”",
-        "policy_rule.written": "wrote the policy rule “{sentence}”",
-        "policy_rule.edited": "edited a policy rule: version {version} is “{sentence}”",
-        "policy_rule.removed": "removed the policy rule “{sentence}”",
         "outcome.share_set": "set the share of runs drawn for a check to {percent}%",
         "judge.share_set": (
             "set the share of runs that the judge reviews to {unflagged}%, and {flagged}% of those"

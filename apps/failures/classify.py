@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from apps.failures.rules import checks, violations
+from apps.failures.rules import checks, policy
 from apps.failures.rules.findings import Diagnosis, Evidence, Finding
 from apps.failures.rules.reading import Run, read
 
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
 # Increment it when a rule's result changes: earlier runs are then classified again.
-RULES_VERSION = 9
+RULES_VERSION = 10
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"  # an estimate is a hint
@@ -55,7 +55,7 @@ PRECEDENCE = (
     # tool with wrong arguments is first of all the wrong tool.
     Line(checks.expected_calls, CERTAIN, NOT_SUCCESS),
     Line(checks.arguments_break_the_schema, CERTAIN, ALL, standing=True),
-    Line(violations.confirmed_rule_broken, LIKELY),
+    Line(policy.confirmed_rule_broken, CERTAIN),
     # How the run went, and how it ended.
     Line(checks.looped, LIKELY),
     Line(checks.said_again, LIKELY),

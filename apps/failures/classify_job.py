@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Generator
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +26,7 @@ from apps.core.bus import on
 from apps.core.kinds import Progress
 from apps.core.lags import lag
 from apps.core.models import ACTIVE_STATES, JobState, Project
-from apps.failures import prompts
-from apps.failures.actions.diagnose import diagnose_and_draw, inputs_of
+from apps.failures.actions.diagnose import diagnose_and_draw
 from apps.failures.classify import RULES_VERSION
 from apps.failures.clusters.store import PLACED_AT_ONCE, place, place_new
 from apps.failures.models import Classification, Classifier, Failure, Unclassified
@@ -64,6 +64,12 @@ def start(*, project: Project, by: Any) -> Classification:
     except IntegrityError:
         active = project.classifications.active().first()
         return active or start(project=project, by=by)
+
+
+def classify_again(project: Project, by: Any) -> None:
+    """Queues a pass over all runs of the project."""
+    Classifier.objects.filter(project=project).update(policy=F("policy") + 1)
+    transaction.on_commit(partial(start, project=project, by=by))
 
 
 def count(project: Project) -> int:
@@ -168,7 +174,6 @@ def _classify(project: Project, ids: list[UUID], cursor: dict[str, Any]) -> None
         list(Trajectory.objects.filter(project=project, pk__among=ids).order_by("pk"))
     )
     cursor["looked"] += len(rows)
-    prompts.record(project, inputs_of(project, rows))
     cursor["found"] += diagnose_and_draw(project, rows)
 
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from apps.core.models import Job, JobState, Project, one_active
 from apps.failures.clusters.records import headline_of
 from apps.failures.outcomes.model import in_words as score_in_words
-from apps.failures.rules.conditions import in_words
+from apps.failures.rules.policy import in_words
 from apps.trajectories.models import Trajectory
 
 
@@ -322,6 +322,10 @@ class Classifier(models.Model):
         default=0, help_text="`policy` when the last whole pass began"
     )
 
+    prompts_of = models.UUIDField(
+        null=True, help_text="The newest run when system prompts were last looked at"
+    )
+
     def __str__(self) -> str:
         return f"rules {self.rules}"
 
@@ -338,19 +342,30 @@ class Unclassified(models.Model):
 
 
 class SystemPrompt(models.Model):
-    """A system prompt with at least one rule that is understood, and the run in which it was first
-    seen (`prompts`).
-
-    The row with an empty digest holds the rules that people wrote for all runs of the project.
+    """A system prompt whose rules the judge has read, or is asked to read (`policy`). While
+    `read_at` is empty, `error` says why.
     """
 
     project = models.ForeignKey(
         Project, models.CASCADE, related_name="system_prompts", db_index=False
     )
-    digest = models.CharField(max_length=32, help_text="See `rules.conditions.digest_of`")
+    digest = models.CharField(max_length=32, help_text="See `rules.statements.digest_of`")
+    parts = models.JSONField(default=list, help_text="See `rules.statements.parts_of`")
     opening = models.CharField(max_length=300, help_text="The beginning of the prompt")
     length = models.PositiveIntegerField(help_text="Length of the prompt, in characters")
+    trajectory = models.ForeignKey(
+        Trajectory, models.SET_NULL, null=True, related_name="+", help_text="The run it was read in"
+    )
     first_seen = models.DateTimeField(default=timezone.now)
+    read_at = models.DateTimeField(null=True)
+    read_by = models.CharField(max_length=200, blank=True, help_text="The judge's model")
+    error = models.TextField(blank=True, help_text="Why its rules were not read")
+    dropped = models.PositiveSmallIntegerField(
+        default=0, help_text="Rules whose quote did not occur in it"
+    )
+    tries = models.PositiveSmallIntegerField(default=0)
+    cost_usd = models.FloatField(default=0)
+    at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("-first_seen", "-id")
@@ -374,11 +389,10 @@ class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):
 
 
 class PolicyRule(models.Model):
-    """A sentence that states a rule, how it was understood, and people's decision on it. It comes
-    from a system prompt or was written by a person.
+    """A rule that the judge read in a system prompt or a person wrote, and people's decision on it.
 
-    Only a confirmed rule yields findings. Rules that were dismissed, removed or replaced by a newer
-    version are not used at all.
+    Only a confirmed rule is used: its check finds violations, and the judge is told about one
+    without a check. It applies to the runs whose prompt has its `parts`; without any, to all.
     """
 
     class State(models.TextChoices):
@@ -394,18 +408,30 @@ class PolicyRule(models.Model):
         State.DISMISSED,
     )  # the states of a rule that has not been replaced or removed
 
-    prompt = models.ForeignKey(SystemPrompt, models.CASCADE, related_name="rules", db_index=False)
-    key = models.CharField(max_length=24, help_text="See `rules.conditions.key_of`")
-    position = models.PositiveSmallIntegerField(default=0)
+    project = models.ForeignKey(
+        Project, models.CASCADE, related_name="policy_rules", db_index=False
+    )
+    prompt = models.ForeignKey(
+        SystemPrompt,
+        models.SET_NULL,
+        null=True,
+        related_name="rules",
+        help_text="Where it was first read",
+    )
     sentence = models.TextField()
-    understood = models.JSONField(help_text="See `rules.conditions.understood`")
+    quote = models.TextField(blank=True, help_text="The words of the prompt that state it")
+    parts = models.JSONField(default=list, help_text="See `rules.statements.located`")
+    check_spec = models.JSONField(
+        null=True, help_text="See `rules.policy.Check`; null: the judge is told about the rule"
+    )
+    problem = models.TextField(blank=True, help_text="Why its check cannot be made")
     state = models.CharField(max_length=10, choices=State, default=State.PROPOSED)
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
     )
     decided_at = models.DateTimeField(null=True)
     written = models.BooleanField(
-        default=False, help_text="Written by a person, not read from the prompt"
+        default=False, help_text="By a person, not read in a prompt by the judge"
     )
     written_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
@@ -414,37 +440,48 @@ class PolicyRule(models.Model):
     replaces = models.ForeignKey(
         "self", models.SET_NULL, null=True, related_name="+", help_text="The previous version"
     )
+    tried = models.PositiveIntegerField(
+        null=True, help_text="Recent runs to which it applies; null: not tried yet"
+    )
+    tried_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
 
     objects = PolicyRuleQuerySet.as_manager()
 
     class Meta:
-        ordering = ("prompt", "position", "pk")
+        ordering = ("project", "pk")
         constraints = [
-            models.UniqueConstraint(
-                fields=["prompt", "key"],
-                condition=Q(state__in=("proposed", "confirmed", "dismissed")),
-                name="one_current_rule_per_key",
-            ),
             models.CheckConstraint(
                 name="decided_rule_says_when",
                 condition=Q(state="proposed", decided_at__isnull=True)
                 | (~Q(state="proposed") & Q(decided_at__isnull=False)),
             ),
         ]
+        indexes = [models.Index(fields=["project", "state"], name="policy_rule_by_state")]
 
     def __str__(self) -> str:
         return self.sentence[:60]
 
     @property
     def meaning(self) -> str:
-        """How the rule was understood, as a sentence."""
-        return in_words(self.understood)
+        """Its check as a sentence; empty without one."""
+        return in_words(self.check_spec) if self.check_spec else ""
+
+    @property
+    def prompt_digest(self) -> str | None:
+        return self.prompt.digest if self.prompt else None
+
+    @property
+    def writer(self) -> str | None:
+        return self.written_by.get_username() if self.written_by else None
+
+    @property
+    def decider(self) -> str | None:
+        return self.decided_by.get_username() if self.decided_by else None
 
 
 class PolicyExample(models.Model):
-    """A run that breaks a rule, as far as the rules can tell. Only the newest of each rule are
-    stored (`prompts.MOST_COUNTED`).
-    """
+    """A recent run that breaks a rule, by its check (`policy.tried`)."""
 
     rule = models.ForeignKey(PolicyRule, models.CASCADE, related_name="examples", db_index=False)
     trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
@@ -461,6 +498,10 @@ class PolicyExample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.trajectory_id}: {self.text[:60]}"
+
+    @property
+    def run(self) -> str:
+        return self.trajectory.external_id
 
 
 class Classification(Job):
@@ -611,6 +652,13 @@ class JudgeVerdict(models.Model):
         help_text="Slug of the failure mode; empty if the judge found no failure",
     )
     blamed_message = models.PositiveIntegerField(null=True)
+    rule = models.ForeignKey(
+        PolicyRule,
+        models.SET_NULL,
+        null=True,
+        related_name="verdicts",
+        help_text="The confirmed rule that was broken",
+    )
     quote = models.TextField(blank=True)
     reason = models.TextField(blank=True)
     confidence = models.FloatField(null=True, help_text="How sure the judge says it is, 0 to 1")

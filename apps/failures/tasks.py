@@ -6,7 +6,7 @@ from apps.core.models import Project
 from apps.failures import classify_job
 from apps.failures.actions import signals
 from apps.failures.clusters import store
-from apps.failures.judge import judging
+from apps.failures.judge import judging, prompt_reading
 from apps.failures.models import Signal
 from apps.failures.outcomes import alarms, train_job
 from apps.failures.signals import asking
@@ -78,6 +78,21 @@ def ask_signals_of(project_id: int) -> dict | None:
 def try_signal(pk: int, version: int) -> dict | None:
     signal = Signal.objects.filter(pk=pk, version=version).first()
     return vars(asking.try_out(signal)) if signal else None
+
+
+@shared_task(name="failures.look_at_prompts", expires=150)
+def look_at_prompts() -> int:
+    """Every few minutes, for each project with new runs, or rules that were not tried yet."""
+    projects = [each for each in Project.objects.running() if prompt_reading.due(each)]
+    for project in projects:
+        look_at_prompts_of.apply_async(args=[project.pk], expires=150)
+    return len(projects)
+
+
+@shared_task(name=prompt_reading.TASK)
+def look_at_prompts_of(project_id: int, now: bool = False) -> dict | None:
+    project = Project.objects.filter(pk=project_id).first()
+    return vars(prompt_reading.look(project, now=now)) if project else None
 
 
 @shared_task(name="failures.train_outcomes", expires=600)

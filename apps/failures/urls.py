@@ -41,7 +41,6 @@ urlpatterns = [
     path("policy/<int:pk>/decide/", prompt_rules.decide, name="policy_decide"),
     path("policy/new/", prompt_rules.new, name="policy_new"),
     path("policy/<int:pk>/edit/", prompt_rules.edit, name="policy_edit"),
-    path("policy/<int:pk>/remove/", prompt_rules.remove, name="policy_remove"),
     path("policy/undo/", prompt_rules.undo, name="policy_undo"),
     path("clusters/", clusters.listing, name="clusters"),
     path("clusters/again/", clusters.recluster, name="recluster"),

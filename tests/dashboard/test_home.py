@@ -167,7 +167,7 @@ def test_policy_rules_and_random_checks_wait_for_reviewers() -> None:
     found = [(item.title, item.who, item.count) for item in waiting_for(project, member)]
     assert found == [("Policy rules to review", "reviewer", 1), ("Runs to check", "reviewer", 1)]
     rule = project.system_prompts.get().rules.get()
-    rule_decisions.decide(project=project, rule=rule, state="confirmed", by=member.user)
+    rule_decisions.decide(rule=rule, state="confirmed", by=member.user)
     checks.answer(trajectory=checked, answer="fine", by=member.user)
     assert not waiting_for(project, member)
 

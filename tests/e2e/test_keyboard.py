@@ -160,9 +160,12 @@ def test_a_policy_rule_is_edited_cancelled_and_undone_without_losing_the_row(
     logged_in.keyboard.press("n")
     expect(form.get_by_label("Rule")).to_be_focused()
     form.get_by_label("Rule").fill("Closed tickets cannot be deleted.")
+    expect(form.get_by_label("Tools", exact=True)).to_be_hidden()
+    form.get_by_label("Check").select_option("never")
+    expect(form.get_by_label("Other tools")).to_be_hidden()
     form.get_by_role("button", name="Save and confirm").click()
-    expect(logged_in.get_by_text("Required for this kind of rule.").first).to_be_visible()
-    expect(logged_in.get_by_label("Records")).to_be_focused()
+    expect(logged_in.get_by_text("“check.when.tools” is empty.")).to_be_visible()
+    expect(logged_in.get_by_label("Tools", exact=True)).to_be_focused()
 
 
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:

@@ -135,9 +135,7 @@ def source_of(evidence: list[dict]) -> Source:
 
 
 def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
-    """The rules' input for runs, with people's decisions on the rules of their prompts, and the
-    rules that people wrote.
-    """
+    """The rules' input for runs, with the confirmed rules that apply to them."""
     policy = prompts.policy_of(project, rows)
     return {row.pk: as_input(row) | policy.get(row.pk, {}) for row in rows}
 

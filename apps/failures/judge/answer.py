@@ -24,7 +24,7 @@ class AnswerError(ValueError):
 @dataclass(frozen=True)
 class Verdict:
     """The judge's verdict; an empty mode means no failure. `confidence` is how sure the judge says
-    it is, from 0 to 1: no probability.
+    it is, from 0 to 1: no probability. `rule` is the id of the confirmed rule that was broken.
     """
 
     mode: str = ""
@@ -32,6 +32,7 @@ class Verdict:
     quote: str = ""
     reason: str = ""
     confidence: float | None = None
+    rule: int | None = None
 
     @property
     def failed(self) -> bool:
@@ -39,11 +40,15 @@ class Verdict:
 
 
 def read(
-    text: str, slugs: Collection[str], bodies: Sequence[str], agents: Collection[int] | None = None
+    text: str,
+    slugs: Collection[str],
+    bodies: Sequence[str],
+    agents: Collection[int] | None = None,
+    rules: Sequence[int] = (),
 ) -> Verdict:
     """The verdict in an answer. `slugs` are the available modes, `bodies` the run's messages,
-    `agents` the numbers of the agent's own, the only ones that may be blamed (None: any). Raises
-    AnswerError."""
+    `agents` the numbers of the agent's own, the only ones that may be blamed (None: any), `rules`
+    the ids of those that the question numbers from 1. Raises AnswerError."""
     given = extract(text)
     failed = given.get("failed")
     if not isinstance(failed, bool):
@@ -62,7 +67,8 @@ def read(
             f"“message_index” is {index}, which is not a message of the agent. Blame a step of the"
             " agent, or give null."
         )
-    return Verdict(mode, index, _quote(_text(given, "quote"), index, bodies), reason, sure)
+    quote = _quote(_text(given, "quote"), index, bodies)
+    return Verdict(mode, index, quote, reason, sure, _rule(given.get("rule"), rules))
 
 
 def extract(text: str, name: str = "failed") -> dict[str, Any]:
@@ -137,22 +143,38 @@ def _mode(value: Any, slugs: Collection[str]) -> str:
     raise AnswerError(f"“mode” is {_shown(value)}, which is none of {', '.join(sorted(slugs))}.")
 
 
+def _rule(value: Any, rules: Sequence[int]) -> int | None:
+    """The id of the rule with that number."""
+    if value is None or not rules:
+        return None
+    number = _whole(value)
+    if number is None or not 1 <= number <= len(rules):
+        raise AnswerError(f"“rule” is {_shown(value)}, but the rules are 1 to {len(rules)}.")
+    return rules[number - 1]
+
+
 def _index(value: Any, count: int) -> int | None:
     """The number of a message; null if the judge blames none. “#3” is 3."""
     if value is None:
         return None
-    number = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
-    if number:
-        value = int(number[1])
-    elif isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = _whole(value)
+    if number is None:
         raise AnswerError(f"“message_index” must be a number or null, not {_shown(value)}.")
-    if not 0 <= value < count:
+    if not 0 <= number < count:
         raise AnswerError(
-            f"“message_index” is {_shown(value)}, but the messages are #0 to #{count - 1}."
+            f"“message_index” is {_shown(number)}, but the messages are #0 to #{count - 1}."
         )
-    return value
+    return number
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, as judges write it; None if it is none."""
+    written = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
+    if written:
+        return int(written[1])
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        return None
+    return int(value)
 
 
 def _quote(quote: str, index: int | None, bodies: Sequence[str]) -> str:

@@ -56,7 +56,7 @@ def ask(server: Server, prompt: Prompt, sleep: Callable[[float], None] = time.sl
     found = answer_to(
         server,
         prompt.with_notes(len(prompt.parts), notes),
-        lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents),
+        lambda text: read(text, prompt.slugs, prompt.bodies, prompt.agents, prompt.rules),
         sleep,
     )
     return replace(found, raw=raw + found.raw, usage=usage + found.usage)

@@ -31,6 +31,7 @@ class Server(ChatServer):
     )  # never None: this process has its own variables
     name: str = "judge's server"
     droppable: tuple[str, ...] = DROPPABLE
+    max_output: int = MAX_OUTPUT
 
     def cost(self, usage: Usage) -> float:
         """In USD."""
@@ -41,8 +42,8 @@ class Server(ChatServer):
         USD.
         """
         first = estimate(chat)
-        again = first + 2 * MAX_OUTPUT
-        return self.price.most(Usage(first + again, 2 * MAX_OUTPUT))
+        again = first + 2 * self.max_output
+        return self.price.most(Usage(first + again, 2 * self.max_output))
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def complete(
     body: dict[str, Any] = {
         "messages": chat,
         "temperature": temperature,
-        "max_tokens": MAX_OUTPUT,
+        "max_tokens": server.max_output,
         "response_format": {"type": "json_object"},
     } | ({} if seed is None else {"seed": seed})
     answer = ask(server, body, sleep)

@@ -23,7 +23,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from apps.core.models import Project
-from apps.failures.actions.diagnose import as_input
+from apps.failures.actions.diagnose import inputs_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, rubrics, share
 from apps.failures.judge.answer import Verdict
@@ -38,9 +38,11 @@ from apps.failures.models import (
     FailureMode,
     FailureState,
     JudgeVerdict,
+    PolicyRule,
     Rubric,
     Source,
 )
+from apps.failures.rules.findings import cut
 from apps.trajectories.models import Trajectory, with_content
 
 log = logging.getLogger(__name__)
@@ -84,15 +86,18 @@ def judge(
     for_s: float = math.inf,
 ) -> Report:
     """`judge_subjects` for production runs. `drawn` are the probabilities of the drawn ones."""
-    subjects = _subjects(trajectories, drawn)
+    subjects = _subjects(project, trajectories, drawn)
     return judge_subjects(project=project, subjects=subjects, sleep=sleep, for_s=for_s)
 
 
-def _subjects(trajectories: Iterable[Trajectory], drawn: Mapping[UUID, float]) -> Iterator[Subject]:
+def _subjects(
+    project: Project, trajectories: Iterable[Trajectory], drawn: Mapping[UUID, float]
+) -> Iterator[Subject]:
     rows = iter(trajectories)
     while chunk := with_content(list(islice(rows, CHUNK))):
+        inputs = inputs_of(project, chunk)
         for row in chunk:
-            yield Subject(row.content_digest, as_input(row), row, drawn.get(row.pk))
+            yield Subject(row.content_digest, inputs[row.pk], row, drawn.get(row.pk))
 
 
 def judge_subjects(
@@ -208,6 +213,7 @@ def _write(verdict: JudgeVerdict, answered: Answered, subject: Subject) -> None:
     said = answered.answer
     verdict.mode, verdict.blamed_message, verdict.error = said.mode, said.message_index, ""
     verdict.quote, verdict.reason, verdict.confidence = said.quote, said.reason, said.confidence
+    verdict.rule = PolicyRule.objects.filter(pk=said.rule).first()  # gone, if it was removed since
 
 
 def _apply(
@@ -240,7 +246,7 @@ def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVer
     """
     rules = rules_word(failure)
     word = choose(
-        rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, verdict.reason)
+        rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, _reason(verdict))
     )
     if word.mode not in known:
         failure.delete()
@@ -255,6 +261,12 @@ def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVer
     failure.save(
         update_fields=["mode", "blamed_message", "evidence", "source", "rule_mode", "judge_mode"]
     )
+
+
+def _reason(verdict: JudgeVerdict) -> str:
+    """With the rule that was broken, if it names one."""
+    broken = f"Rule: “{cut(verdict.rule.sentence)}”" if verdict.rule else ""
+    return " ".join(filter(None, [verdict.reason, broken]))
 
 
 def rules_word(failure: Failure) -> Label:

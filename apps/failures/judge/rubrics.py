@@ -29,6 +29,7 @@ from apps.failures.models import (
     Signal,
     SignalAnswer,
     Source,
+    SystemPrompt,
 )
 from apps.failures.rules.findings import UNEXPLAINED
 from apps.registry.prices import price_for
@@ -197,6 +198,7 @@ def _asked(project: Project, since: datetime) -> tuple[QuerySet[Any], ...]:
         JudgeVerdict.objects.filter(rubric__project=project, at__gte=since),
         SignalAnswer.objects.filter(signal__project=project, at__gte=since),
         JudgeQuestion.objects.filter(project=project, at__gte=since),
+        SystemPrompt.objects.filter(project=project, at__gte=since),
     )
 
 

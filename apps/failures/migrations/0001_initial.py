@@ -453,6 +453,13 @@ class Migration(migrations.Migration):
                         default=0, help_text="`policy` when the last whole pass began"
                     ),
                 ),
+                (
+                    "prompts_of",
+                    models.UUIDField(
+                        help_text="The newest run when system prompts were last looked at",
+                        null=True,
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
@@ -1271,7 +1278,11 @@ agent_version, model
                 ),
                 (
                     "digest",
-                    models.CharField(help_text="See `rules.conditions.digest_of`", max_length=32),
+                    models.CharField(help_text="See `rules.statements.digest_of`", max_length=32),
+                ),
+                (
+                    "parts",
+                    models.JSONField(default=list, help_text="See `rules.statements.parts_of`"),
                 ),
                 (
                     "opening",
@@ -1282,6 +1293,24 @@ agent_version, model
                     models.PositiveIntegerField(help_text="Length of the prompt, in characters"),
                 ),
                 ("first_seen", models.DateTimeField(default=django.utils.timezone.now)),
+                ("read_at", models.DateTimeField(null=True)),
+                (
+                    "read_by",
+                    models.CharField(blank=True, help_text="The judge's model", max_length=200),
+                ),
+                (
+                    "error",
+                    models.TextField(blank=True, help_text="Why its rules were not read"),
+                ),
+                (
+                    "dropped",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Rules whose quote did not occur in it"
+                    ),
+                ),
+                ("tries", models.PositiveSmallIntegerField(default=0)),
+                ("cost_usd", models.FloatField(default=0)),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "project",
                     models.ForeignKey(
@@ -1289,6 +1318,16 @@ agent_version, model
                         on_delete=django.db.models.deletion.CASCADE,
                         related_name="system_prompts",
                         to="core.project",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        help_text="The run it was read in",
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="trajectories.trajectory",
                     ),
                 ),
             ],
@@ -1310,10 +1349,28 @@ agent_version, model
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("key", models.CharField(help_text="See `rules.conditions.key_of`", max_length=24)),
-                ("position", models.PositiveSmallIntegerField(default=0)),
                 ("sentence", models.TextField()),
-                ("understood", models.JSONField(help_text="See `rules.conditions.understood`")),
+                (
+                    "quote",
+                    models.TextField(blank=True, help_text="The words of the prompt that state it"),
+                ),
+                (
+                    "parts",
+                    models.JSONField(default=list, help_text="See `rules.statements.located`"),
+                ),
+                (
+                    "check_spec",
+                    models.JSONField(
+                        help_text=(
+                            "See `rules.policy.Check`; null: the judge is told about the rule"
+                        ),
+                        null=True,
+                    ),
+                ),
+                (
+                    "problem",
+                    models.TextField(blank=True, help_text="Why its check cannot be made"),
+                ),
                 (
                     "state",
                     models.CharField(
@@ -1330,6 +1387,23 @@ agent_version, model
                 ),
                 ("decided_at", models.DateTimeField(null=True)),
                 (
+                    "written",
+                    models.BooleanField(
+                        default=False,
+                        help_text="By a person, not read in a prompt by the judge",
+                    ),
+                ),
+                ("version", models.PositiveIntegerField(default=1)),
+                (
+                    "tried",
+                    models.PositiveIntegerField(
+                        help_text="Recent runs to which it applies; null: not tried yet",
+                        null=True,
+                    ),
+                ),
+                ("tried_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                (
                     "decided_by",
                     models.ForeignKey(
                         null=True,
@@ -1339,21 +1413,24 @@ agent_version, model
                     ),
                 ),
                 (
-                    "prompt",
+                    "project",
                     models.ForeignKey(
                         db_index=False,
                         on_delete=django.db.models.deletion.CASCADE,
+                        related_name="policy_rules",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "prompt",
+                    models.ForeignKey(
+                        help_text="Where it was first read",
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
                         related_name="rules",
                         to="failures.systemprompt",
                     ),
                 ),
-                (
-                    "written",
-                    models.BooleanField(
-                        default=False, help_text="Written by a person, not read from the prompt"
-                    ),
-                ),
-                ("version", models.PositiveIntegerField(default=1)),
                 (
                     "written_by",
                     models.ForeignKey(
@@ -1375,13 +1452,9 @@ agent_version, model
                 ),
             ],
             options={
-                "ordering": ("prompt", "position", "pk"),
+                "ordering": ("project", "pk"),
+                "indexes": [models.Index(fields=["project", "state"], name="policy_rule_by_state")],
                 "constraints": [
-                    models.UniqueConstraint(
-                        condition=models.Q(("state__in", ("proposed", "confirmed", "dismissed"))),
-                        fields=("prompt", "key"),
-                        name="one_current_rule_per_key",
-                    ),
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("decided_at__isnull", True), ("state", "proposed")),
@@ -1395,6 +1468,17 @@ agent_version, model
                     ),
                 ],
             },
+        ),
+        migrations.AddField(
+            model_name="judgeverdict",
+            name="rule",
+            field=models.ForeignKey(
+                help_text="The confirmed rule that was broken",
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="verdicts",
+                to="failures.policyrule",
+            ),
         ),
         migrations.CreateModel(
             name="PolicyExample",

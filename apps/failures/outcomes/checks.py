@@ -23,7 +23,7 @@ from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import diagnose
-from apps.failures.actions.rule_decisions import classify_again
+from apps.failures.classify_job import classify_again
 from apps.failures.judge import share
 from apps.failures.models import (
     Classifier,

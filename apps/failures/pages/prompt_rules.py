@@ -1,229 +1,255 @@
-"""The rules that system prompts state or people wrote, by prompt, with runs that break them: people
-confirm, dismiss, write and edit.
+"""The rules that the judge read in system prompts or people wrote, with recent runs that break
+them: people confirm, dismiss, write and edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import json
+from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.db.models import Case, Exists, OuterRef, Prefetch, Value, When
+from django.db.models import Exists, OuterRef, Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.forms import PlainForm, whole
+from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
-from apps.core.query import KEY, PAGE_NUMBER
+from apps.core.query import PAGE_NUMBER
 from apps.core.routes import RUNS, shows
 from apps.failures.actions import rule_decisions
-from apps.failures.actions.decisions import Refused
-from apps.failures.models import PolicyRule, SystemPrompt
-from apps.failures.prompts import ALL_RUNS, MOST_COUNTED, MOST_EXAMPLES, rules_of, undecided
-from apps.failures.rules.conditions import LONGEST_SENTENCE
-from apps.failures.rules.written import FORMS, LONGEST, Invalid
+from apps.failures.actions.rule_decisions import RuleError, WrittenRule
+from apps.failures.judge import rubrics
+from apps.failures.judge.prompt_rules import LONGEST_SENTENCE
+from apps.failures.models import PolicyRule
+from apps.failures.prompts import MOST_EXAMPLES, rules_of, undecided
+from apps.failures.rules.policy import MUST, NEEDS_OTHER
+from apps.failures.rules.statements import LONGEST_QUOTE, RECENT
 from apps.trajectories.shown import runs_shown
+from workers.lib.typed import FormError, convert
 
 SHOWN = 5  # prompts
-TITLES = {
-    "if": "Something may be done only if a field has a value",
-    "never": "Something can never be done to records with a value",
-    "always": "Something can always be done to records with a value",
-    "confirm": "Every change needs a “yes” from the user",
-    "can": "The agent must not refuse to change something",
-}
+NO_CHECK = "The judge decides (no check)"
 
 
 class RuleForm(PlainForm):
+    """A rule and its check, part by part; conditions on values are JSON Schemas."""
+
     sentence = forms.CharField(
         max_length=LONGEST_SENTENCE,
         label="Rule",
         widget=forms.Textarea({"rows": 2}),
-        help_text="In plain words, as it should appear in the evidence",
+        help_text="In plain words, as the evidence and the judge should state it",
     )
-    kind = forms.ChoiceField(choices=TITLES.items(), label="Kind")
-    subject = forms.CharField(
-        max_length=LONGEST,
+    quote = forms.CharField(
+        max_length=LONGEST_QUOTE,
         required=False,
-        label="Records",
+        label="Words of the prompt",
+        help_text="It applies to runs whose system prompt states this; empty: to all runs",
+    )
+    must = forms.ChoiceField(
+        required=False,
+        label="Check",
+        choices=[("", NO_CHECK), *((name, f"… {words} …") for name, words in MUST.items())],
+    )
+    tools = forms.CharField(
+        required=False,
+        label="Tools",
+        help_text="A call of one of these is checked: close_ticket, archive_ticket (* for any)",
+    )
+    arguments = forms.CharField(
+        required=False,
+        label="Only with arguments",
+        widget=forms.Textarea({"rows": 2, "spellcheck": "false"}),
+        help_text='JSON Schema: {"properties": {"amount": {"exclusiveMinimum": 500}}}',
+    )
+    other_tools = forms.CharField(required=False, label="Other tools", help_text="get_ticket")
+    other_arguments = forms.CharField(
+        required=False,
+        label="Their arguments",
+        widget=forms.Textarea({"rows": 2, "spellcheck": "false"}),
+        help_text="JSON Schema",
+    )
+    same = forms.CharField(
+        required=False,
+        label="Same values",
+        help_text="ticket_id; or id=ticket_id, if the other call names it otherwise",
+    )
+    reply_shows = forms.CharField(
+        required=False,
+        label="Reply contains",
+        help_text="Arguments of the first call whose values the other call's reply must contain",
+    )
+    reply = forms.CharField(
+        required=False,
+        label="Reply matches",
+        widget=forms.Textarea({"rows": 2, "spellcheck": "false"}),
         help_text=(
-            "“an order” means every order; “delivered orders” only those with a field that says"
-            " “delivered”"
+            'JSON Schema: {"properties": {"status": {"const": "pending"}}, "required": ["status"]}'
         ),
-    )
-    verb = forms.CharField(
-        max_length=LONGEST,
-        required=False,
-        label="Action",
-        help_text=(
-            "As in the tool's name: “cancelled” matches cancel_order. For what must not be refused:"
-            " “change”"
-        ),
-    )
-    field = forms.CharField(
-        max_length=LONGEST,
-        required=False,
-        label="Field",
-        help_text="Of the record, such as “status”",
-    )
-    value = forms.CharField(
-        max_length=LONGEST,
-        required=False,
-        label="Value",
-        help_text="Such as “pending”; if empty, any value except “no”",
-    )
-    days = forms.CharField(
-        max_length=LONGEST,
-        required=False,
-        label="Grace period (days)",
-        help_text=(
-            "Always allowed this long after the record was made; if empty, there is no grace period"
-        ),
-    )
-    thing = forms.CharField(
-        max_length=LONGEST, required=False, label="Thing", help_text="One word, such as “address”"
-    )
-    except_for = forms.CharField(
-        max_length=200,
-        required=False,
-        label="Except for",
-        help_text="Words of what may be refused, separated by spaces",
     )
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for name, field in self.fields.items():
-            kinds = [
-                kind
-                for kind, names in FORMS.items()
-                if (name if name != "except_for" else "except") in names
-            ]
-            if kinds:
-                field.widget.attrs["data-of-form"] = " ".join(kinds)
+        for name in ("tools", "arguments"):
+            self.fields[name].widget.attrs["data-of-form"] = "call"
+        for name in ("other_tools", "other_arguments", "same", "reply_shows", "reply"):
+            self.fields[name].widget.attrs["data-of-form"] = "other"
 
-    @property
-    def form_of_rule(self) -> dict[str, str]:
-        """As `written_rule` takes it."""
-        given = self.cleaned_data
+    @classmethod
+    def initial_of(cls, rule: PolicyRule) -> dict[str, str]:
+        check = rule.check_spec or {}
+        when, other = check.get("when", {}), check.get("other", {})
+        same = other.get("same", {}).items()
         return {
-            name: given[name]
-            for name in ("kind", "subject", "verb", "field", "value", "days", "thing")
-        } | {"except": given["except_for"]}
+            "sentence": rule.sentence,
+            "must": check.get("must", ""),
+            "tools": ", ".join(when.get("tools", ())),
+            "arguments": _json(when.get("arguments")),
+            "other_tools": ", ".join(other.get("tools", ())),
+            "other_arguments": _json(other.get("arguments")),
+            "same": ", ".join(one if one == two else f"{one}={two}" for one, two in same),
+            "reply_shows": ", ".join(other.get("shows", ())),
+            "reply": _json(other.get("reply")),
+        }
 
-    def add_invalid(self, invalid: Invalid) -> None:
-        for name, error in invalid.errors.items():
-            name = {"except": "except_for"}.get(name, name)
-            self.add_error(name if name in self.fields else None, error)
+    def clean(self) -> dict[str, Any]:
+        data = self.cleaned_data
+        schemas = {name: self._schema(name) for name in ("arguments", "other_arguments", "reply")}
+        when = {"tools": _names(data.get("tools")), "arguments": schemas["arguments"]}
+        other = {
+            "tools": _names(data.get("other_tools")),
+            "arguments": schemas["other_arguments"],
+            "same": {
+                theirs.strip(): (mine or theirs).strip()
+                for item in _names(data.get("same"))
+                for theirs, _, mine in [item.partition("=")]
+            },
+            "shows": _names(data.get("reply_shows")),
+            "reply": schemas["reply"],
+        }
+        must = data.get("must")
+        check = {
+            "when": when,
+            "must": must,
+            "other": other if must in NEEDS_OTHER else None,
+        }
+        given = {"sentence": data.get("sentence", ""), "quote": data.get("quote") or ""}
+        if not self.errors:
+            try:
+                whole = given | ({"check": check} if must else {})
+                data["rule"] = convert(
+                    whole | {"state": self.data.get("state") or "confirmed"}, WrittenRule
+                )
+            except FormError as error:
+                self.refuse(str(error), error.path)
+        return data
+
+    def _schema(self, name: str) -> Any:
+        if not (text := self.cleaned_data.get(name)):
+            return None
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            self.add_error(name, f"This is not JSON: {error}")
+            return None
+        if not isinstance(given, dict):
+            self.add_error(name, "Write a JSON object.")
+            return None
+        return given
+
+    def refuse(self, sentence: str, where: str) -> None:
+        """Shows what is wrong beside the field that holds it."""
+        _, _, part = where.partition("check.")
+        of_other = "other_" if part.startswith("other.") else ""
+        last = part.rpartition(".")[2].partition("[")[0]
+        name = {"shows": "reply_shows"}.get(last, last if last in self.fields else of_other + last)
+        name = name if not (of_other and last in ("tools", "arguments")) else of_other + last
+        self.add_error(name if name in self.fields else (where or "must"), sentence)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name for part in (text or "").split(",") if (name := part.strip())]
+
+
+def _json(value: Any) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 @shows(RUNS)
 @project_view(query={"state": list(PolicyRule.DECISIONS), "page": PAGE_NUMBER})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
-    """All rules, or `?state=` those in one state."""
+    """All rules, or `?state=` those in one state: the written ones, then by prompt."""
     rules, state = rules_of(project).current(), request.GET.get("state", "")
     if state in PolicyRule.DECISIONS:
         rules = rules.filter(state=state)
-    first = Case(When(digest=ALL_RUNS, then=Value(0)), default=Value(1))
-    prompts = project.system_prompts.filter(Exists(rules.order_by().filter(prompt=OuterRef("pk"))))
-    prompts = prompts.order_by(first, "-first_seen", "-pk")
+    shown = Exists(rules.order_by().filter(prompt=OuterRef("pk")))
+    prompts = project.system_prompts.all() if not state else project.system_prompts.filter(shown)
     prompts = page_of(request, prompts.prefetch_related(Prefetch("rules", rules)), SHOWN)
-    runs = {
-        one.trajectory_id
-        for prompt in prompts
-        for rule in prompt.rules.all()
-        for one in rule.newest
-    }
+    first = prompts.number == 1
+    written = list(rules.filter(prompt=None)) if first else []
+    groups = [written, *(prompt.rules.all() for prompt in prompts)]
+    runs = {one.trajectory_id for group in groups for rule in group for one in rule.newest}
     runs_shown(project, runs, to=request.user, where="policy rules")
     context = {
         "page": prompts,
+        "written": written,
         "state": state,
         "states": [(value.value, value.label) for value in PolicyRule.DECISIONS],
         "waiting": undecided(project),
-        "most": MOST_COUNTED,
         "shown": MOST_EXAMPLES,
-        "there": PolicyRule.objects.current().filter(prompt__project=project).exists(),
+        "recent": RECENT,
+        "there": project.policy_rules.current().exists() or project.system_prompts.exists(),
         "may_write": request.membership.may(Role.REVIEWER),
+        "judge": rubrics.current(project),
     }
     return render(request, "failures/policy.html", context)
 
 
-@project_view(Role.REVIEWER, query={"prompt": KEY})
+@project_view(Role.REVIEWER)
 def new(request: HttpRequest, project: Project) -> HttpResponse:
-    """The form for a rule of the runs of `?prompt=`, or of all runs; htmx puts it into the page of
-    the rules.
-    """
-    prompt = None
-    if (pk := whole(request.GET.get("prompt"))) is not None:
-        prompt = get_object_or_404(project.system_prompts.exclude(digest=ALL_RUNS), pk=pk)
+    """The form for a rule; htmx puts it into the page of the rules."""
     form = RuleForm(request.POST or None, auto_id="new-rule-%s")
-    return _save(request, project, form, partial(rule_decisions.write, prompt=prompt), prompt)
+    return _save(request, project, form)
 
 
 @project_view(Role.REVIEWER)
 def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """The form for a new version of a rule; htmx puts it into the rule's row."""
-    rule = get_object_or_404(
-        PolicyRule.objects.current().select_related("prompt"), prompt__project=project, pk=pk
+    rule = get_object_or_404(PolicyRule.objects.current(), project=project, pk=pk)
+    form = RuleForm(
+        request.POST or None, initial=RuleForm.initial_of(rule), auto_id=f"rule-{pk}-%s"
     )
-    now = rule.understood | {
-        "sentence": rule.sentence,
-        "except_for": rule.understood.get("except", ""),
-    }
-    form = RuleForm(request.POST or None, initial=now, auto_id=f"rule-{pk}-%s")
-    return _save(request, project, form, partial(rule_decisions.edit, rule=rule), rule.prompt, rule)
+    del form.fields["quote"]
+    return _save(request, project, form, rule)
 
 
 def _save(
-    request: HttpRequest,
-    project: Project,
-    form: RuleForm,
-    act: Callable[..., PolicyRule],
-    prompt: SystemPrompt | None,
-    rule: PolicyRule | None = None,
+    request: HttpRequest, project: Project, form: RuleForm, rule: PolicyRule | None = None
 ) -> HttpResponse:
-    """Shows the form; if it was sent, calls `act` and goes to the rule that it returns, or shows
-    the form with what is wrong.
-    """
+    """Shows the form, with what is wrong; if it was sent and valid, goes to the rule."""
     if request.method == "POST" and form.is_valid():
-        sentence, state = (
-            form.cleaned_data["sentence"],
-            request.POST.get("state") or PolicyRule.State.CONFIRMED,
-        )
+        given, by = form.cleaned_data["rule"], request.user
         try:
-            saved = act(
-                project=project,
-                sentence=sentence,
-                form=form.form_of_rule,
-                state=state,
-                by=request.user,
+            saved = (
+                rule_decisions.edit(rule=rule, by=by, given=given)
+                if rule
+                else rule_decisions.write(project=project, by=by, given=given)
             )
-        except Invalid as invalid:
-            form.add_invalid(invalid)
-        except Refused as refused:
-            form.add_error(None, str(refused))
+        except RuleError as refused:
+            where = getattr(refused.__cause__, "field", "") or refused.field or ""
+            form.refuse(str(refused), where)
         else:
-            return _saved(request, project, saved)
+            messages.success(request, "Rule saved. It is being tried on recent runs.")
+            return _at(project, saved)
     name = "_policy_form" if request.htmx else "policy_form"
     first = next((field for field in form.fields if field in form.errors), "sentence")
     form.fields[first].widget.attrs["autofocus"] = True
-    prompt = prompt if prompt and prompt.digest != ALL_RUNS else None
-    return render(request, f"failures/{name}.html", {"form": form, "prompt": prompt, "rule": rule})
-
-
-def _saved(request: HttpRequest, project: Project, rule: PolicyRule) -> HttpResponse:
-    then = "Runs are classified again; those that break it appear as policy violations."
-    if rule.state == PolicyRule.State.PROPOSED:
-        then = (
-            "Runs that break it are listed here after they are classified again. Confirm it to make"
-            " them policy violations."
-        )
-    messages.success(request, f"Rule saved. {then}")
-    return _at(project, rule)
+    return render(request, f"failures/{name}.html", {"form": form, "rule": rule})
 
 
 def _at(project: Project, rule: PolicyRule | None) -> HttpResponse:
@@ -234,34 +260,21 @@ def _at(project: Project, rule: PolicyRule | None) -> HttpResponse:
 
 @require_POST
 @project_view(Role.REVIEWER)
-def remove(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    rule = get_object_or_404(PolicyRule, prompt__project=project, pk=pk)
-    try:
-        rule_decisions.remove(project=project, rule=rule, by=request.user)
-    except Refused as refused:
-        messages.error(request, str(refused))
-    else:
-        messages.success(request, "Rule removed. Runs are classified again.")
-    return _at(project, None)
-
-
-@require_POST
-@project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     """Answers htmx with the rule's new state and the number left to review alone, so that the row
     stays selected.
     """
-    rule, error = get_object_or_404(PolicyRule, prompt__project=project, pk=pk), ""
+    rule, error = get_object_or_404(PolicyRule, project=project, pk=pk), ""
+    state = request.POST.get("state", "")
     try:
-        rule_decisions.decide(
-            project=project, rule=rule, state=request.POST.get("state", ""), by=request.user
-        )
-    except Refused as refused:
+        if state not in PolicyRule.DECISIONS:
+            raise RuleError("The state must be confirmed, dismissed or proposed.")
+        rule_decisions.decide(rule=rule, state=state, by=request.user)
+    except RuleError as refused:
         error = str(refused)
     if request.htmx:
-        rule = get_object_or_404(rules_of(project), pk=pk)
         context = {
-            "rule": rule,
+            "rule": get_object_or_404(rules_of(project), pk=pk),
             "error": error,
             "may_write": True,
             "waiting": undecided(project),

@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -18,10 +17,6 @@ import msgspec
 from apps.failures.rules.fits import Fits, fits_of
 from apps.failures.rules.protocols import AGENT, PERSON, PROGRAM, Speech, speech_of
 from apps.failures.rules.words import (
-    SAME_ACTION,
-    content_words,
-    same_stem,
-    today_in,
     word_set,
 )
 from apps.trajectories.arguments import Checker
@@ -31,16 +26,14 @@ from workers.lib.messages import (
     ToolCall,
     functions_of,
     is_example,
+    is_prompt,
     native_calls,
     text_of,
 )
 
 CACHED_TOOL_SETS = 512
-CHANGES_LOOKED_AT = 40  # per run
 MAX_REPLY = 20_000  # characters of a tool's reply that are parsed as JSON
-MAX_KNOWN = 200_000  # characters in which a value is searched
 MAX_VALUES = 60  # scalars per call or record
-IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 READ_VERBS = word_set(
     "get list search find lookup look query read retrieve fetch check view show describe count"
     " browse inspect think calculate calculator compute validate verify preview estimate download"
@@ -113,18 +106,12 @@ class Run:
     label: str
     interventions: list[dict]
     metadata: dict
-    rule_states: dict[str, str] = field(
-        default_factory=dict
-    )  # people's decisions on the rules of its prompt, by `conditions.key_of`
-    written_rules: Sequence[
-        Any
-    ] = ()  # `conditions.Rule`s that people wrote for its prompt, or for all runs
+    rules: Sequence[Any] = ()  # the confirmed `policy.Rule`s that apply to it
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
     assistants: list[int] = field(default_factory=list)
     speech: Speech = field(default_factory=lambda: Speech([]))
-    _said: tuple[int, str] = (-1, "")
     _records: dict[int | None, Any] = field(default_factory=dict)
 
     @property
@@ -166,66 +153,6 @@ class Run:
     def system(self) -> str:
         return system_of(self.messages)
 
-    @cached_property
-    def today(self) -> date | None:
-        """The day the system prompt says it is."""
-        return today_in(self.system)
-
-    @cached_property
-    def changes(self) -> list[Call]:
-        """The first calls that would change something, with or without an error."""
-        found = [
-            call for call in self.calls if kind_of(call.tool) == "write" and call.args is not None
-        ]
-        return found[:CHANGES_LOOKED_AT]
-
-    @cached_property
-    def changes_made(self) -> list[Call]:
-        return [call for call in self.changes if call.worked]
-
-    @cached_property
-    def named_changes(self) -> list[tuple[Call, list[tuple[str, str]]]]:
-        """Each change with the arguments (name, value) that are identifiers."""
-        return [
-            (
-                call,
-                [
-                    item
-                    for item in scalars(call.args)
-                    if type(item[1]) is str and is_identifier(item[1])
-                ],
-            )
-            for call in self.changes
-        ]
-
-    @cached_property
-    def looked_up(self) -> dict[str, list[Call]]:
-        """Calls that worked without changing anything, by each of their arguments."""
-        found: dict[str, list[Call]] = {}
-        for call in self.calls:
-            if call.worked and call.args and kind_of(call.tool) != "write":
-                for value in call.args.values():
-                    if type(value) is str:
-                        found.setdefault(value, []).append(call)
-        return found
-
-    def said_before(self, index: int) -> str:
-        """The messages of users and agent before a step, in lower case."""
-        if self._said[0] != index:
-            said = [text for at, text in [*self.users, *self.answers] if at < index]
-            self._said = index, "\n".join(said).casefold()
-        return self._said[1]
-
-    def known_before(self, index: int) -> str:
-        """Everything in the run before a step, including arguments of calls, in lower case; at most
-        `MAX_KNOWN`.
-        """
-        texts = [text_of(message) for message in self.messages[:index]]
-        texts += [
-            call.raw for call in self.calls if call.index < index and kind_of(call.tool) != "write"
-        ]
-        return "\n".join(texts)[-MAX_KNOWN:].casefold()
-
     def record(self, call: Call) -> Any:
         """A call's reply as JSON; None if it is not JSON."""
         if call.reply_index not in self._records:
@@ -235,7 +162,7 @@ class Run:
 
 def system_messages(messages: list[dict]) -> list[int]:
     """Indices of the messages that are the system prompt."""
-    return [at for at, item in enumerate(messages[:3]) if item.get("role") == "system"]
+    return [at for at, item in enumerate(messages[:3]) if is_prompt(item)]
 
 
 def system_of(messages: list[dict]) -> str:
@@ -245,7 +172,7 @@ def system_of(messages: list[dict]) -> str:
 
 def read(trajectory: dict) -> Run:
     """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions,
-    metadata, rule_states?, written_rules?}.
+    metadata, rules?}.
     """
     run = Run(
         messages=trajectory["messages"],
@@ -257,8 +184,7 @@ def read(trajectory: dict) -> Run:
             item for item in trajectory.get("interventions") or [] if isinstance(item, dict)
         ],
         metadata=trajectory.get("metadata") or {},
-        rule_states=trajectory.get("rule_states") or {},
-        written_rules=trajectory.get("written_rules") or (),
+        rules=trajectory.get("rules") or (),
     )
     run.speech = speech_of(run.messages)
     waiting: OpenCalls[Call] = OpenCalls()
@@ -328,13 +254,6 @@ def scalars(value: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def is_identifier(value: str) -> bool:
-    """Whether a text identifies one thing among others: one word with a digit in it or all in
-    capitals, and not a date.
-    """
-    return IDENTIFIER.fullmatch(value) is not None
-
-
 _offers = threading.local()
 
 
@@ -386,23 +305,6 @@ def kind_of(tool: str) -> str:
         return "other"
     first = next((word for word in parts if word in WRITE_VERBS or word in READ_VERBS), "")
     return "write" if first in WRITE_VERBS else "read" if first else "other"
-
-
-@lru_cache(maxsize=4096)
-def asked_in_words(tool: str) -> frozenset[str]:
-    """Words with which users ask for what a tool does, from the verbs in its name."""
-    parts = name_parts(tool)
-    known = [part for part in parts if part in WRITE_VERBS] or [
-        part for part in parts if part in SAME_ACTION
-    ]
-    verbs = known[:1] or parts
-    return frozenset().union(*(SAME_ACTION.get(part, frozenset((part,))) for part in verbs))
-
-
-def asks_for(said: str, tool: str) -> bool:
-    """Whether a user's text contains a word that asks for what a tool does."""
-    verbs = asked_in_words(tool)
-    return any(same_stem(word, verb) for word in content_words(said) for verb in verbs)
 
 
 @lru_cache(maxsize=4096)

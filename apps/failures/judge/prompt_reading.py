@@ -1,0 +1,293 @@
+"""Looks at a project's recent runs: has the judge read what their system prompts state, once, and
+tries the checks of rules on them.
+
+A prompt is due as soon as several runs state something that was not read before. System prompts
+are untrusted, so what is stored of them is bounded in length and number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import Count, Exists, OuterRef, Q
+from django.utils import timezone
+
+from apps.core.locks import ProjectLock, acquire_in
+from apps.core.models import Project
+from apps.failures.actions.diagnose import as_input
+from apps.failures.judge import asking, rubrics
+from apps.failures.judge.asking import Answered
+from apps.failures.judge.client import Server
+from apps.failures.judge.prompt_rules import MAX_OUTPUT, Reader, added, chat_about
+from apps.failures.models import Classifier, PolicyExample, PolicyRule, Rubric, SystemPrompt
+from apps.failures.prompts import State, applies
+from apps.failures.rules.policy import CheckError, Tools, tools_of, violations
+from apps.failures.rules.reading import Run, read
+from apps.failures.rules.statements import RECENT, digest_of, next_unread, parts_of, similar
+from apps.trajectories.models import Trajectory, with_content
+from workers.lib.json_schema import Budget
+
+TASK = "failures.look_at_prompts_of"
+TRIAL_CPU_S = 5.0  # processor time for the trial of a rule
+MOST_PROMPTS = 200
+OPENING, LONGEST_TEXT = 300, 500
+MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
+READ_AT_ONCE = 5  # prompts each time
+PAUSE, LONGEST_PAUSE = timedelta(days=1), timedelta(days=32)
+WAITING = "The judge is being asked."
+NO_MONEY = "Today's budget of the judge is used up."
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A recent run, as the rules see it."""
+
+    row: Trajectory
+    run: Run
+    parts: tuple[str, ...]
+
+
+@dataclass
+class Report:
+    read: int = 0
+    proposed: int = 0
+    errors: int = 0
+    stopped: str = ""
+
+
+def recent_runs(project: Project) -> list[Seen]:
+    """The newest first."""
+    rows = with_content(list(project.trajectories.order_by("-pk")[:RECENT]))
+    runs = [read(as_input(row)) for row in rows]
+    return [Seen(row, run, parts_of(run.system)) for row, run in zip(rows, runs, strict=True)]
+
+
+def known_tools(recent: Collection[Seen]) -> Tools:
+    called = (call.tool for seen in recent for call in seen.run.calls if call.tool)
+    return tools_of((seen.row.tools for seen in recent), called)
+
+
+def due(project: Project) -> bool:
+    """Whether there are runs, or rules, that were not looked at yet."""
+    newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
+    looked = Classifier.objects.filter(project=project).values_list("prompts_of", flat=True).first()
+    untried = project.policy_rules.current().filter(tried=None)
+    return newest is not None and (newest != looked or untried.exists())
+
+
+def look(project: Project, *, now: bool = False, sleep: Sleep = time.sleep) -> Report:
+    """Has the judge read what recent prompts state and nobody has read, and tries the checks on
+    recent runs. `now`: a prompt of a single run is enough, and no pause is kept.
+    """
+    recent, report = recent_runs(project), Report()
+    if rubric := rubrics.current(project):
+        _read_due(project, rubric, recent, report, now, sleep)
+    try_checks(project, recent)
+    if recent and not (report.stopped or report.errors):
+        Classifier.objects.filter(project=project).update(prompts_of=recent[0].row.pk)
+    return report
+
+
+def try_checks(project: Project, recent: Sequence[Seen]) -> None:
+    """Notes which of the recent runs break each rule, and the checks that cannot be made."""
+    for rule in project.policy_rules.current().exclude(state=State.DISMISSED):
+        _store_trial(rule, *_tried(rule, [seen for seen in recent if applies(rule, seen.parts)]))
+
+
+def _tried(rule: PolicyRule, runs: Sequence[Seen]) -> tuple[int, list[PolicyExample], str]:
+    """(runs to which it applies, those that break it, why it cannot be told)"""
+    examples, problems, budget = [], [], Budget(TRIAL_CPU_S)
+    for seen in runs if rule.check_spec else ():
+        try:
+            broken = violations(rule.check_spec, seen.run, budget)
+        except CheckError as error:
+            problems.append(str(error))
+            continue
+        for item in broken[:1]:
+            example = PolicyExample(
+                rule=rule,
+                trajectory=seen.row,
+                message_index=item.call.index,
+                text=storable(item.text, LONGEST_TEXT),
+            )
+            examples.append(example)
+    count = len(problems)
+    problem = f"Not checked in {count} of {len(runs)} runs. {problems[0]}" if problems else ""
+    return len(runs), examples, problem
+
+
+@transaction.atomic
+def _store_trial(rule: PolicyRule, tried: int, examples: list[PolicyExample], problem: str) -> None:
+    """Of a rule that is gone, or of runs that are, nothing is stored."""
+    if not PolicyRule.objects.select_for_update().filter(pk=rule.pk).exists():
+        return
+    there = Trajectory.objects.filter(pk__in=[one.trajectory_id for one in examples])
+    kept = set(there.select_for_update(no_key=True).values_list("pk", flat=True))
+    PolicyExample.objects.filter(rule=rule).delete()
+    PolicyExample.objects.bulk_create([one for one in examples if one.trajectory_id in kept])
+    given = {"problem": problem} if rule.check_spec else {}
+    PolicyRule.objects.filter(pk=rule.pk).update(tried=tried, tried_at=timezone.now(), **given)
+
+
+# Reading by the judge
+
+
+@dataclass
+class _Known:
+    """What was read before: parts of prompts, and the statements that gave rules."""
+
+    prompts: list[SystemPrompt]
+    parts: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, project: Project) -> _Known:
+        rows = project.system_prompts.annotate(found=Count("rules", filter=Q(rules__version=1)))
+        known = cls(list(rows))
+        now = timezone.now()
+        for prompt in known.prompts:
+            waits = prompt.tries >= MOST_TRIES or prompt.at > now - RETRY_AFTER
+            if prompt.read_at or waits:
+                known.parts.update(prompt.parts)
+        return known
+
+    def pause(self, parts: Sequence[str]) -> timedelta:
+        """How long a prompt waits: the more of the newest readings of similar prompts found
+        nothing new, the longer.
+        """
+        alike = [item for item in self.prompts if item.read_at and similar(parts, item.parts)]
+        alike.sort(key=lambda item: item.read_at, reverse=True)
+        empty = next((at for at, item in enumerate(alike) if item.found), len(alike))
+        if not empty or not alike:
+            return timedelta()
+        since = timezone.now() - alike[0].read_at
+        return min(PAUSE * 2 ** (empty - 1), LONGEST_PAUSE) - since
+
+
+def _read_due(
+    project: Project,
+    rubric: Rubric,
+    recent: Sequence[Seen],
+    report: Report,
+    now: bool,
+    sleep: Sleep,
+) -> None:
+    server = rubrics.server_of(rubric, max_output=MAX_OUTPUT)
+    tools, waits = known_tools(recent), set[str]()
+    prompts = [seen.parts for seen in recent]
+    for _ in range(READ_AT_ONCE):
+        known = _Known.of(project)
+        least = {"least": 1} if now else {}
+        at = next_unread(prompts, known.parts | waits, **least)
+        if at is None or report.stopped:
+            return
+        seen = recent[at]
+        waits.update(seen.parts)
+        if now or known.pause(seen.parts) <= timedelta():
+            _read(project, rubric, server, seen, tools, report, sleep)
+
+
+def _read(
+    project: Project,
+    rubric: Rubric,
+    server: Server,
+    seen: Seen,
+    tools: Tools,
+    report: Report,
+    sleep: Sleep,
+) -> None:
+    chat = chat_about(seen.run.system, seen.row.tools)
+    most = server.max_cost(chat)
+    prompt = _claim(project, rubric, seen, most, server.is_priced)
+    if isinstance(prompt, str):
+        report.stopped = prompt
+        return
+    answered = asking.answer_to(server, chat, Reader(seen.run.system, tools), sleep)
+    proposed = _settle(project, rubric, prompt, answered, server.cost(answered.usage) - most)
+    report.read += answered.answer is not None
+    report.errors += answered.answer is None
+    report.proposed += proposed
+    if answered.final:
+        report.stopped = answered.error
+
+
+@transaction.atomic
+def _claim(
+    project: Project, rubric: Rubric, seen: Seen, most: float, is_priced: bool
+) -> SystemPrompt | str:
+    """Reserves the highest cost; or says why today's budget does not allow it."""
+    rubrics.locked(project)
+    spent = rubrics.spent_since(project, rubrics.midnight())
+    if most > 0 and spent + most > rubric.usd_per_day:
+        return NO_MONEY
+    if not is_priced and rubrics.asked_today(project) >= rubrics.UNPRICED_A_DAY:
+        return rubrics.no_price(rubric)
+    system = seen.run.system
+    prompt, _ = SystemPrompt.objects.get_or_create(
+        project=project,
+        digest=digest_of(seen.parts),
+        defaults={
+            "parts": list(dict.fromkeys(seen.parts)),
+            "opening": storable(system, OPENING),
+            "length": len(system),
+            "first_seen": seen.row.started_at,
+        },
+    )
+    prompt.trajectory, prompt.error, prompt.at = seen.row, WAITING, timezone.now()
+    prompt.tries += 1
+    prompt.cost_usd += most
+    prompt.save()
+    _make_room(project)
+    return prompt
+
+
+@transaction.atomic
+def _settle(
+    project: Project, rubric: Rubric, prompt: SystemPrompt, answered: Answered, correction: float
+) -> int:
+    """Stores the cost, and the rules as proposals; returns how many are new."""
+    acquire_in(project.pk, ProjectLock.POLICY)
+    ours = SystemPrompt.objects.select_for_update().filter(pk=prompt.pk).first()
+    if ours is None:
+        return 0
+    ours.cost_usd = max(0.0, ours.cost_usd + correction)
+    rules = []
+    if (found := answered.answer) is None:
+        ours.error = answered.error
+    else:
+        ours.error, ours.dropped, ours.read_at = "", found.dropped, timezone.now()
+        ours.read_by = rubric.model
+        known = project.policy_rules.exclude(parts=[]).values_list("parts", flat=True)
+        rules = [
+            PolicyRule(
+                project=project,
+                prompt=ours,
+                sentence=storable(rule.sentence, len(rule.sentence)),
+                quote=storable(rule.quote, len(rule.quote)),
+                parts=list(rule.parts),
+                check_spec=rule.check,
+                problem=storable(rule.problem, LONGEST_TEXT),
+            )
+            for rule in added(found, set(map(frozenset, known)))
+        ]
+    ours.save()
+    return len(PolicyRule.objects.bulk_create(rules))
+
+
+def _make_room(project: Project) -> None:
+    """Deletes the oldest prompts without current rules if there are too many."""
+    rows = project.system_prompts.order_by("at", "pk")
+    if (extra := rows.count() - MOST_PROMPTS) > 0:
+        needed = PolicyRule.objects.current().filter(prompt=OuterRef("pk"))
+        oldest = rows.filter(~Exists(needed)).values_list("pk", flat=True)[:extra]
+        SystemPrompt.objects.filter(pk__in=list(oldest)).delete()
+
+
+def storable(text: str, limit: int) -> str:
+    """The beginning of a text, without characters that PostgreSQL cannot store."""
+    clean = text[:limit].replace("\0", "").encode("utf-8", "replace").decode()
+    return clean if len(text) <= limit else f"{clean[: limit - 1]}…"
