@@ -22,6 +22,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -45,6 +46,8 @@ from workers.lib.prices import Price
 ACCURACIES, SHARES = (0.7, 0.8, 0.9), (0.1, 0.3, 1.0)
 FINE, STEP, ELSEWHERE = "fine", "failed at the true step", "failed at another step"
 RIGHT_STEP = 0.6  # of the failures that the judge sees
+SURE = {True: (0.6, 1.0), False: (0.5, 0.9)}  # as it says; higher for a right one in 72% of pairs
+FIRST = 20  # cases of the inbox
 PRICE = Price(1.0, 4.0)  # USD per million tokens
 BYTES_PER_TOKEN = 4
 CHECKED = 0.15  # share of the runs that people check; five times that of what the rules flag
@@ -76,6 +79,7 @@ class Judge:
 
     truths: dict[Bodies, Truth]
     chosen: Callable[[Truth], str]
+    seed: int = 0
 
     def answer(self, body: dict[str, Any]) -> Reply:
         asked = "".join(message["content"] for message in body["messages"])
@@ -90,20 +94,34 @@ class Judge:
         return Reply(text, usage=tokens | {"total_tokens": sum(tokens.values())})
 
     def verdict(self, truth: Truth, roles: list[str], bodies: Bodies) -> str:
-        if (answer := self.chosen(truth)) == FINE:
-            return says(failed=False, confidence=0.8, reason="It did what was asked.")
+        answer = self.chosen(truth)
+        sure = random.Random(f"sure {self.seed} {truth['id']}").uniform(
+            *SURE[truth["failed"] == (answer != FINE)]
+        )
+        if answer == FINE:
+            return says(failed=False, confidence=sure, reason="It did what was asked.")
         steps = [index for index, role in enumerate(roles) if role.startswith("assistant")]
         true = truth["first_wrong_step"]
+        seen = truth["cause"] or self.chance(truth).choice(self.causes)
         others = [index for index in steps if index != true] or steps
-        at = true if answer == STEP and true in steps else random.Random(truth["id"]).choice(others)
+        at = true if answer == STEP and true in steps else self.chance(truth).choice(others)
         return says(
             failed=True,
-            confidence=0.8,
-            mode=MODES.get(truth["cause"] or "", "incomplete_execution"),
+            confidence=sure,
+            mode=MODES.get(seen, "incomplete_execution"),
             message_index=at,
             quote=" ".join(bodies[at].split()[:8]),
-            reason=f"Here it went wrong ({truth['cause'] or 'nothing'}).",
+            reason=f"Here it went wrong: {seen}.",
         )
+
+    @cached_property
+    def causes(self) -> list[str]:
+        """As often as they are true: a judge that errs names any of them."""
+        return [truth["cause"] for truth in self.truths.values() if truth["failed"]]
+
+    @staticmethod
+    def chance(truth: Truth) -> random.Random:
+        return random.Random(truth["id"])
 
 
 def as_quoted(bodies: Iterable[str]) -> Bodies:
@@ -320,6 +338,34 @@ class World:
         rows = self.project.failures.standing()
         return dict(rows.values_list("trajectory__external_id", "blamed_message"))
 
+    def first(self, sort: str) -> int:
+        """How many of the first open cases are failures."""
+        from apps.failures.triage_queue import TriageQueue
+
+        queue, place, right = TriageQueue(self.project, self.by, {"sort": sort}), None, 0
+        for _ in range(min(FIRST, queue.rows().count())):
+            case = self.case(queue.next(place))
+            place = queue.position_of(case)
+            right += self.truth[case.trajectory.external_id]["failed"]
+        return right
+
+    def case(self, pk: int | None) -> Any:
+        return self.project.failures.select_related("mode", "trajectory").get(pk=pk)
+
+    def triage(self, count: int) -> None:
+        """People decide on the first cases in the usual order."""
+        from apps.failures.actions.decisions import decide
+        from apps.failures.models import FailureState
+        from apps.failures.triage_queue import TriageQueue
+
+        for _ in range(count):
+            if (pk := TriageQueue(self.project, self.by, {}).next()) is None:
+                return
+            case = self.case(pk)
+            failed = self.truth[case.trajectory.external_id]["failed"]
+            state = FailureState.CONFIRMED if failed else FailureState.DISMISSED
+            decide(failure=case, by=self.by, state=state)
+
     def checked(self) -> dict[str, Any]:
         """The failure rate that the API says after people have answered all checks."""
         after = self.get("outcomes/checks")
@@ -340,15 +386,20 @@ def lived(
 ) -> dict[str, Any]:
     world = World(traffic(by_family, cell.rate, seed))
     world.classify()
-    judge.chosen = lambda truth: answer_about(truth, cell.accuracy, seed)
+    judge.chosen, judge.seed = (lambda truth: answer_about(truth, cell.accuracy, seed)), seed
     usd = world.judge(url, cell.share) if cell.accuracy else 0.0
     found, cost = found_by(world.truth.values(), known, cell, seed, world.drawn())
     assert world.found() == found, f"{cell}: the product found something else than was combined"
     assert abs(usd - cost) < 1e-9, f"{cell}: the product paid ${usd}, not ${cost}"
     truth = sum(truth["failed"] for truth in world.truth.values()) / len(world.truth)
+    first = [world.first(sort) for sort in ("", "likeliest")]
+    world.triage(FIRST)
+    first += [world.first(sort) for sort in ("", "likeliest")]
     rate = world.checked()
     return {
         "cell": vars(cell),
+        "inbox": len(found),
+        "first": first,
         "truth": truth,
         "rate": rate,
         "covered": rate["low"] <= truth <= rate["high"],
@@ -398,12 +449,17 @@ def show(console: Console, rate: float, results: Mapping[Cell, dict[str, Any]]) 
 
 
 def show_projects(console: Console, projects: Iterable[dict[str, Any]]) -> None:
-    table = Table("judge", "failed", "the API says", "checks", "covered", title="Projects")
+    columns = ("judge", "failed", "the API says", "checks", "covered", "inbox")
+    orders = ("severe first", "likeliest first", "severe, then", "likeliest, then")
+    title = f"Projects; failures among the first {FIRST} cases, before and after {FIRST} decisions"
+    table = Table(*columns, *orders, title=title)
     for row in projects:
         rate = row["rate"]
         interval = f"{rate['value']:.1%} [{rate['low']:.1%}, {rate['high']:.1%}]"
+        covered = "yes" if row["covered"] else "no"
+        numbers = map(str, (row["inbox"], *row["first"]))
         cell, truth = Cell(**row["cell"]), f"{row['truth']:.1%}"
-        table.add_row(str(cell), truth, interval, str(rate["n"]), "yes" if row["covered"] else "no")
+        table.add_row(str(cell), truth, interval, str(rate["n"]), covered, *numbers)
     console.print(table)
 
 

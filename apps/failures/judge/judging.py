@@ -404,7 +404,14 @@ def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVer
     """
     rules = rules_word(failure)
     word = choose(
-        rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, verdict.reason)
+        rules,
+        Verdict(
+            verdict.mode,
+            verdict.blamed_message,
+            verdict.quote,
+            verdict.reason,
+            verdict.confidence,
+        ),
     )
     if word.mode not in known:
         failure.delete()

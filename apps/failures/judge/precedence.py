@@ -54,7 +54,8 @@ def joined(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
     if said is None:
         return rules
     reason, quote = str(said.get("text") or ""), str(said.get("quote") or "")
-    return choose(rules, Verdict(str(said["mode"]), said.get("message_index"), quote, reason))
+    verdict = Verdict(str(said["mode"]), said.get("message_index"), quote, reason, said.get("sure"))
+    return choose(rules, verdict)
 
 
 def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
@@ -84,4 +85,5 @@ def as_evidence(verdict: Verdict) -> dict[str, Any]:
         "quote": verdict.quote,
         "mode": verdict.mode,
         "confidence": "likely",
+        "sure": verdict.confidence,
     }
