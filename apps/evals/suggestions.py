@@ -11,6 +11,7 @@ the failed run has done.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,7 +25,7 @@ from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.source_runs import REPLAY, RunStep, SourceRun, default_cut, read_run, step_at
 from apps.failures.models import Failure
 from apps.failures.rules.expected import Correction, ExpectedCall, KnownAnswers
-from apps.failures.rules.reading import Call, Run, is_identifier
+from apps.failures.rules.reading import Call, Run
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.checks import match_calls
 from workers.lib.messages import call_key, text_of, to_text
@@ -34,6 +35,8 @@ SUCCESSES_READ = 5
 SEARCH_MS = 500  # time limit for finding later successes, since a page waits for them
 SHORT = 60  # characters of an answer that can be compared word for word
 MOST_TURNS = 50
+# One word with a digit in it or all in capitals, and not a date.
+IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 PROSE_WORDS, PROSE = 4, 40  # words or characters from which on a value is prose
 PERSON, TRUTH, SUCCESS, JUDGE = (
     "a person's correction",
@@ -316,7 +319,7 @@ def _unknown_name(changes: Iterable[ExpectedCall], texts: Iterable[str]) -> str:
     known = "\n".join(texts).casefold()
     for item in changes:
         for _, leaf in leaves_of(item.args):
-            if isinstance(leaf, str) and is_identifier(leaf) and leaf.casefold() not in known:
+            if isinstance(leaf, str) and IDENTIFIER.fullmatch(leaf) and leaf.casefold() not in known:
                 return leaf
     return ""
 

@@ -1,9 +1,10 @@
 """The order of cases in triage, and the filters on it. Reads only: each query uses an index, or the
-newest `SORTED` open cases if they are sorted by how much a decision teaches."""
+newest `SORTED` open cases if they are sorted by how much a decision teaches, or how likely they are
+real failures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -17,6 +18,7 @@ from django.db.models import Count, OuterRef, Subquery
 from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.query import FLAG, Query
+from apps.failures.likelihood import COLUMNS, Basis, Likelihood, with_basis
 from apps.failures.models import (
     Failure,
     FailureMode,
@@ -27,8 +29,12 @@ from apps.failures.models import (
 )
 from apps.failures.outcomes.estimates import Estimator
 
-INFORMATIVE = "informative"
-SORTS = {"": "Severe first", INFORMATIVE: "Most informative first"}
+INFORMATIVE, LIKELIEST = "informative", "likeliest"
+SORTS = {
+    "": "Severe first",
+    LIKELIEST: "Likeliest first",
+    INFORMATIVE: "Most informative first",
+}
 SORTED = 5_000
 CONFIDENCES = ("certain", "likely", "hint")
 FILTERS: Query = {
@@ -42,7 +48,7 @@ FILTERS: Query = {
 SEVERE_FIRST = (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 COUNTED = 1_000
 
-Rank = tuple[bool, float]
+Rank = tuple[float, float]  # of two cases the one with the lower rank comes first
 
 
 def rank_of(mode: FailureMode) -> Rank:
@@ -107,8 +113,9 @@ class TriageQueue:
     def __init__(self, project: Project, user: Any, given: Mapping[str, str]) -> None:
         self.project, self.user = project, user
         self.given = {name: given[name][:200] for name in FILTERS if given.get(name)}
-        self.is_informative = given.get("sort") == INFORMATIVE
-        self.given |= {"sort": INFORMATIVE} if self.is_informative else {}
+        sort = given.get("sort")
+        self.sort = sort if sort in SORTS else ""
+        self.given |= {"sort": self.sort} if self.sort else {}
 
     @property
     def query(self) -> str:
@@ -139,8 +146,8 @@ class TriageQueue:
 
     def next(self, after: QueuePosition | None = None, skip: int | None = None) -> int | None:
         """The first free case after a position, wrapping around; None if none is free."""
-        if self.is_informative:
-            return self._next_informative(after, skip)
+        if self.sort:
+            return self._next_sorted(after, skip)
         for rank, modes in self._ranks():
             if after is None or rank >= after.rank:
                 below = after.trajectory if after and rank == after.rank else None
@@ -150,11 +157,9 @@ class TriageQueue:
 
     def previous(self, before: QueuePosition, skip: int | None = None) -> int | None:
         """The last free case before a position; None if there is none."""
-        if self.is_informative:
+        if self.sort:
             earlier = [
-                item
-                for item in self._by_information()
-                if item.pk != skip and item.key < key_of(before)
+                item for item in self._sorted() if item.pk != skip and item.key < key_of(before)
             ]
             return earlier[-1].pk if earlier else None
         for rank, modes in reversed(self._ranks()):
@@ -165,45 +170,57 @@ class TriageQueue:
         return None
 
     def position_of(self, failure: Failure) -> QueuePosition:
-        if not self.is_informative:
+        if not self.sort:
             return QueuePosition.of(failure)
-        chance = (
-            OutcomeEstimate.objects.filter(pk=failure.trajectory_id)
-            .values_list("score", flat=True)
-            .first()
-        )
-        return QueuePosition(self._information(chance, failure.cluster_id), failure.trajectory_id)
+        rows = Failure.objects.filter(pk=failure.pk)
+        places = [item.place for item in self._ranked(rows)]
+        return places[0] if places else QueuePosition.of(failure)
 
-    def _next_informative(self, after: QueuePosition | None, skip: int | None) -> int | None:
-        items = [item for item in self._by_information() if item.pk != skip]
+    def _next_sorted(self, after: QueuePosition | None, skip: int | None) -> int | None:
+        items = [item for item in self._sorted() if item.pk != skip]
         later = [item for item in items if after is None or item.key > key_of(after)]
         return next((item.pk for item in [*later, *items]), None)
 
-    def _by_information(self) -> list[Ranked]:
-        """The newest free cases, those first from whose decision the model learns most."""
+    def _sorted(self) -> list[Ranked]:
+        """The newest free cases in the chosen order."""
+        rows = self.rows().free_for(self.user).filter(mode__in=self.modes)
+        return sorted(self._ranked(rows.order_by("-trajectory_id")), key=lambda item: item.key)
+
+    def _ranked(self, rows: FailureQuerySet) -> list[Ranked]:
         chance = OutcomeEstimate.objects.filter(pk=OuterRef("trajectory_id")).values("score")
-        rows = (
-            self.rows()
-            .free_for(self.user)
-            .filter(mode__in=self.modes)
-            .annotate(chance=Subquery(chance))
-        )
-        newest = rows.order_by("-trajectory_id").values_list(
-            "pk", "trajectory_id", "cluster_id", "chance"
-        )[:SORTED]
-        found = [
-            Ranked(pk, QueuePosition(self._information(p, cluster), run))
-            for pk, run, cluster, p in newest
+        rows = with_basis(rows).annotate(chance=Subquery(chance))
+        columns = ("pk", "trajectory_id", "cluster_id", "chance", "evidence__0__sure", *COLUMNS)
+        return [
+            Ranked(
+                pk,
+                QueuePosition(
+                    self._unlikelihood(basis, chance or sure)
+                    if self.sort == LIKELIEST
+                    else self._information(chance, cluster),
+                    run,
+                ),
+            )
+            for pk, run, cluster, chance, sure, *basis in rows.values_list(*columns)[:SORTED]
         ]
-        return sorted(found, key=lambda item: item.key)
+
+    def _unlikelihood(self, columns: Sequence[Any], score: float | None) -> Rank:
+        """Low for a case like those that people confirmed; then for a high estimate, or a judge
+        that is sure.
+        """
+        basis = Basis.of(*columns)
+        return 1 - self._likelihood.of(basis), 1 - (score or 0.0)
 
     def _information(self, chance: float | None, cluster: UUID | None) -> Rank:
         """Low for an informative case: an estimate near the threshold; then a cluster with few
         decisions.
         """
         if chance is not None:
-            return False, abs(chance - self._threshold)
-        return True, self._decisions.get(cluster, 0) if cluster else inf
+            return 0, abs(chance - self._threshold)
+        return 1, self._decisions.get(cluster, 0) if cluster else inf
+
+    @cached_property
+    def _likelihood(self) -> Likelihood:
+        return Likelihood.in_project(self.project)
 
     @cached_property
     def _threshold(self) -> float:

@@ -146,6 +146,7 @@ def test_it_makes_a_failure_where_rules_saw_none(judge: JudgeServer) -> None:
             "quote": "I closed it.",
             "mode": "wrong_arguments",
             "confidence": "likely",
+            "sure": None,
         }
     ]
     verdict = JudgeVerdict.objects.get()

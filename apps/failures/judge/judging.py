@@ -246,7 +246,14 @@ def _diagnose(failure: Failure, known: dict[str, FailureMode], verdict: JudgeVer
     """
     rules = rules_word(failure)
     word = choose(
-        rules, Verdict(verdict.mode, verdict.blamed_message, verdict.quote, _reason(verdict))
+        rules,
+        Verdict(
+            verdict.mode,
+            verdict.blamed_message,
+            verdict.quote,
+            _reason(verdict),
+            verdict.confidence,
+        ),
     )
     if word.mode not in known:
         failure.delete()

@@ -76,7 +76,8 @@ def _with_judge(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
     if said is None:
         return rules
     reason, quote = str(said.get("text") or ""), str(said.get("quote") or "")
-    return _chosen(rules, Verdict(str(said["mode"]), said.get("message_index"), quote, reason))
+    verdict = Verdict(str(said["mode"]), said.get("message_index"), quote, reason, said.get("sure"))
+    return _chosen(rules, verdict)
 
 
 def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
@@ -106,4 +107,5 @@ def as_evidence(verdict: Verdict) -> dict[str, Any]:
         "quote": verdict.quote,
         "mode": verdict.mode,
         "confidence": "likely",
+        "sure": verdict.confidence,
     }

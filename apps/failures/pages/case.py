@@ -24,6 +24,7 @@ from apps.core.query import FLAG, KEY, Query
 from apps.core.routes import RUNS, shows
 from apps.failures.actions import bulk, decisions
 from apps.failures.judge import rubrics
+from apps.failures.likelihood import Likelihood, basis_of
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.prompts import undecided
 from apps.failures.similar.query import SHOWN, similar_to
@@ -122,6 +123,8 @@ def similar(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     )
     context = {"failure": failure, "similar": found, "queue": queue_of(request, project)}
     context["choosable"] = sum(free for _, _, free in found)
+    if basis := basis_of(failure):
+        context |= {"basis": basis, "confirmed": Likelihood.in_project(project).share(basis)}
     return render(request, "failures/_similar.html", context)
 
 

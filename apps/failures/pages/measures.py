@@ -10,7 +10,7 @@ from django.shortcuts import render
 from apps.core.access import project_view
 from apps.core.charts import intervals, unlike
 from apps.core.models import Project, Role
-from apps.failures import measures, reliability
+from apps.failures import likelihood, measures, reliability
 from apps.failures.models import Failure, OutcomeModel
 from apps.failures.outcomes import alarms, checks, train_job
 from apps.failures.outcomes.model import FALSE_ALARMS, OVER
@@ -34,6 +34,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "failures/measures.html",
         {
             "layers": [_layer(project, layer, names) for layer in measures.LAYERS],
+            "bases": likelihood.confirmed(project),
             "decided": measures.decided(project).count(),
             "few": measures.FEW,
             "waiting": Failure.objects.filter(project=project).waiting().count(),
