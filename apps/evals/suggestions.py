@@ -319,7 +319,11 @@ def _unknown_name(changes: Iterable[ExpectedCall], texts: Iterable[str]) -> str:
     known = "\n".join(texts).casefold()
     for item in changes:
         for _, leaf in leaves_of(item.args):
-            if isinstance(leaf, str) and IDENTIFIER.fullmatch(leaf) and leaf.casefold() not in known:
+            if (
+                isinstance(leaf, str)
+                and IDENTIFIER.fullmatch(leaf)
+                and leaf.casefold() not in known
+            ):
                 return leaf
     return ""
 
