@@ -4,7 +4,7 @@ people wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Set
 from typing import Any
 from uuid import UUID
 
@@ -55,10 +55,10 @@ def policy_of(project: Project, rows: Iterable[Trajectory]) -> dict[UUID, dict[s
             ]
         }
         for row in (rows if confirmed else ())
-        for parts in [parts_of(system_of(row.content["messages"]))]
+        for parts in [frozenset(parts_of(system_of(row.content["messages"])))]
     }
 
 
-def applies(rule: PolicyRule, parts: Sequence[str]) -> bool:
+def applies(rule: PolicyRule, parts: Set[str]) -> bool:
     """Whether a rule applies to a run, by the parts of its prompt."""
-    return not rule.parts or set(rule.parts).issubset(parts)
+    return all(part in parts for part in rule.parts)

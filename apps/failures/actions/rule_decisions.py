@@ -395,5 +395,6 @@ def _changed(rule: PolicyRule, by: Any) -> PolicyRule:
     project = rule.project
     if rule.check_spec or (rule.replaces and rule.replaces.check_spec):
         classify_again(project, by)
-    transaction.on_commit(partial(outbox.post, TASK, project.pk, expires_s=600))
+    if rule.tried is None:
+        transaction.on_commit(partial(outbox.post, TASK, project.pk, expires_s=600))
     return one(rule=rule)

@@ -76,7 +76,7 @@ def due(project: Project) -> bool:
     """Whether there are runs, or rules, that were not looked at yet."""
     newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
     looked = Classifier.objects.filter(project=project).values_list("prompts_of", flat=True).first()
-    untried = project.policy_rules.current().filter(tried=None)
+    untried = project.policy_rules.current().exclude(state=State.DISMISSED).filter(tried=None)
     return newest is not None and (newest != looked or untried.exists())
 
 
@@ -96,7 +96,8 @@ def look(project: Project, *, now: bool = False, sleep: Sleep = time.sleep) -> R
 def try_checks(project: Project, recent: Sequence[Seen]) -> None:
     """Notes which of the recent runs break each rule, and the checks that cannot be made."""
     for rule in project.policy_rules.current().exclude(state=State.DISMISSED):
-        _store_trial(rule, *_tried(rule, [seen for seen in recent if applies(rule, seen.parts)]))
+        runs = [seen for seen in recent if applies(rule, frozenset(seen.parts))]
+        _store_trial(rule, *_tried(rule, runs))
 
 
 def _tried(rule: PolicyRule, runs: Sequence[Seen]) -> tuple[int, list[PolicyExample], str]:
@@ -127,7 +128,7 @@ def _store_trial(rule: PolicyRule, tried: int, examples: list[PolicyExample], pr
     if not PolicyRule.objects.select_for_update().filter(pk=rule.pk).exists():
         return
     there = Trajectory.objects.filter(pk__in=[one.trajectory_id for one in examples])
-    kept = set(there.select_for_update(no_key=True).values_list("pk", flat=True))
+    kept = set(there.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
     PolicyExample.objects.filter(rule=rule).delete()
     PolicyExample.objects.bulk_create([one for one in examples if one.trajectory_id in kept])
     given = {"problem": problem} if rule.check_spec else {}
@@ -145,13 +146,15 @@ class _Known:
     parts: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, project: Project) -> _Known:
+    def of(cls, project: Project, again: bool) -> _Known:
+        """`again`: also what could not be read is asked about once more."""
         rows = project.system_prompts.annotate(found=Count("rules", filter=Q(rules__version=1)))
         known = cls(list(rows))
         now = timezone.now()
         for prompt in known.prompts:
-            waits = prompt.tries >= MOST_TRIES or prompt.at > now - RETRY_AFTER
-            if prompt.read_at or waits:
+            is_new = prompt.at > now - RETRY_AFTER
+            waits = is_new or prompt.tries >= MOST_TRIES
+            if prompt.read_at or (is_new and prompt.error == WAITING) or (waits and not again):
                 known.parts.update(prompt.parts)
         return known
 
@@ -180,7 +183,7 @@ def _read_due(
     tools, waits = known_tools(recent), set[str]()
     prompts = [seen.parts for seen in recent]
     for _ in range(READ_AT_ONCE):
-        known = _Known.of(project)
+        known = _Known.of(project, now)
         least = {"least": 1} if now else {}
         at = next_unread(prompts, known.parts | waits, **least)
         if at is None or report.stopped:
