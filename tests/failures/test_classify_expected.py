@@ -15,7 +15,7 @@ from apps.failures.rules.expected import (
     difference,
     ground_truth_of,
 )
-from apps.failures.rules.reading import Call, kind_of, name_parts, read, retrieves
+from apps.failures.rules.reading import Call, kind_of, name_parts, read
 
 VALUE = st.integers(0, 3) | st.sampled_from(["Ann", "Tom", "Rio"]) | st.booleans()
 ARGS = st.dictionaries(st.sampled_from("abc"), VALUE, max_size=3)
@@ -198,6 +198,5 @@ def test_what_a_tool_does_by_its_name(tool: str, kind: str) -> None:
     assert kind_of(tool) == kind
 
 
-def test_retrieval_by_name() -> None:
-    assert retrieves("search_docs") and retrieves("kb.lookup") and not retrieves("calculate")
+def test_the_words_of_a_tools_name() -> None:
     assert name_parts("getHTTPStatus_v2") == ("get", "http", "status", "v", "2")

@@ -15,7 +15,6 @@ from math import sqrt
 from apps.failures.classify import classify_run
 from apps.failures.rules.findings import Evidence
 from apps.failures.rules.reading import Run, kind_of
-from apps.failures.rules.words import LOOKED_AT
 
 SIZES = {  # name → how people call it
     "messages": "messages",
@@ -29,6 +28,7 @@ SIZES = {  # name → how people call it
     "latency": "time",
 }
 BUCKETS = 4096
+LOOKED_AT = 1500  # characters of one message
 QUANTILES = 41  # one every 2.5%
 FEWEST = 20  # runs needed before sizes are ranked within a project
 WORDS_OF_A_RUN = 400

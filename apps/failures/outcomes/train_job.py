@@ -29,10 +29,9 @@ from apps.failures.models import (
     Source,
 )
 from apps.failures.outcomes.estimates import agent_of, facts_of, verdicts_of
-from apps.failures.outcomes.features import Usual, features, sizes, words_of
+from apps.failures.outcomes.features import LOOKED_AT, Usual, features, sizes, words_of
 from apps.failures.outcomes.model import FEWEST_FAILED, FEWEST_FINE, Weights
 from apps.failures.rules.reading import read
-from apps.failures.rules.words import LOOKED_AT
 from apps.trajectories.models import Outcome, Trajectory, in_chunks, with_content
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from apps.failures.rules.expected import (
     deviations,
     difference,
     ground_truth_of,
-    needs_look_up,
     wanted_texts,
 )
 from apps.failures.rules.findings import UNEXPLAINED, Finding, cut
@@ -161,7 +160,7 @@ def _explained(item: Deviation) -> Finding:
 
 def _missing(wanted: ExpectedCall) -> Finding:
     """Where it should have been made, the truth does not say."""
-    mode = "retrieval_failure" if needs_look_up(wanted) else "incomplete_execution"
+    mode = "retrieval_failure" if kind_of(wanted.tool) == "read" else "incomplete_execution"
     return Finding(mode, None, None, f"The expected call of {wanted.tool} was never made.")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from apps.failures.rules.reading import Call, Run, kind_of, retrieves
+from apps.failures.rules.reading import Call, Run, kind_of
 from workers.lib.messages import as_json, call_key, known_call, same_value, text_of, unpacked
 
 MAX_EXPECTED = 500
@@ -333,8 +333,3 @@ def difference(args: dict | None, right: dict | None) -> str:
 
 def _short(value: Any) -> str:
     return as_json(value)[:80]
-
-
-def needs_look_up(item: ExpectedCall) -> bool:
-    """Whether the missing call is a look-up: then the agent did not know what it should have."""
-    return retrieves(item.tool)

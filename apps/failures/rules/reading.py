@@ -16,9 +16,6 @@ import msgspec
 
 from apps.failures.rules.fits import Fits, fits_of
 from apps.failures.rules.protocols import AGENT, PERSON, PROGRAM, Speech, speech_of
-from apps.failures.rules.words import (
-    word_set,
-)
 from apps.trajectories.arguments import Checker
 from apps.trajectories.tool_errors import says_failed
 from workers.lib.messages import (
@@ -31,24 +28,26 @@ from workers.lib.messages import (
     text_of,
 )
 
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 CACHED_TOOL_SETS = 512
 MAX_REPLY = 20_000  # characters of a tool's reply that are parsed as JSON
 MAX_VALUES = 60  # scalars per call or record
-READ_VERBS = word_set(
+READ_VERBS = _set(
     "get list search find lookup look query read retrieve fetch check view show describe count"
     " browse inspect think calculate calculator compute validate verify preview estimate download"
     " scroll is has"
 )
-RETRIEVAL_VERBS = word_set(
-    "get list search find lookup query read retrieve retrieval fetch browse rag"
-)
-WRITE_VERBS = word_set(
+WRITE_VERBS = _set(
     "create add insert book make update edit modify change set write put patch upsert delete remove"
     " cancel drop purge send post publish reply forward submit pay charge refund transfer move"
     " rename archive close assign share invite approve reject grant revoke order buy purchase"
     " schedule reschedule reserve upload deploy restart exchange return replace swap"
 )
-PEOPLE = word_set("human humans person agent agents operator representative support supervisor")
+PEOPLE = _set("human humans person agent agents operator representative support supervisor")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -81,7 +80,6 @@ class Offer:
     fits: dict[str, Fits | None]
     names: frozenset[str]
     dangerous: frozenset[str]
-    read_only: frozenset[str]
 
     def problems(self, call: Call) -> list[str]:
         """What is wrong with the arguments of a call, according to its tool's schema."""
@@ -276,17 +274,9 @@ def offer_of(tools: Any) -> Offer:
 
 def _offer(tools: list) -> Offer:
     functions = dict(functions_of(tools))
-    read_only = {name for name, function in functions.items() if _says_read_only(function)}
     checker = Checker(tools)
     fits = {name: fits_of(function.get("parameters")) for name, function in functions.items()}
-    return Offer(
-        checker, fits, frozenset(functions), frozenset(checker.dangerous), frozenset(read_only)
-    )
-
-
-def _says_read_only(function: dict) -> bool:
-    hints = function.get("annotations")
-    return isinstance(hints, dict) and hints.get("readOnlyHint") is True
+    return Offer(checker, fits, frozenset(functions), frozenset(checker.dangerous))
 
 
 @lru_cache(maxsize=4096)
@@ -305,9 +295,3 @@ def kind_of(tool: str) -> str:
         return "other"
     first = next((word for word in parts if word in WRITE_VERBS or word in READ_VERBS), "")
     return "write" if first in WRITE_VERBS else "read" if first else "other"
-
-
-@lru_cache(maxsize=4096)
-def retrieves(tool: str) -> bool:
-    """Whether a tool retrieves information, by its name."""
-    return kind_of(tool) != "write" and not RETRIEVAL_VERBS.isdisjoint(name_parts(tool))
