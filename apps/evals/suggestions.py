@@ -12,7 +12,9 @@ from itertools import chain
 from apps.core.timeouts import TooLong, patience
 from apps.evals.actions import answer_text
 from apps.evals.canonical import digest_of
+from apps.evals.models import Continuation
 from apps.evals.source_runs import RunStep, SourceRun, read_run
+from apps.failures.actions.diagnose import as_input
 from apps.failures.rules.expected import (
     Deviation,
     ExpectedCall,
@@ -20,15 +22,16 @@ from apps.failures.rules.expected import (
     KnownAnswers,
     deviations,
 )
-from apps.failures.rules.reading import Call, Run
+from apps.failures.rules.reading import Call, Run, read
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.messages import call_key, text_of, to_text
 
-SUCCESSES_READ = 5
+SUCCESSES_READ = REPLAYS_READ = 5
 SEARCH_MS = 500  # time limit for finding later successes, since a page waits for them
-PERSON, TRUTH, SUCCESS = (
+PERSON, TRUTH, REPLAY, SUCCESS = (
     "a person's correction",
     "ground truth in the log",
+    "a successful replay from this step",
     "a later successful run",
 )
 BY_HAND = "written by hand"
@@ -46,13 +49,16 @@ class Suggestion:
 
 def suggestions(step: RunStep) -> Iterator[Suggestion]:
     """Possible expected answers at a step, the most reliable first: a person's correction, the
-    log's ground truth, a later success. No value twice. Successes are searched only when the caller
-    gets to them.
+    log's ground truth, a replay from here that succeeded, a later success. No value twice.
+    Successes are searched only when the caller gets to them.
     """
     seen: set[str] = set()
     source, cut = step.source, step.cut
     for suggestion in chain(
-        by_person(source.answers, cut), by_truth(source.run, source.answers, cut), _by_success(step)
+        by_person(source.answers, cut),
+        by_truth(source.run, source.answers, cut),
+        _by_replay(step),
+        _by_success(step),
     ):
         digest = digest_of(suggestion.expected)
         if digest not in seen:
@@ -133,6 +139,37 @@ def _expected(wanted: list[ExpectedCall]) -> dict | None:
         return None
     calls = [{"tool": item.tool, "args": item.args} for item in wanted]
     return calls[0] if len(calls) == 1 else {"calls": calls}
+
+
+def _by_replay(step: RunStep) -> Iterator[Suggestion]:
+    """What continuations from this step did that succeeded: their calls, as far as the task that
+    scored them names its calls only those.
+    """
+    row, cut = step.source.row, step.cut
+    rows = Continuation.objects.filter(
+        search__failure__trajectory=row.pk, step=cut, success=True, masked=False
+    )
+    for continuation in rows.select_related("search__task", "search__model_version").order_by(
+        "-pk"
+    )[:REPLAYS_READ]:
+        messages = [*row.messages[:cut], *continuation.messages]
+        run = read(as_input(row) | {"messages": messages})
+        made = [call for call in run.calls if call.index >= cut and call.args is not None]
+        task = continuation.search.task
+        gold = task.expected.get("calls") if task else None
+        keys = gold and {call_key(call["tool"], call["args"]) for call in gold}
+        wanted = [
+            ExpectedCall(call.tool, call.args)
+            for call in made
+            if not call.error and (not keys or call_key(call.tool, call.args) in keys)
+        ]
+        text = text_of(messages[-1]).strip()
+        if wanted and (expected := _expected(wanted)):
+            yield Suggestion(expected, REPLAY, f"by {continuation.search.model_version}", run)
+        elif not made and text:
+            yield Suggestion(
+                {"answer": text}, REPLAY, f"by {continuation.search.model_version}", run
+            )
 
 
 def _by_success(step: RunStep) -> Iterator[Suggestion]:
