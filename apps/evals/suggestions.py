@@ -20,27 +20,29 @@ from apps.core.timeouts import TooLong, patience
 from apps.evals.actions import answer_text
 from apps.evals.canonical import digest_of
 from apps.evals.effects import Effect, ToolEffects
-from apps.evals.models import TaskKind
+from apps.evals.models import Continuation, TaskKind
 from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.source_runs import REPLAY, RunStep, SourceRun, default_cut, read_run, step_at
+from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
 from apps.failures.rules.expected import Correction, ExpectedCall, KnownAnswers
-from apps.failures.rules.reading import Call, Run
+from apps.failures.rules.reading import Call, Run, read
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.checks import match_calls
 from workers.lib.messages import call_key, text_of, to_text
 from workers.lib.verifiers.calls import untold_by
 
-SUCCESSES_READ = 5
+SUCCESSES_READ = REPLAYS_READ = 5
 SEARCH_MS = 500  # time limit for finding later successes, since a page waits for them
 SHORT = 60  # characters of an answer that can be compared word for word
 MOST_TURNS = 50
 # One word with a digit in it or all in capitals, and not a date.
 IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 PROSE_WORDS, PROSE = 4, 40  # words or characters from which on a value is prose
-PERSON, TRUTH, SUCCESS, JUDGE = (
+PERSON, TRUTH, REPLAYED, SUCCESS, JUDGE = (
     "a person's correction",
     "ground truth in the log",
+    "a successful replay from this step",
     "a later successful run",
     "drafted by the judge",
 )
@@ -126,7 +128,10 @@ def suggestions(step: RunStep) -> Iterator[Suggestion]:
     seen: set[str] = set()
     source, cut = step.source, step.cut
     for suggestion in chain(
-        by_person(source.answers, cut), by_truth(source, cut), _by_success(step)
+        by_person(source.answers, cut),
+        by_truth(source, cut),
+        _by_replay(step),
+        _by_success(step),
     ):
         digest = digest_of(suggestion.expected)
         if digest not in seen:
@@ -453,6 +458,37 @@ def _expected(wanted: Sequence[ExpectedCall]) -> dict | None:
         return None
     calls = [{"tool": item.tool, "args": item.args} for item in wanted]
     return calls[0] if len(calls) == 1 else {"calls": calls}
+
+
+def _by_replay(step: RunStep) -> Iterator[Suggestion]:
+    """What continuations from this step did that succeeded: their calls, as far as the task that
+    scored them names its calls only those.
+    """
+    row, cut = step.source.row, step.cut
+    rows = Continuation.objects.filter(
+        search__failure__trajectory=row.pk, step=cut, success=True, masked=False
+    )
+    for continuation in rows.select_related("search__task", "search__model_version").order_by(
+        "-pk"
+    )[:REPLAYS_READ]:
+        messages = [*row.messages[:cut], *continuation.messages]
+        run = read(as_input(row) | {"messages": messages})
+        made = [call for call in run.calls if call.index >= cut and call.args is not None]
+        task = continuation.search.task
+        gold = task.expected.get("calls") if task else None
+        keys = gold and {call_key(call["tool"], call["args"]) for call in gold}
+        wanted = [
+            ExpectedCall(call.tool, call.args)
+            for call in made
+            if not call.error and (not keys or call_key(call.tool, call.args) in keys)
+        ]
+        text = text_of(messages[-1]).strip()
+        if wanted and (expected := _expected(wanted)):
+            yield Suggestion(expected, REPLAYED, f"by {continuation.search.model_version}", run)
+        elif not made and text:
+            yield Suggestion(
+                {"answer": text}, REPLAYED, f"by {continuation.search.model_version}", run
+            )
 
 
 # Later successes

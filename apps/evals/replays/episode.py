@@ -144,10 +144,11 @@ def _tasks(failure: Failure, begins: dict[str, int]) -> list[Task]:
 def _refuse_held_out(failure: Failure, tasks: list[Task]) -> None:
     """Raises EvalSetError, with the tasks about which that says something."""
     held = [task.canonical_hash for task in tasks if task.split == Split.HOLDOUT]
-    if held or held_out_runs(failure.project, [failure.trajectory]):
+    groups = held_out_runs(failure.project, [failure.trajectory]).values()
+    rows = Task.objects.holdout().filter(project=failure.project_id, group__in=groups)
+    if held or groups:
         error = EvalSetError(HELD_OUT)
-        made = Task.objects.holdout().filter(trajectory=failure.trajectory_id)
-        error.held = held or list(made.values_list("canonical_hash", flat=True))
+        error.held = [*held, *rows.values_list("canonical_hash", flat=True)]
         raise error
 
 
