@@ -33,6 +33,11 @@ class Alarms:
     evidence: float
     newest: tuple[int, int]
 
+    @property
+    def progress(self) -> float:
+        """Towards the evidence that switches it off."""
+        return min(1.0, self.evidence / OVER)
+
 
 def observed(project: Project, model: OutcomeModel) -> Alarms | None:
     """From runs that people answered after the model was made, in the random order in which they

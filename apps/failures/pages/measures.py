@@ -13,7 +13,7 @@ from apps.core.models import Project, Role
 from apps.failures import likelihood, measures, reliability
 from apps.failures.models import Failure, OutcomeModel
 from apps.failures.outcomes import alarms, checks, train_job
-from apps.failures.outcomes.model import FALSE_ALARMS, OVER
+from apps.failures.outcomes.model import FALSE_ALARMS
 from apps.failures.rates import short
 
 TITLES = {"rules": "Rules", "judge": "Judge"}
@@ -67,7 +67,6 @@ def _estimates(project: Project) -> dict[str, Any]:
         "in_use": in_use,
         "alarms": alarms.observed(project, in_use) if in_use else None,
         "limit": FALSE_ALARMS,
-        "enough": OVER,
         "off": newest if newest and newest.off_at else None,
         "needed": "" if in_use else train_job.needed(project),
     }
@@ -151,7 +150,7 @@ def chart(rates: list[measures.Rate], mode: str) -> dict | None:
         [rate.failed.rate or 0.0 for rate in rates],
         lows,
         highs,
-        f"{mode or 'Failure'} rate by agent version, with 95% intervals",
+        f"Runs with {mode or 'a failure'}, open or confirmed, by agent version, with 95% intervals",
         height=90 + ROW_HEIGHT * len(rates),
     )
     figure["layout"]["xaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}

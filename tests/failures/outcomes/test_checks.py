@@ -372,7 +372,7 @@ def test_each_versions_rate_is_shown_and_too_few_checks_are_said(client: Client)
     assert "True failure rate by version" in page and "no checks" in page
     assert "True failure rate by agent version, with 95% intervals" in page  # the chart
     page = client.get(url, {"version": "1.0"}).content.decode()
-    assert "Runs of 1.0, by random checks" in page and "12 of 12 drawn" in " ".join(page.split())
+    assert "Version 1.0, by random checks" in page and "12 of 12 drawn" in " ".join(page.split())
 
 
 def test_the_judges_recall_is_that_among_the_runs_it_reviews(project: Project) -> None:
