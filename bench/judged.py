@@ -9,7 +9,7 @@ HTTP, and combined with the rules as the product combines them. `--projects` of 
 last rate are lived in full: runs arrive over the API, the classification job and the judge's job
 run, people (who are always right) answer the random checks over the API, and the API says the
 failure rate; what these projects find must be what was combined. Only figures are printed, never a
-run. The database is in var/bench/judged; writes var/bench/judged.json.
+run. The database is made anew in var/bench/judged; writes var/bench/judged.json.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import json
 import random
 import re
+import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -32,17 +33,18 @@ from rich.table import Table
 
 from apps.failures.classify import classify
 from apps.failures.judge.answer import Verdict
-from apps.failures.judge.asking import Judged
+from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import Label, choose
 from apps.failures.judge.prompt import Mode, body_of
 from apps.failures.judge.strategies import WHOLE, Question
 from bench.families import DATA, families, share
-from bench.peers import HOME, machine
+from bench.peers import HOME, machine, wait_released
 from bench.triage import on_folder
 from tests.failures.judge_server import Reply, running, says
 from workers.lib.prices import Price
 
+FOLDER = HOME / "judged"
 ACCURACIES, SHARES = (0.7, 0.8, 0.9), (0.1, 0.3, 1.0)
 FINE, STEP, ELSEWHERE = "fine", "failed at the true step", "failed at another step"
 RIGHT_STEP = 0.6  # of the failures that the judge sees
@@ -204,9 +206,9 @@ def known_of(items: Iterable[tuple[dict, Truth]], judge: Judge, server: Server) 
     return known
 
 
-def judged(found: Judged, server: Server) -> tuple[Verdict, float]:
-    assert found.verdict, found.error
-    return found.verdict, server.cost(found.usage)
+def judged(found: Answered, server: Server) -> tuple[Verdict, float]:
+    assert found.answer, found.error
+    return found.answer, server.cost(found.usage)
 
 
 def is_drawn(known: Known, cell: Cell, seed: int, run: str) -> bool:
@@ -470,7 +472,9 @@ def main() -> None:
     parser.add_argument("--rates", default="50,10", help="percent of the runs that failed")
     parser.add_argument("--projects", type=int, default=1, help="of each cell at the last rate")
     given = parser.parse_args()
-    on_folder(HOME / "judged")
+    wait_released(FOLDER)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    on_folder(FOLDER)
     by_family = {
         name: runs
         for file in given.data.split(",")

@@ -39,9 +39,22 @@ class Basis(NamedTuple):
     judge: str
 
     @classmethod
-    def of(cls, rule: str | None, confidence: str | None, judge_mode: str, is_judged: bool) -> Self:
+    def of(
+        cls,
+        rule: str | None,
+        confidence: str | None,
+        next_rule: str | None,
+        next_confidence: str | None,
+        judge_mode: str,
+        is_judged: bool,
+    ) -> Self | None:
+        """From the first two reasons: the judge's is the first if it chose the mode, even where
+        another layer found the case. None where a person marked it by hand.
+        """
+        if rule == RULE and next_rule:
+            rule, confidence = next_rule, next_confidence
         said = FAILED if judge_mode else FINE if is_judged else UNASKED
-        return cls(rule or "", confidence or "", said)
+        return cls(rule, confidence or "", said) if rule else None
 
     def __str__(self) -> str:
         if self.rule == RULE:
@@ -50,7 +63,14 @@ class Basis(NamedTuple):
         return f"{name}; {SAID[self.judge]}"
 
 
-COLUMNS = ("evidence__0__rule", "evidence__0__confidence", "judge_mode", "is_judged")
+COLUMNS = (
+    "evidence__0__rule",
+    "evidence__0__confidence",
+    "evidence__1__rule",
+    "evidence__1__confidence",
+    "judge_mode",
+    "is_judged",
+)
 
 
 def with_basis(rows: FailureQuerySet) -> FailureQuerySet:
@@ -60,9 +80,8 @@ def with_basis(rows: FailureQuerySet) -> FailureQuerySet:
 
 
 def basis_of(failure: Failure) -> Basis | None:
-    """None where a person marked it by hand."""
     row = with_basis(Failure.objects.filter(pk=failure.pk)).values_list(*COLUMNS).first()
-    return Basis.of(*row) if row and row[0] else None
+    return Basis.of(*row) if row else None
 
 
 @dataclass(frozen=True)
@@ -90,8 +109,8 @@ class Likelihood:
         rows = with_basis(decided(project)).values_list(*COLUMNS, "state")
         decisions: Counter[tuple[Basis, bool]] = Counter()
         for *columns, state, n in rows.annotate(n=Count("pk")):
-            if columns[0]:
-                decisions[Basis.of(*columns), state == FailureState.CONFIRMED] += n
+            if basis := Basis.of(*columns):
+                decisions[basis, state == FailureState.CONFIRMED] += n
         return cls(decisions)
 
     @property
@@ -102,8 +121,10 @@ class Likelihood:
         hits = self._of_basis[basis, True]
         return Share(hits, hits + self._of_basis[basis, False])
 
-    def of(self, basis: Basis) -> float:
+    def of(self, basis: Basis | None) -> float:
         """From 0 to 1: a rank rather than a probability while there are few decisions."""
+        if basis is None:
+            return 1.0
         promised = PROMISED.get(basis.confidence, UNMEASURED)
         prior = UNMEASURED if basis.rule in NAMES else promised
         for counts, key in ((self._of_reason, basis[:2]), (self._of_basis, basis)):
@@ -117,7 +138,7 @@ def confirmed(project: Project) -> list[Confirmed]:
     likelihood = Likelihood.in_project(project)
     rows = with_basis(Failure.objects.filter(project=project).waiting().order_by("-trajectory_id"))
     newest = rows.values_list(*COLUMNS)[:COUNTED]
-    open_cases = Counter(Basis.of(*columns) for columns in newest if columns[0])
+    open_cases = Counter(filter(None, (Basis.of(*columns) for columns in newest)))
     found = [
         Confirmed(basis, likelihood.share(basis), open_cases[basis])
         for basis in likelihood.bases | set(open_cases)

@@ -207,8 +207,7 @@ class TriageQueue:
         """Low for a case like those that people confirmed; then for a high estimate, or a judge
         that is sure.
         """
-        basis = Basis.of(*columns)
-        return 1 - self._likelihood.of(basis), 1 - (score or 0.0)
+        return 1 - self._likelihood.of(Basis.of(*columns)), 1 - (score or 0.0)
 
     def _information(self, chance: float | None, cluster: UUID | None) -> Rank:
         """Low for an informative case: an estimate near the threshold; then a cluster with few

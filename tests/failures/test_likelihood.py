@@ -33,6 +33,14 @@ def test_decisions_count_for_their_basis_and_less_for_others_of_the_same_reason(
     assert likelihood.of(JUDGE) > 0.9
 
 
+def test_a_case_rests_on_the_rules_where_the_judge_only_chose_its_mode() -> None:
+    rule, judge = ("looped", "certain"), ("judge", "likely")
+    assert Basis.of(*judge, *rule, "bad_planning", True) == Basis(*rule, FAILED)
+    assert Basis.of(*judge, None, None, "bad_planning", True) == JUDGE
+    assert Basis.of(*rule, "stopped", "hint", "", True) == Basis(*rule, FINE)
+    assert Basis.of(None, None, None, None, "", False) is None
+
+
 def rest_on(failure: Failure, rule: str, confidence: str, sure: float | None = None) -> None:
     evidence = {"rule": rule, "confidence": confidence, "text": "t", "sure": sure, "quote": ""}
     mode = "bad_planning" if rule == "judge" else ""
