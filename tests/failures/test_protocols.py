@@ -204,12 +204,6 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
             crew(("skribent", "")), "answered_with_nothing", 2, id="an agent says nothing"
         ),
         pytest.param(
-            [*turns("Halo?", "Nie rozumiem.", "Człowieka!"), *OLA],
-            "handed_over",
-            1,
-            id="somebody else answers in place of the agent",
-        ),
-        pytest.param(
             [*turns("Halo?", "Zaraz połączę."), *OLA], None, None, id="the agent handed over"
         ),
         pytest.param(

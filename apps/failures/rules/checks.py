@@ -14,14 +14,13 @@ from itertools import islice, pairwise
 
 from apps.failures.rules.expected import (
     Deviation,
-    ExpectedCall,
     deviations,
     difference,
     ground_truth_of,
     wanted_texts,
 )
 from apps.failures.rules.findings import UNEXPLAINED, Finding, cut
-from apps.failures.rules.protocols import PERSON, SYSTEM, forms_in
+from apps.failures.rules.protocols import forms_in
 from apps.failures.rules.ratings import bad_rating
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
 from workers.lib.messages import normalise
@@ -130,7 +129,7 @@ def expected_calls(run: Run) -> Findings:
     """
     if (truth := ground_truth_of(run)) is None:
         return
-    found = [_explained(item) for item in deviations(truth)]
+    found = [_explained(item, truth.step) for item in deviations(truth)]
     found = [finding for finding in found if run.failed or finding.mode != "bad_planning"]
     if truth.whole and any(call.reply is not None for call in run.calls):
         # That it differs is certain. Which mode people give it is not, in a run of several steps
@@ -145,9 +144,16 @@ def _position(finding: Finding) -> float:
     return float("inf") if finding.shown is None else finding.shown
 
 
-def _explained(item: Deviation) -> Finding:
+def _explained(item: Deviation, step: int | None) -> Finding:
+    """`step`: the one that a person corrected, if known. Where a call is missing, nothing else says
+    where it should have been made.
+    """
     if item.kind == "missing":
-        return _missing(item.wanted)
+        mode = (
+            "retrieval_failure" if kind_of(item.wanted.tool) == "read" else "incomplete_execution"
+        )
+        text = f"The expected call of {item.wanted.tool} was never made."
+        return Finding(mode, step, step, text)
     call = item.made
     if item.kind == "extra":
         return _extra(call, item.repeated)
@@ -156,12 +162,6 @@ def _explained(item: Deviation) -> Finding:
         return Finding("wrong_tool_choice", call.index, call.index, text, cut(call.raw))
     text = f"{call.tool}: {difference(call.args, item.wanted.args)}"
     return Finding("wrong_arguments", call.index, call.index, text, cut(call.raw))
-
-
-def _missing(wanted: ExpectedCall) -> Finding:
-    """Where it should have been made, the truth does not say."""
-    mode = "retrieval_failure" if kind_of(wanted.tool) == "read" else "incomplete_execution"
-    return Finding(mode, None, None, f"The expected call of {wanted.tool} was never made.")
 
 
 def _extra(call: Call, repeated: bool) -> Finding:
@@ -429,17 +429,7 @@ def _index_of(run: Run, intervention: dict) -> int | None:
 
 
 def handed_over(run: Run) -> Findings:
-    """A person took over; in messages, where one with a name answers the user in place of the
-    agent, after a notice. An agent that spoke last may have handed over rightly.
-    """
-    named = next((index for index in run.assistants if run.author(index)), None)
-    name = run.author(run.assistants[-1]) if run.assistants else ""
-    if named is not None and name and named != run.assistants[0]:
-        before = run.assistant_at_or_before(named - 1) or 0
-        between = run.speech.speakers[before + 1 : named]
-        if PERSON in between and SYSTEM in between:
-            blamed, text = _objected_to(run, named), f"{name} took over from the agent."
-            yield Finding(UNEXPLAINED, blamed, named, text, cut(run.words(named)))
+    """A person took over."""
     for item in run.interventions:
         if item.get("kind") == "takeover":
             at = _index_of(run, item)

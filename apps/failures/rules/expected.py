@@ -47,12 +47,13 @@ class Deviation:
 @dataclass(frozen=True, slots=True)
 class GroundTruth:
     """The correct calls, and the calls to compare them with; `whole` is False if a person corrected
-    only one step.
+    only one step, `step` if it is known which.
     """
 
     wanted: list[ExpectedCall]
     made: list[Call]
     whole: bool = True
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ def ground_truth_of(run: Run) -> GroundTruth | None:
     """
     for item in reversed(run.interventions):
         if item.get("kind") == "edit" and (calls := _calls(item.get("after"))):
-            return GroundTruth(calls, _edited(run, item, calls), whole=False)
+            step = item.get("message_index")
+            step = step if step in run.assistants else None
+            return GroundTruth(calls, _edited(run, item, calls), whole=False, step=step)
     return logged_truth(run)
 
 
