@@ -128,15 +128,14 @@ def split_assign_and_move(page: Any, rows: Any, user: Any) -> None:
     case = shown(page)
     page.keyboard.press("s")
     expect(page.locator("details.menu[open]")).to_be_visible()
-    page.keyboard.press("8")
-    expect(page.locator(".verdict h2").first).to_contain_text("+ Incomplete execution")
+    page.keyboard.press("1")
+    expect(page.locator(".verdict h2").first).to_contain_text("+ Format error")
     page.keyboard.press("a")
     page.keyboard.press("1")
     expect(page.get_by_text("Assigned to ada")).to_be_visible()
     failure = rows.get(pk=case)
-    assert [mode.slug for mode in failure.also.all()] == [
-        "incomplete_execution"
-    ] and failure.assigned_to == user
+    assert [mode.slug for mode in failure.also.all()] == ["format_error"]
+    assert failure.assigned_to == user
     page.keyboard.press("j")
     expect(page.locator(f'[data-case="{case}"]')).to_have_count(0)
     page.keyboard.press("k")

@@ -84,16 +84,13 @@ def test_a_tool_whose_own_code_fails_is_not_the_agents_fault(tmp_path: Path) -> 
     call = tool_message(run.eval_set.tasks.filter(split=Split.TRAIN).first().expected)
     for reply, mode, title in (
         (crashed("KeyError"), "", "The environment failed"),
-        ("no such ticket", "incomplete_execution", "incomplete_execution"),
+        ("no such ticket", "unexplained", "unexplained"),
     ):
         answer = {"role": "tool", "tool_call_id": "call_1", "content": f"Error: {reply}"}
         messages = [call, answer, {"role": "assistant", "content": "I could not close it."}]
         run.samples.filter(index=9).delete()
         sample = stored(run, messages=messages)
         found = diagnose(sample)
-        assert (
-            found
-            and (sample.mode, found.mode) == (mode, mode)
-            and (found.blamed_message is None) == (not mode)
-        )
+        assert found and (sample.mode, found.mode) == (mode, mode)
+        assert found.blamed_message is None
         assert scored_output(sample)["bucket"] == title

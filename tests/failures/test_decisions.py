@@ -59,7 +59,7 @@ def test_undo_takes_back_ones_own_last_decision() -> None:
     undo(project=project, by=person)
     failure.refresh_from_db()
     assert (
-        failure.mode.slug == "format_error"
+        failure.mode.slug == "incomplete_execution"
         and failure.state == FailureState.OPEN
         and failure.source == "rule"
     )

@@ -40,6 +40,7 @@ from tests.factories import (
     make_server,
     make_trajectory,
     tell,
+    tool_message,
 )
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 from workers.lib.prices import Price
@@ -94,7 +95,7 @@ def make_rubric(
 
 
 def make_run(project: Project, status: str = "failure", **given: Any) -> Trajectory:
-    """A run that ended like that, in words: rules have only a hint about it."""
+    """A run that ended like that, in words: rules know only that it failed, if that is known."""
     return make_trajectory(project, outcome={"status": status}, **given)
 
 
@@ -158,12 +159,12 @@ def test_it_makes_a_failure_where_rules_saw_none(judge: JudgeServer) -> None:
     )
 
 
-def test_it_wins_over_a_hint_and_the_rules_word_is_kept(judge: JudgeServer) -> None:
+def test_it_explains_what_rules_do_not_and_the_rules_word_is_kept(judge: JudgeServer) -> None:
     project = make_project()
     row = make_run(project, tools=[])
     classify_project(project=project)
     before = failure_of(row)
-    assert before and before.evidence[0]["confidence"] == "hint"
+    assert before and before.mode.slug == "unexplained" and before.blamed_message is None
     make_rubric(project, judge)
     run(project)
     after = failure_of(row)
@@ -174,7 +175,8 @@ def test_it_wins_over_a_hint_and_the_rules_word_is_kept(judge: JudgeServer) -> N
 
 def test_what_rules_are_certain_of_stands(judge: JudgeServer) -> None:
     project = make_project()
-    row = make_run(project, call={"tool": "no.such_tool", "args": {}})
+    asked = {"role": "user", "content": "Close it."}
+    row = make_run(project, messages=[asked, tool_message({"tool": "no.such_tool", "args": {}})])
     classify_project(project=project)
     judge.answer = lambda body: Reply(says(mode="bad_planning", reason="No plan."))
     make_rubric(project, judge)

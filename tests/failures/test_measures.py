@@ -92,9 +92,9 @@ def test_words_are_those_of_people_against_the_rules(project: Project) -> None:
     fine = make_trajectory(project, outcome={"status": "success"})
     mark_failure(trajectory=fine, mode=modes["unsafe_action"], blamed_message=1, by=by)
     assert measures.pairs_of(project, "rules") == {
-        ("format_error", "format_error", frozenset({"format_error"})): 1,
-        ("format_error", "bad_planning", frozenset({"bad_planning", "format_error"})): 1,
-        ("format_error", "", NONE): 1,
+        ("incomplete_execution", "incomplete_execution", frozenset({"incomplete_execution"})): 1,
+        ("incomplete_execution", "bad_planning", frozenset({"bad_planning", "format_error"})): 1,
+        ("incomplete_execution", "", NONE): 1,
         ("", "unsafe_action", frozenset({"unsafe_action"})): 1,
     }
     assert measures.decided(project).count() == 4
@@ -106,7 +106,7 @@ def test_the_judge_is_measured_where_it_was_asked(project: Project) -> None:
     first, second, third, _ = Failure.objects.order_by("pk")
     for failure in (first, second, third):
         decide(failure=failure, by=by)
-    Failure.objects.filter(pk=first.pk).update(judge_mode="format_error")
+    Failure.objects.filter(pk=first.pk).update(judge_mode="incomplete_execution")
     rubric = Rubric.objects.create(
         project=project, text="t", base_url="http://localhost/v1", model="m"
     )
@@ -117,8 +117,8 @@ def test_the_judge_is_measured_where_it_was_asked(project: Project) -> None:
             rubric=rubric, content_digest=digest, trajectory=failure.trajectory, error=error
         )
     assert measures.pairs_of(project, "judge") == {
-        ("format_error", "format_error", frozenset({"format_error"})): 1,
-        ("", "format_error", frozenset({"format_error"})): 1,
+        ("incomplete_execution", "incomplete_execution", frozenset({"incomplete_execution"})): 1,
+        ("", "incomplete_execution", frozenset({"incomplete_execution"})): 1,
     }
 
 
@@ -174,10 +174,10 @@ def test_the_page_says_what_it_cannot_know(
     assert b"No decisions yet" in page.content and b"4 failures need review" in page.content
     decide(failure=Failure.objects.first(), by=by)
     digest()
-    page = client.get(url, {"mode": "format_error"})
+    page = client.get(url, {"mode": "incomplete_execution"})
     assert b">1 of 1<" in page.content and b">100.0%<" not in page.content
     assert b"too few for percentages" in page.content
     monkeypatch.setattr(measures, "FEW", 1)
-    page = client.get(url, {"mode": "format_error"})
+    page = client.get(url, {"mode": "incomplete_execution"})
     assert b"at most" in page.content and b">100.0%<" in page.content and page.context["figure"]
     assert b"No data yet" in page.content

@@ -41,7 +41,7 @@ def totals(project: Project, by: str) -> dict[str, list[int]]:
 
 
 def test_each_day_is_counted_by_mode_version_and_cluster(project: Project) -> None:
-    assert totals(project, "mode") == {"Format error": [3, 2]}
+    assert totals(project, "mode") == {"Incomplete execution": [3, 2]}
     assert totals(project, "version") == {"0": [2, 1], "1": [1, 1]}
     assert totals(project, "cluster") == {}
     cluster = FailureCluster.objects.create(
@@ -60,12 +60,14 @@ def test_dismissed_ones_and_clusters_that_are_gone_are_left_out(project: Project
     Failure.objects.filter(pk=Failure.objects.order_by("trajectory_id").first().pk).update(
         state=FailureState.DISMISSED
     )
-    assert totals(project, "cluster") == {} and totals(project, "mode") == {"Format error": [2, 2]}
+    assert totals(project, "cluster") == {} and totals(project, "mode") == {
+        "Incomplete execution": [2, 2]
+    }
 
 
 def test_modes_with_long_names_are_told_apart_by_their_ends(project: Project) -> None:
     modes = ensure_modes(project)
-    for slug in ("format_error", "bad_planning"):
+    for slug in ("incomplete_execution", "bad_planning"):
         mode = modes[slug]
         mode.name = "The same name for more than 28 characters " + slug
         mode.save()
@@ -74,7 +76,7 @@ def test_modes_with_long_names_are_told_apart_by_their_ends(project: Project) ->
     )
     shown = totals(project, "mode")
     assert list(shown.values()) == [[2, 2], [1]] and all(len(name) == 28 for name in shown)
-    assert [name[-12:] for name in shown] == ["format_error", "bad_planning"]
+    assert [name[-12:] for name in shown] == ["te_execution", "bad_planning"]
 
 
 def test_the_overview_shows_them(project: Project) -> None:

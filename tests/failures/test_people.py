@@ -185,14 +185,14 @@ def test_a_person_marks_what_no_rule_found() -> None:
 
 def test_the_rules_word_is_kept_beside_a_persons() -> None:
     project, (failure,) = failed()
-    assert failure.rule_mode == failure.mode.slug == "format_error"
+    assert failure.rule_mode == failure.mode.slug == "incomplete_execution"
     decisions.decide(
         failure=failure, by=make_member(project), mode=ensure_modes(project)["bad_planning"]
     )
     Failure.objects.update(rule_mode="")
     classify_project(project=project)
     failure.refresh_from_db()
-    assert (failure.mode.slug, failure.rule_mode) == ("bad_planning", "format_error")
+    assert (failure.mode.slug, failure.rule_mode) == ("bad_planning", "incomplete_execution")
 
 
 def test_a_second_mode_outlives_a_change_of_the_rules() -> None:

@@ -131,9 +131,9 @@ def cells(job: Reclassification) -> dict[tuple[str, str], int]:
 
 
 WOULD_CHANGE = {
-    ("bad_planning", "format_error"): 2,
-    ("format_error", "format_error"): 1,
-    ("", "format_error"): 1,
+    ("bad_planning", "incomplete_execution"): 2,
+    ("incomplete_execution", "incomplete_execution"): 1,
+    ("", "incomplete_execution"): 1,
     ("unsafe_action", ""): 1,
 }
 
@@ -171,7 +171,9 @@ def test_applying_makes_the_diff_true_and_leaves_nothing_to_change(
     assert job.stage == "being applied"
     one_step(job)
     assert done(job).stage == "applied" and job.finished_at and job.done == job.total == 5
-    assert [row[1:3] for row in diagnoses(project)] == [("format_error", "format_error")] * 5
+    assert [row[1:3] for row in diagnoses(project)] == [
+        ("incomplete_execution", "incomplete_execution")
+    ] * 5
     event = AuditEvent.objects.get(action="reclassification.applied")
     assert event.actor == by and event.detail["changes"] == 5
     again = finished(project)
@@ -185,14 +187,19 @@ def test_what_people_decided_is_counted_and_never_changed(project: Project) -> N
     decide(failure=rows[-1], by=by, state=FailureState.DISMISSED)  # and so they do here: it is none
     job = finished(project)
     assert reclassify.of_people(job) == {"decided": 3, "agree": 2, "disagree": 1}
-    assert cells(job) == {("bad_planning", "format_error"): 1, ("", "format_error"): 1}
+    assert cells(job) == {
+        ("bad_planning", "incomplete_execution"): 1,
+        ("", "incomplete_execution"): 1,
+    }
     decide(failure=rows[1], by=by)  # after the diff, before it is applied
     reclassify.apply(job=job, by=by)
     done(job)
     found = {row.pk: row for row in Failure.objects.select_related("mode")}
     for row in (rows[0], rows[1]):
         assert (found[row.pk].mode.slug, found[row.pk].source) == ("bad_planning", Source.PERSON)
-        assert found[row.pk].rule_mode == "format_error"  # what the rules say, whoever decided
+        assert (
+            found[row.pk].rule_mode == "incomplete_execution"
+        )  # what the rules say, whoever decided
     assert found[rows[-1].pk].state == FailureState.DISMISSED and found[rows[-1].pk].rule_mode == ""
 
 
@@ -214,7 +221,7 @@ def test_what_the_judge_said_stays(project: Project) -> None:
     done(job)
     assert (
         Failure.objects.filter(
-            mode__slug="bad_planning", source=Source.JUDGE, rule_mode="format_error"
+            mode__slug="bad_planning", source=Source.JUDGE, rule_mode="incomplete_execution"
         ).count()
         == 2
     )
@@ -375,9 +382,9 @@ def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list
         failure.refresh_from_db()
         assert [item for item in failure.evidence if item["rule"] == "judge"] == [SAID]
     assert (sure.mode.slug, sure.source, sure.rule_mode) == (
-        "format_error",
+        "incomplete_execution",
         Source.RULE,
-        "format_error",
+        "incomplete_execution",
     )
     assert (unsure.mode.slug, unsure.source, unsure.rule_mode) == ("bad_planning", Source.JUDGE, "")
     assert not cells(finished(project))
@@ -387,7 +394,7 @@ def test_classifying_again_keeps_what_the_judge_said(project: Project) -> None:
     sure, unsure = judged(project)
     classify_project(project=project)
     for failure, expected in (
-        (sure, ("format_error", Source.RULE)),
+        (sure, ("incomplete_execution", Source.RULE)),
         (unsure, ("bad_planning", Source.JUDGE)),
     ):
         failure.refresh_from_db()

@@ -69,7 +69,7 @@ def test_right_is_what_people_confirm_with_that_mode(project: Project) -> None:
     decide(failure=changed, by=by, mode=modes["bad_planning"])
     decide(failure=dismissed, by=by, state=FailureState.DISMISSED)
     decide(failure=splitted, by=by, mode=modes["bad_planning"])
-    split(failure=splitted, by=by, mode=modes["format_error"])
+    split(failure=splitted, by=by, mode=modes["incomplete_execution"])
     fine = make_trajectory(project, outcome={"status": "success"})
     mark_failure(trajectory=fine, mode=modes["unsafe_action"], blamed_message=1, by=by)
     assert reliability.decisions(project) == {(said, True): 2, (said, False): 2}

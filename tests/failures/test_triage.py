@@ -70,7 +70,7 @@ def set_mode(failure: Failure, slug: str) -> None:
 
 def test_the_order_is_safety_then_severity_then_the_newest(failures_of: FailuresOf) -> None:
     project, (newest, middle, oldest) = failures_of(3)
-    set_mode(newest, "incomplete_execution")
+    set_mode(middle, "bad_planning")
     set_mode(oldest, "unsafe_action")
     queue, seen, place = TriageQueue(project, make_member(project), {}), [], None
     for _ in range(3):
@@ -83,8 +83,10 @@ def test_the_order_is_safety_then_severity_then_the_newest(failures_of: Failures
 
 
 def test_modes_of_one_rank_are_mixed_by_time(failures_of: FailuresOf) -> None:
-    project, (newest, middle, _) = failures_of(3)
-    set_mode(middle, "bad_planning")
+    project, (newest, middle, oldest) = failures_of(3)
+    for failure, slug in ((newest, "format_error"), (middle, "bad_planning")):
+        set_mode(failure, slug)
+    set_mode(oldest, "wrong_arguments")
     queue = TriageQueue(project, make_member(project), {})
     first = queue.next()
     second = queue.next(QueuePosition.of(Failure.objects.select_related("mode").get(pk=first)))
@@ -181,15 +183,18 @@ def test_filters_are_kept_from_case_to_case(failures_of: FailuresOf) -> None:
     project, cases = failures_of(3)
     client, _ = browser(project)
     start = client.get(
-        reverse("failures:triage", args=[project.slug]) + "?mode=format_error&utm_source=mail"
+        reverse("failures:triage", args=[project.slug])
+        + "?mode=incomplete_execution&utm_source=mail"
     )
-    assert start["Location"] == url("case", cases[0], "?mode=format_error")
+    assert start["Location"] == url("case", cases[0], "?mode=incomplete_execution")
     page = client.get(start["Location"])
-    assert b"?mode=format_error" in page.content
+    assert b"?mode=incomplete_execution" in page.content
     answer = client.post(
-        url("decide", cases[0], "?mode=format_error"), {"confirm": "1"}, HTTP_HX_REQUEST="true"
+        url("decide", cases[0], "?mode=incomplete_execution"),
+        {"confirm": "1"},
+        HTTP_HX_REQUEST="true",
     )
-    assert answer["HX-Replace-Url"] == url("case", cases[1], "?mode=format_error")
+    assert answer["HX-Replace-Url"] == url("case", cases[1], "?mode=incomplete_execution")
 
 
 def test_a_decision_answers_with_the_next_case_and_the_counts(failures_of: FailuresOf) -> None:

@@ -119,7 +119,7 @@ def test_bulk_on_all_that_match_is_counted_by_the_server() -> None:
     body = {
         "ids": "1",
         "all": "1",
-        "query": "mode=format_error",
+        "query": "mode=incomplete_execution",
         "do": "mode",
         "mode": "bad_planning",
     }
@@ -180,7 +180,12 @@ def test_own_modes_take_their_positions_and_keys_follow_the_order_shown() -> Non
         client.post(url(project, "mode_add"), body)
     page = client.get(url(project, "case", Failure.objects.get().pk))
     shown = [(str(key), mode.name) for key, mode in page.context["modes"]]
-    assert shown[:4] == [("1", "First"), ("2", "Second"), ("3", "Third"), ("4", "Format error")]
+    assert shown[:4] == [
+        ("1", "First"),
+        ("2", "Second"),
+        ("3", "Third"),
+        ("4", "Incomplete execution"),
+    ]
     assert [key for key, _ in shown] == [*"1234567890", "", "", "", ""]
     assert [mode.position for mode in project.failure_modes.all()] == list(range(1, 15))
     assert 'data-key="0"' in page.content.decode() and "policy_violation" in {
