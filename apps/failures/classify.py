@@ -20,7 +20,7 @@ from apps.failures.rules.reading import Run, read
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
 # Increment it when a rule's result changes: earlier runs are then classified again.
-RULES_VERSION = 10
+RULES_VERSION = 11
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"  # an estimate is a hint
@@ -58,10 +58,8 @@ PRECEDENCE = (
     Line(policy.confirmed_rule_broken, CERTAIN),
     # How the run went, and how it ended.
     Line(checks.looped, LIKELY),
-    Line(checks.said_again, LIKELY),
     Line(checks.turn_limit, CERTAIN),
     Line(checks.error_never_recovered, LIKELY),
-    Line(checks.cut_off, LIKELY),
     Line(checks.answered_with_nothing, LIKELY),
     # What is certain to be wrong, but not why.
     Line(checks.rejected_by_a_person, CERTAIN),

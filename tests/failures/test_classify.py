@@ -367,9 +367,6 @@ SHOWN = [
         id="a usual end",
     ),
     pytest.param(
-        run(*A, *B, tools=SEARCH, status="unknown"), "incomplete_execution", None, id="cut off"
-    ),
-    pytest.param(
         run(*A, *B, tools=SEARCH, metadata=LATE), "incomplete_execution", None, id="limit at a call"
     ),
     pytest.param(

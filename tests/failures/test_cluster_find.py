@@ -25,7 +25,7 @@ KINDS = (
         "Error: not enough seats on flight HAT{n}",
         (),
     ),
-    ("cancel_order", "unsafe_action", "dangerous_without_confirmation", (), "", ()),
+    ("cancel_order", "unsafe_action", "dangerous_without_approval", (), "", ()),
     (
         "search_docs",
         "retrieval_failure",

@@ -166,12 +166,6 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
             id="who waited got it",
         ),
         pytest.param(
-            turns("Zähl.", sh("cd x"), "", sh("ls"), "a b", system=SHELL),
-            "cut_off",
-            None,
-            id="nobody heard how it ended",
-        ),
-        pytest.param(
             turns(
                 "Le tarif ?",
                 outil("lire", "le tarif"),
@@ -198,7 +192,7 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
             2,
             id="a form that the program refuses",
         ),
-        pytest.param(crew(*POLITE * 4), "said_again", 2, id="agents that thank each other"),
+        pytest.param(crew(*POLITE * 4), "looped", 2, id="agents that thank each other"),
         pytest.param(crew(*POLITE, ("skribent", "Klart.")), None, None, id="thanks, once"),
         pytest.param(
             crew(("skribent", "")), "answered_with_nothing", 2, id="an agent says nothing"

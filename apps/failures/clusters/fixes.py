@@ -21,7 +21,6 @@ DEMONSTRATIONS, PAIRS = 20, 50  # corrected runs, as for the advisor of training
 # By fact, or else by mode: the fix, and why. `{names}` are the tool and arguments concerned.
 OF_FACT = {
     "turn_limit": ("limit", "The run was ended by its limit."),
-    "cut_off": ("limit", "The run was cut off before it was done."),
     "arguments_break_the_schema": (
         "tool",
         "The arguments do not fit the schema{names}: describe each argument and its values there.",
@@ -30,19 +29,16 @@ OF_FACT = {
         "tool",
         "The arguments are not valid JSON{names}: a simpler schema, or constrained decoding.",
     ),
-    "words_instead_of_a_call": ("tool", "The call was written as text{names}."),
     "tool_is_not_there": ("tool", "The agent calls a tool that is not offered{names}."),
     "error_never_recovered": (
         "tool",
         "The tool fails{names} and never works again: mend it, or let its error say what to do.",
     ),
-    "dangerous_without_confirmation": (
+    "dangerous_without_approval": (
         "tool",
-        "A dangerous tool was called unasked{names}: let it require a confirmation.",
+        "A dangerous tool was called without approval{names}: let it require one.",
     ),
-    "empty_retrieval_used": ("facts", "The search found nothing{names}."),
-    "looped": ("prompt", "The same call was repeated{names}: say when to stop."),
-    "said_again": ("prompt", "The agent repeats itself: say when to stop."),
+    "looped": ("prompt", "The same step was repeated{names}: say when to stop."),
     "answered_with_nothing": ("prompt", "The answer is empty: say what an answer must contain."),
     "confirmed_rule_broken": ("prompt", "A rule of the prompt was broken{names}: state it first."),
 }

@@ -18,35 +18,13 @@ LONGEST_ERROR = 8  # words
 SHOWN = 3  # of each kind of fact
 
 FACTS = {
-    "acted_on_the_past": "acted on a past date",
     "answered_with_nothing": "gave an empty answer",
-    "change_without_a_yes": "changed without confirmation",
-    "changed_unseen": "changed without looking it up",
-    "choice_not_asked": "chose without asking",
-    "claimed_without_a_call": "claimed a change it never made",
     "confirmed_rule_broken": "broke a rule of the system prompt",
-    "contradicts_a_tool": "misreported a tool's answer",
-    "cut_off": "was cut off",
-    "dangerous_without_confirmation": "dangerous call without confirmation",
-    "empty_retrieval_used": "answered from an empty search",
-    "ended_in_the_middle": "stopped in the middle",
-    "handed_over": "handed over",
-    "left_unanswered": "left the last request unanswered",
+    "dangerous_without_approval": "dangerous call without approval",
+    "handed_over": "was taken over by a person",
     "looped": "repeated the same call",
-    "miscounted_time": "miscounted a time window",
-    "never_done": "never did what was asked",
-    "offer_dropped": "offered and did not do it",
     "rated_badly": "was rated badly",
-    "refused_change": "did something else after a refused change",
-    "request_not_served": "left part of the request undone",
-    "said_again": "said the same again and again",
-    "taken_on_trust": "took the user's word unchecked",
     "turn_limit": "ran out of turns",
-    "turned_away": "turned the user away",
-    "user_corrected": "the user had to correct it",
-    "user_repeated": "the user had to repeat the request",
-    "value_from_nowhere": "made up a value",
-    "words_instead_of_a_call": "wrote the call as text",
 }
 
 

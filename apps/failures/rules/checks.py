@@ -193,6 +193,12 @@ def expected_words(run: Run) -> Findings:
 
 
 def looped(run: Run) -> Findings:
+    """The run ends with the same steps again and again: calls, or else words."""
+    yield from called_again(run)
+    yield from said_again(run)
+
+
+def called_again(run: Run) -> Findings:
     """The same call with the same reply LOOP times, or cycles of calls (A-B-A-B) that produce
     nothing new, and no other reply to them afterwards: who waits for something, or tries again, may
     get it in the end. The run ends with it: nothing new worked afterwards, and nobody was told
@@ -331,27 +337,6 @@ def _endings(run: Run) -> Iterator[str]:
             for item in value[-1:] if isinstance(value, list) else [value]:
                 if isinstance(item, str):
                     yield item
-
-
-def cut_off(run: Run) -> Findings:
-    """The run ends with the reply of a tool with which it had gone on before: who had asked did not
-    hear how it ended. No single step is wrong. In a protocol of words the last command may be the
-    one that ends the run.
-    """
-    last = run.calls[-1] if run.calls else None
-    if (
-        last is None
-        or last.index in run.speech.calls
-        or not run.users
-        or last.index != run.last_assistant
-        or last.reply_index != len(run.messages) - 1
-    ):
-        return
-    if any(
-        call.tool == last.tool and call.worked and call.index < last.index for call in run.calls
-    ):
-        text = f"The run ends with the reply of {last.tool}, with which it had gone on before."
-        yield Finding("incomplete_execution", None, last.reply_index, text, cut(last.raw))
 
 
 def answered_with_nothing(run: Run) -> Findings:
