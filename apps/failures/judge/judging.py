@@ -205,7 +205,7 @@ def _is_due(found: JudgeVerdict) -> bool:
 
 def _write(verdict: JudgeVerdict, answered: Answered, subject: Subject) -> None:
     if answered.answer is None:
-        used = tries(verdict.error) - answered.final  # a wrong API key is not the run's fault
+        used = tries(verdict.error) - answered.is_servers  # that is not the run's fault
         verdict.error = f"{used} {OF} {answered.error}"[:2000]
         log.info("The judge gave no verdict on %s: %s", subject, answered.error)
         return

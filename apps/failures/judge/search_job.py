@@ -325,7 +325,7 @@ class Writing:
         try:
             found = ask(server, body, sleep)
         except ServerError as failed:
-            return Answered(None, str(failed), [], failed.usage, failed.final)
+            return Answered(None, str(failed), [], failed.usage, failed.final, failed.is_servers)
         text = clean(text_of(found["choices"][0]["message"]))
         usage = usage_of(found.get("usage"), asked=self._asked, text=text)
         error = "" if text.strip() else "The judge's model wrote nothing."
