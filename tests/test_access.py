@@ -36,6 +36,7 @@ from apps.evals.models import EvalSet
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.actions.signals import NewSignal
 from apps.failures.actions.signals import add as add_signal
+from apps.failures.models import JudgeMeasurement, Rubric, RubricSearch
 from apps.failures.reclassify import start as start_reclassification
 from apps.promotion import actions as promotion
 from apps.promotion.deployment.actions import begin
@@ -244,6 +245,19 @@ def make_world(data_dir: Path) -> dict[str, Any]:
     cluster = make_cluster(trajectory.failure)
     alert = add_alert(project=project, by=by, given=NewAlert(name="a", measure="cost", line=1.0))
     signal = add_signal(project=project, by=by, given=NewSignal(name="a", question="Is it?"))
+    ended = {"project": project, "state": "failed", "finished_at": timezone.now(), "name": "a"}
+    rubric = Rubric.objects.create(
+        project=project, text="a", base_url="https://judge.example.com/v1", model="m"
+    )
+    measured = JudgeMeasurement.objects.create(
+        **ended,
+        kind="strategies",
+        rubric=rubric,
+        spec={"variants": [], "decisions": [], "most_usd": 1.0, "earlier": 0},
+    )
+    searched = RubricSearch.objects.create(
+        **ended, rubric=rubric, spec={"train": [], "validation": [], "most_usd": 1.0}
+    )
     rays = add_cluster(
         project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
@@ -279,6 +293,13 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             ),
             "core:audit_export": "csv",
             "failures:signal": signal.pk,
+            "failures:rubric_use": rubric.version,
+            **dict.fromkeys(
+                ("failures:judge_measurement", "failures:judge_measurement_status"), measured.pk
+            ),
+            **dict.fromkeys(
+                ("failures:rubric_search", "failures:rubric_search_status"), searched.pk
+            ),
             "trajectories:alert": alert.pk,
             **dict.fromkeys(
                 ("core:manage", "core:object_rename", "core:object_archive", "core:object_delete"),
@@ -877,8 +898,10 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "automation:switch",
         "automation:secret",
         "automation:delete",
+        "failures:rubric_examples",
         "failures:rubric_save",
         "failures:rubric_switch",
+        "failures:rubric_use",
         "failures:judge_share",
         "registry:managed_new",
         "registry:server_new",

@@ -76,6 +76,30 @@ def newcombe(
     return max(-1.0, p2 - p1 - below), min(1.0, p2 - p1 + above)
 
 
+def newcombe_paired(
+    both: int, only_before: int, only_after: int, neither: int, level: float = LEVEL
+) -> tuple[float, float]:
+    """Interval of the difference of two shares of the same n, after - before: Newcombe's method 10
+    for paired data (1998, Statistics in Medicine 17:2635), with his continuity correction of phi.
+    n above 0.
+    """
+    n = both + only_before + only_after + neither
+    before, after = both + only_before, both + only_after
+    (low1, high1), (low2, high2) = wilson(before, n, level), wilson(after, n, level)
+    p1, p2 = before / n, after / n
+    product = both * neither - only_before * only_after
+    if product > 0:
+        product = max(product - n / 2, 0.0)
+    margins = before * (n - before) * after * (n - after)
+    phi = product / sqrt(margins) if margins else 0.0
+
+    def width(one: float, other: float) -> float:
+        return sqrt(max(0.0, one**2 - 2 * phi * one * other + other**2))
+
+    low = p2 - p1 - width(p2 - low2, high1 - p1)
+    return max(-1.0, low), min(1.0, p2 - p1 + width(high2 - p2, p1 - low1))
+
+
 def exact(successes: float, n: float, level: float = LEVEL) -> tuple[float, float]:
     """Clopper–Pearson interval of a proportion (1934): never covers less than `level`. Counts may
     be effective sizes, so no whole numbers (Korn & Graubard 1998). (0, 1) for n = 0. Raises

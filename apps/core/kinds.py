@@ -7,7 +7,7 @@ So models know nothing of what their jobs do, and `runner` runs any job without 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -66,13 +66,15 @@ class ChildProcess(Generic[J]):
 @dataclass(frozen=True)
 class Progress:
     """What a step has done so far. `cursor` says where the next one starts, also in another
-    process.
+    process. `outside` is called once that is committed, outside of any transaction, as for what
+    takes long; the steps get what it returns from their `yield`.
     """
 
     done: int
     total: int | None = None
     label: str = ""
     cursor: dict = field(default_factory=dict)
+    outside: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class InProcess(Generic[J]):
     """
 
     queue: str
-    steps: Callable[[J], Iterator[Progress]]
+    steps: Callable[[J], Generator[Progress, Any, dict]]
     ended: Callable[[J], None] = _nothing
     if_lost: str = ""
 

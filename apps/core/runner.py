@@ -13,7 +13,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,31 +104,35 @@ def take_steps(job: Job, kind: InProcess) -> None:
     while True:
         try:
             row = owned(job)
-            steps = kind.steps(row)
-            while step(row, steps):
-                patience.reset()
+            more, returned = True, None
+            with closing(kind.steps(row)) as steps:
+                while more:
+                    more, returned = step(row, steps, returned)
+                    patience.reset()
             return
         except Exception as error:
             patience.wait(error)
 
 
-def step(job: Job, steps: Iterator[Progress]) -> bool:
-    """One step and what is known of it, in one transaction. False if it was the last one."""
+def step(job: Job, steps: Generator[Progress, Any, dict], returned: Any) -> tuple[bool, Any]:
+    """One step and what is known of it, in one transaction, then what it does outside of it.
+    Whether it was not the last one, and what that returned.
+    """
     with transaction.atomic():
         try:
-            progress = next(steps)
+            progress = steps.send(returned)
         except StopIteration as end:
             finish(job, JobState.SUCCEEDED, result=end.value or {})
-            return False
+            return False, None
         changes = {"done": progress.done, "label": progress.label[:200], "cursor": progress.cursor}
         if progress.total is not None:
             changes["total"] = progress.total
         if not type(job).objects.held_by(job).update(heartbeat_at=Now(), **changes):
             raise OwnershipLost
     if owned(job).cancel_requested_at is None:
-        return True
+        return True, progress.outside() if progress.outside else None
     finish(job, JobState.CANCELLED)
-    return False
+    return False, None
 
 
 def finish(job: Job, state: JobState, *, error: str = "", result: dict | None = None) -> None:

@@ -8,13 +8,16 @@ class FailuresConfig(AppConfig):
     pages = {
         "failures.failure": "failures:case",
         "failures.failurecluster": "failures:cluster",
+        "failures.judgemeasurement": "failures:judge_measurement",
         "failures.reclassification": "failures:reclassification",
+        "failures.rubricsearch": "failures:rubric_search",
         "failures.signal": "failures:signal",
     }
     lists = {"failures.failure": "failures:list"}
     declares = (
         "actions.clusters",
         "actions.decisions",
+        "actions.judge",
         "actions.rule_decisions",
         "actions.signals",
         "audit_words",

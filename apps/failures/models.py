@@ -590,6 +590,7 @@ class Rubric(models.Model):
     """
 
     class Strategy(models.TextChoices):
+        AUTO = "auto", "The one that measured better here, else whole run"
         WHOLE = "whole", "Whole run, one question"
         STEPS = "steps", "Step by step"
         HALVING = "halving", "Halving"
@@ -616,6 +617,12 @@ class Rubric(models.Model):
     concurrency = models.PositiveSmallIntegerField(
         default=4, help_text="Runs that are judged at the same time"
     )
+    digest = models.CharField(
+        max_length=64, help_text="Of all that the judge is asked with, examples included"
+    )
+    search = models.ForeignKey(
+        "RubricSearch", models.SET_NULL, null=True, related_name="+", help_text="That found it"
+    )
     is_on = models.BooleanField(default=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
@@ -633,6 +640,69 @@ class Rubric(models.Model):
 
     def __str__(self) -> str:
         return f"rubric {self.version}"
+
+
+class RubricExample(models.Model):
+    """A run on which a person decided, as a rubric shows it to the judge. It goes with its run,
+    when that is deleted.
+    """
+
+    rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="examples")
+    trajectory = models.ForeignKey(Trajectory, models.CASCADE, related_name="+")
+    shown = models.JSONField(help_text="[[number, role, text]] of some of its messages")
+    failed = models.BooleanField()
+    mode = models.CharField(max_length=60, blank=True)
+    step = models.PositiveIntegerField(null=True)
+
+    class Meta:
+        ordering = ("pk",)
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rubric", "trajectory"], name="one_example_per_rubric_and_run"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.trajectory_id} in {self.rubric}"
+
+
+class RubricSearch(Job):
+    """Searches for a better text of a rubric with GEPA, on people's decisions
+    (`judge.search_job`).
+    """
+
+    rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="+", help_text="At the start")
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            one_active("project", "one_active_rubric_search"),
+        ]
+
+    def get_absolute_url(self) -> str:
+        return reverse("failures:rubric_search", args=[self.project.slug, self.pk])
+
+
+class JudgeMeasurement(Job):
+    """Asks variants of the judge, two rubrics or several strategies, about the same runs on which
+    people decided (`judge.measure_job`).
+    """
+
+    class Kind(models.TextChoices):
+        RUBRICS = "rubrics", "Two versions of the rubric"
+        STRATEGIES = "strategies", "Methods for finding the blamed step"
+
+    kind = models.CharField(max_length=10, choices=Kind)
+    rubric = models.ForeignKey(Rubric, models.CASCADE, related_name="measurements")
+
+    class Meta(Job.Meta):
+        constraints = [
+            *Job.Meta.constraints,
+            one_active("project", "one_active_judge_measurement"),
+        ]
+
+    def get_absolute_url(self) -> str:
+        return reverse("failures:judge_measurement", args=[self.project.slug, self.pk])
 
 
 class JudgeVerdict(models.Model):

@@ -137,16 +137,34 @@ def test_a_lost_answer_to_the_last_commit_is_no_failure(
     does()
     real, lost = runner.step, []
 
-    def step(*args: Any) -> bool:
-        goes_on = real(*args)
+    def step(*args: Any) -> tuple[bool, Any]:
+        goes_on, returned = real(*args)
         if not goes_on and not lost:
             lost.append(True)
             raise OperationalError("server closed the connection unexpectedly")
-        return goes_on
+        return goes_on, returned
 
     monkeypatch.setattr(runner, "step", step)
     runner.run(job)
     assert lost and ended(job).state == JobState.SUCCEEDED and lines(job) == ALL
+
+
+def test_what_takes_long_is_done_outside_of_the_steps_transaction(
+    job: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def asks() -> str:
+        seen.append((connection.in_atomic_block, ended(job).done))
+        return "answer"
+
+    def steps(job: TrainingRun) -> Steps:
+        answer = yield Progress(done=1, outside=asks)
+        return {"answer": answer}
+
+    monkeypatch.setitem(kinds._kinds, TrainingRun, InProcess(queue="default", steps=steps))
+    runner.run(job)
+    assert ended(job).result == {"answer": "answer"} and seen == [(False, 1)]
 
 
 def test_a_killed_worker_is_followed_by_one_that_goes_on(job: TrainingRun, does: Callable) -> None:

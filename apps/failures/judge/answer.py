@@ -11,6 +11,7 @@ from typing import Any
 from apps.failures.judge.prompt import clean
 
 MAX_SCANNED = 40_000  # characters of an answer that are searched for JSON
+END_OF_THOUGHTS = "</think>"
 MAX_STARTS = 400  # opening braces that are tried
 MAX_QUOTE, MAX_REASON = 500, 1_000
 _MARKS = "\"'“”‘’`"
@@ -72,15 +73,18 @@ def read(
 
 
 def extract(text: str, name: str = "failed") -> dict[str, Any]:
-    """The last object with that field in an answer that may be surrounded by prose and fences.
-    Raises AnswerError.
+    """The object with that field in an answer that may be surrounded by prose and fences. Several
+    that differ are none: one of them may be copied from the run. Raises AnswerError.
     """
-    found = list(_objects(text[-MAX_SCANNED:]))
+    said = text.rpartition(END_OF_THOUGHTS)[2]
+    found = list(_objects(said[-MAX_SCANNED:]))
     if not found:
         raise AnswerError("There is no JSON object in it.")
     fitting = [item for item in found if name in item]
     if not fitting:
         raise AnswerError(f"The JSON object has no “{name}”.")
+    if any(item != fitting[0] for item in fitting):
+        raise AnswerError(f"There are several JSON objects with “{name}”. Give one alone.")
     return fitting[-1]
 
 

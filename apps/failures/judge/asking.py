@@ -18,7 +18,8 @@ class Answered:
     """A parsed answer (of a run that was judged: its `Verdict`), or the sentence why there is none;
     `raw` is what the judge wrote in each try.
 
-    `final`: the next question would fail in the same way, so continuing is pointless.
+    `final`: the next question would fail in the same way, so continuing is pointless. `is_servers`:
+    the server failed, so this was no try of the question.
     """
 
     answer: Any
@@ -26,6 +27,7 @@ class Answered:
     raw: list[str]
     usage: Usage
     final: bool = False
+    is_servers: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ def answer_to(
         try:
             completion = complete(server, asked, sleep)
         except ServerError as failed:
-            return Answered(None, str(failed), raw, usage + failed.usage, failed.final)
+            paid = usage + failed.usage
+            return Answered(None, str(failed), raw, paid, failed.final, failed.is_servers)
         usage += completion.usage
         raw.append(completion.text)
         try:

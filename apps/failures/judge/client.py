@@ -57,11 +57,18 @@ class ServerError(Exception):
     """No answer; the sentence says why. `usage` may have to be paid all the same.
 
     `final`: asking about another run would fail in the same way (a wrong address, a refused key).
+    `is_servers`: the server is down or busy, whatever it was asked.
     """
 
-    def __init__(self, sentence: str, usage: Usage | None = None, final: bool = False) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        usage: Usage | None = None,
+        final: bool = False,
+        is_servers: bool = False,
+    ) -> None:
         super().__init__(sentence)
-        self.usage, self.final = usage or NOTHING, final
+        self.usage, self.final, self.is_servers = usage or NOTHING, final, is_servers or final
 
 
 def estimate(chat: list[dict]) -> int:
@@ -107,7 +114,8 @@ def ask(server: Server, body: dict[str, Any], sleep: Callable[[float], None] = t
             return client.ask(body)
     except ChatError as error:
         usage = _paid(body["messages"]) if error.paid else NOTHING
-        raise ServerError(clean(str(error)), usage, error.final) from error
+        is_down = not error.limit and not error.status
+        raise ServerError(clean(str(error)), usage, error.final, is_down) from error
 
 
 def _paid(chat: list[dict]) -> Usage:

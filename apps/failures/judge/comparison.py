@@ -1,121 +1,148 @@
-"""Compares strategies for the blamed step on cases that people confirmed with a step: accuracy and
-cost.
+"""Compares variants of the judge on the same runs, on which people decided: agreement, recall,
+false alarms, the blamed step and cost, each with an interval. Pure.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
-from apps.core.models import Project
-from apps.failures.actions.modes import ensure_modes
-from apps.failures.judge import batch, rubrics
-from apps.failures.judge.measuring import question_about, verdict_of
-from apps.failures.judge.questions import Stored
-from apps.failures.models import Failure, FailureState, Rubric, Source
-from apps.trajectories.models import Trajectory, in_chunks
-from workers.lib.spending import NOTHING, Usage
+from apps.core.intervals import LEVEL, newcombe_paired, student, wilson
+from apps.failures.judge.answer import Verdict
 
-
-class Stopped(Exception):
-    """The sentence says why not everything was asked. What was is kept, and not paid for again."""
-
-
-PURPOSE = "strategies"
-
-
-@dataclass
-class Score:
-    """A strategy's results on `n` labelled runs. `exact` and `within_one` count steps of the
-    agent.
-    """
-
-    strategy: str
-    n: int = 0
-    found: int = 0  # runs in which it sees a failure
-    exact: int = 0
-    within_one: int = 0
-    same_mode: int = 0
-    errors: int = 0
-    usage: Usage = field(default=NOTHING)
-    usd: float = 0.0
-
-    def add(self, entry: Stored, label: Label) -> None:
-        self.n += 1
-        if row := entry.row:
-            self.usage += Usage(row.input_tokens, row.output_tokens)
-            self.usd += row.cost_usd
-        verdict = verdict_of(entry)
-        self.errors += verdict is None
-        if verdict is None or not verdict.failed:
-            return
-        self.found += 1
-        self.same_mode += verdict.mode == label.mode
-        far = distance(entry.question.steps, label.step, verdict.message_index)
-        self.exact += far == 0
-        self.within_one += far <= 1
+Interval = tuple[float, float, float]  # the value, and where it is
 
 
 @dataclass(frozen=True)
-class Label:
-    """What a person confirmed."""
+class Answer:
+    """A variant's verdict on a run (None: it gave none), what a person decided, and the cost in
+    USD. `steps` are the agent's own messages.
+    """
 
-    trajectory: Any
-    mode: str
-    step: int
+    verdict: Verdict | None
+    failed: bool
+    mode: str = ""
+    step: int | None = None
+    steps: Sequence[int] = ()
+    usd: float = 0.0
+
+    @property
+    def says_failed(self) -> bool:
+        return self.verdict is not None and self.verdict.failed
+
+    @property
+    def agrees(self) -> bool:
+        return self.verdict is not None and self.verdict.failed == self.failed
+
+    @property
+    def steps_away(self) -> float:
+        said = self.verdict.message_index if self.verdict else None
+        return distance(self.steps, self.step, said)
+
+    @property
+    def same_mode(self) -> bool:
+        return self.verdict is not None and self.verdict.mode == self.mode
 
 
-def distance(steps: Sequence[int], true: int, said: int | None) -> float:
+def distance(steps: Sequence[int], true: int | None, said: int | None) -> float:
     """Between two messages of the agent, in agent steps."""
     if said not in steps or true not in steps:
         return float("inf")
     return abs(steps.index(true) - steps.index(said))
 
 
-def labelled(project: Project, limit: int) -> list[Label]:
-    """The newest confirmed cases with a step that is one of the agent's own."""
-    rows = Failure.objects.filter(
-        project=project,
-        source=Source.PERSON,
-        state=FailureState.CONFIRMED,
-        blamed_message__isnull=False,
-    )
-    rows = rows.select_related("mode").order_by("-trajectory_id")[:limit]
-    return [Label(row.trajectory_id, row.mode.slug, row.blamed_message) for row in rows]
+# {measure: (which runs it is about, whether an answer has it)}
+MEASURES: dict[str, tuple[Callable[[Answer], bool], Callable[[Answer], bool]]] = {
+    "agreement": (lambda _: True, lambda answer: answer.agrees),
+    "recall": (lambda answer: answer.failed, lambda answer: answer.says_failed),
+    "false_alarms": (lambda answer: not answer.failed, lambda answer: answer.says_failed),
+    "same_mode": (lambda answer: bool(answer.mode), lambda answer: answer.same_mode),
+    "step": (lambda answer: answer.step is not None, lambda answer: answer.steps_away == 0),
+    "near": (lambda answer: answer.step is not None, lambda answer: answer.steps_away <= 1),
+}
 
 
-def compare(
-    project: Project,
-    rubric: Rubric,
-    strategies: Sequence[str],
-    labels: Sequence[Label],
-    *,
-    max_usd: float,
-    sleep: batch.Sleep = time.sleep,
-) -> Iterator[Score]:
-    """A score for each strategy, as soon as it is complete. All are asked about the same runs,
-    without people's decisions on them. Raises Stopped.
+@dataclass(frozen=True)
+class Share:
+    hits: int
+    n: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`shares` by measure; `differences` from the first variant, paired by run, in the measures
+    that both know. `usd` is per run, with the difference from the first.
     """
-    ensure_modes(project)
-    modes, report = rubrics.modes_of(project), batch.Report()
-    named = Trajectory.objects.filter(
-        project=project, pk__in=[label.trajectory for label in labels]
-    )
-    rows = {row.pk: row for chunk in in_chunks(named) for row in chunk}
-    for strategy in strategies:
-        score = Score(strategy)
-        entries = [
-            (label, question_about(rubric, rows[label.trajectory], modes, PURPOSE, strategy))
-            for label in labels
-            if label.trajectory in rows
-        ]
-        left = max_usd - report.spent_usd
-        asked = (entry for _, entry in entries)
-        batch.ask_all(rubric, asked, report, sleep=sleep, most_usd=left, is_trial=True)
-        if report.stopped:
-            raise Stopped(report.stopped)
-        for label, entry in entries:
-            score.add(entry, label)
-        yield score
+
+    name: str
+    n: int
+    errors: int
+    usd: float
+    shares: dict[str, Share]
+    differences: dict[str, Interval] = field(default_factory=dict)
+    usd_difference: Interval | None = None
+
+
+def compare(variants: Sequence[tuple[str, Sequence[Answer]]]) -> list[dict[str, Any]]:
+    """Of at least one variant; all have the same runs in the same order. The intervals of the
+    differences hold together (Bonferroni).
+    """
+    level = 1 - (1 - LEVEL) / max(1, len(variants) - 1)
+    first = variants[0][1]
+    return [
+        asdict(_variant(name, answers, None if answers is first else first, level))
+        for name, answers in variants
+    ]
+
+
+def _variant(
+    name: str, answers: Sequence[Answer], first: Sequence[Answer] | None, level: float
+) -> Variant:
+    errors = sum(answer.verdict is None for answer in answers)
+    usd = fmean(answer.usd for answer in answers) if answers else 0.0
+    shares, differences = {}, {}
+    for measure, (is_about, has) in MEASURES.items():
+        hits = [has(answer) for answer in answers if is_about(answer)]
+        if not hits:
+            continue
+        shares[measure] = Share(sum(hits), len(hits), *wilson(sum(hits), len(hits)))
+        if first is not None:
+            before = [has(answer) for answer in first if is_about(answer)]
+            differences[measure] = _paired(before, hits, level)
+    gap = None
+    if first is not None:
+        gaps = [after.usd - before.usd for before, after in zip(first, answers, strict=True)]
+        gap = _mean(gaps, level)
+    return Variant(name, len(answers), errors, usd, shares, differences, gap)
+
+
+def _paired(before: Sequence[bool], after: Sequence[bool], level: float) -> Interval:
+    pairs = list(zip(before, after, strict=True))
+    counts = [pairs.count(pair) for pair in ((1, 1), (1, 0), (0, 1), (0, 0))]
+    difference = (sum(after) - sum(before)) / len(pairs)
+    return difference, *newcombe_paired(*counts, level)
+
+
+def _mean(values: Sequence[float], level: float) -> Interval | None:
+    if len(values) < 2:
+        return None
+    mean = fmean(values)
+    half = student(len(values) - 1, level) * stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def better(variants: Sequence[dict[str, Any]], measure: str) -> str:
+    """The variant that is better than the first in this measure by an interval, the best of
+    several; empty if none is.
+    """
+    shown = [
+        (variant["shares"][measure]["hits"], variant["name"])
+        for variant in variants[1:]
+        if variant["differences"].get(measure, (0, 0, 0))[1] > 0
+    ]
+    return max(shown)[1] if shown else ""

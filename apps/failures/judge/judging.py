@@ -31,7 +31,6 @@ from apps.failures.judge.asking import Answered
 from apps.failures.judge.batch import Standing
 from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import RULE, Label, choose, rules_mode
-from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import Question
 from apps.failures.models import (
     Failure,
@@ -115,8 +114,8 @@ def judge_subjects(
     if rubric is None:
         report.stopped = batch.OFF
         return report
-    known, modes = ensure_modes(project), rubrics.modes_of(project)
-    entries = (_Entry(rubric, subject, known, modes, report) for subject in subjects)
+    known, question = ensure_modes(project), rubrics.asked_with(rubric)
+    entries = (_Entry(rubric, subject, known, question, report) for subject in subjects)
     batch.ask_all(rubric, entries, report, sleep=sleep, for_s=for_s)
     return report
 
@@ -128,7 +127,7 @@ class _Entry(batch.Entry):
     rubric: Rubric
     subject: Subject
     known: dict[str, FailureMode]
-    modes: list[Mode]
+    question_about: Callable[..., Question]
     report: Report
     verdict: JudgeVerdict | None = None
 
@@ -137,7 +136,7 @@ class _Entry(batch.Entry):
 
     @cached_property
     def question(self) -> Question:
-        return Question.of(self.rubric.strategy, self.rubric.text, self.modes, self.subject.run)
+        return self.question_about(run=self.subject.run)
 
     def max_cost(self, server: Server) -> float:
         return self.question.max_cost(server)
@@ -206,7 +205,7 @@ def _is_due(found: JudgeVerdict) -> bool:
 
 def _write(verdict: JudgeVerdict, answered: Answered, subject: Subject) -> None:
     if answered.answer is None:
-        used = tries(verdict.error) - answered.final  # a wrong API key is not the run's fault
+        used = tries(verdict.error) - answered.is_servers  # that is not the run's fault
         verdict.error = f"{used} {OF} {answered.error}"[:2000]
         log.info("The judge gave no verdict on %s: %s", subject, answered.error)
         return

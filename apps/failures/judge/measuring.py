@@ -4,14 +4,14 @@ failure, and it sees neither the outcome's reason nor what people wrote.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from apps.failures.actions.diagnose import as_input
+from apps.failures.judge import rubrics
 from apps.failures.judge.answer import Verdict
-from apps.failures.judge.prompt import Mode
+from apps.failures.judge.prompt import Example
 from apps.failures.judge.questions import Stored
-from apps.failures.judge.strategies import Question
 from apps.failures.models import Rubric
 from apps.trajectories.models import Trajectory
 from workers.lib.journal import key_of
@@ -19,23 +19,35 @@ from workers.lib.journal import key_of
 HIDDEN = {"outcome_reason": "", "outcome_label": "", "interventions": [], "metadata": {}}
 
 
-def question_about(
-    rubric: Rubric, row: Trajectory, modes: Sequence[Mode], purpose: str, strategy: str = ""
-) -> Stored:
-    """The same question is paid for once, whatever it was asked for. `rubric` need not be saved,
-    `row` has its content.
+def asker(
+    rubric: Rubric, purpose: str, strategy: str = "", examples: Sequence[Example] | None = None
+) -> Callable[[Trajectory], Stored]:
+    """Makes the question about a run with its content. The same question is paid for once, whatever
+    it was asked for; `rubric` need not be saved. `examples`: other ones than its own.
     """
-    strategy = strategy or rubric.strategy
-    said = [asdict(mode) for mode in modes]
-    asked = (rubric.base_url, rubric.model, rubric.text, strategy, said, row.content_digest)
-    return Stored(
-        rubric.project,
-        purpose,
-        key_of("measured", *asked),
-        Question.of(strategy, rubric.text, modes, as_input(row) | HIDDEN),
-        row,
-        as_json=asdict,
+    shown = rubrics.examples_of(rubric) if examples is None else examples
+    question = rubrics.asked_with(rubric, strategy, shown)
+    asked = key_of(
+        "measured",
+        rubric.base_url,
+        rubric.model,
+        question.args[0],
+        rubric.text,
+        [asdict(mode) for mode in rubrics.modes_of(rubric.project)],
+        [asdict(example) for example in shown],
     )
+
+    def about(row: Trajectory) -> Stored:
+        return Stored(
+            rubric.project,
+            purpose,
+            key_of(asked, row.content_digest),
+            question(run=as_input(row) | HIDDEN),
+            row,
+            as_json=asdict,
+        )
+
+    return about
 
 
 def verdict_of(entry: Stored) -> Verdict | None:

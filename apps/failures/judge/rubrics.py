@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -15,17 +17,20 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.diffing import changed_lines
 from apps.core.intervals import wilson
-from apps.core.models import Project
+from apps.core.models import JobState, Project
 from apps.core.outgoing_keys import key_hosts
 from apps.failures.actions.diagnose import as_input
 from apps.failures.judge.client import Server
-from apps.failures.judge.prompt import Mode
-from apps.failures.judge.strategies import Question
+from apps.failures.judge.prompt import Example, Mode
+from apps.failures.judge.strategies import WHOLE, Question
 from apps.failures.models import (
     FailureState,
+    JudgeMeasurement,
     JudgeQuestion,
     JudgeVerdict,
     Rubric,
+    RubricExample,
+    RubricSearch,
     Signal,
     SignalAnswer,
     Source,
@@ -34,11 +39,14 @@ from apps.failures.models import (
 from apps.failures.rules.findings import UNEXPLAINED
 from apps.registry.prices import price_for
 from apps.trajectories.models import with_content
+from workers.lib.journal import key_of
 from workers.lib.prices import Price
 
 SERVER = ("base_url", "model", "key_variable")
-ASKING = {"strategy": Rubric.Strategy.WHOLE.value, "concurrency": 4}  # defaults
+ASKING = {"strategy": Rubric.Strategy.AUTO.value, "concurrency": 4}  # defaults
 FIELDS = ("text", *SERVER, "usd_per_day", *ASKING)
+ASKED_WITH = ("text", "base_url", "model", "strategy")  # what its answers depend on
+MOST_EXAMPLES = 12
 UNPRICED_A_DAY = 1_000  # runs, where the price of the judge's model is unknown
 FORECAST_OF, FORECAST_FROM = 1000, 20  # runs
 WITHOUT_A_JUDGE = (
@@ -72,23 +80,48 @@ def locked(project: Project) -> Project:
 
 
 @transaction.atomic
-def save_version(*, project: Project, fields: dict[str, Any], by: Any) -> Rubric | None:
-    """A new version of `FIELDS`, active if the judge was on; None if nothing differs from the
-    newest.
+def save_version(
+    *,
+    project: Project,
+    fields: dict[str, Any],
+    by: Any,
+    examples: Sequence[RubricExample] | None = None,
+    search: RubricSearch | None = None,
+) -> Rubric | None:
+    """A new version of `FIELDS`; None if nothing differs from the newest, whose examples it has if
+    none are given.
+
+    It is not in use before a person switches to it, unless it asks the same as the one in use.
     """
     fields = ASKING | fields
     locked(project)
     last = project.rubrics.first()
-    if last and all(getattr(last, name) == fields[name] for name in FIELDS):
+    if examples is None:
+        examples = list(last.examples.all()) if last else []
+    made = Rubric(project=project, created_by=by, search=search, **fields)
+    made.version, made.digest = last.version + 1 if last else 1, _digest(made, examples)
+    same = last is not None and last.digest == made.digest
+    if last and same and all(getattr(last, name) == fields[name] for name in FIELDS):
         return None
-    was_on = bool(project.rubrics.filter(is_on=True).update(is_on=False))
-    made = Rubric(
-        project=project, version=last.version + 1 if last else 1, is_on=was_on, created_by=by
-    )
-    for name in FIELDS:
-        setattr(made, name, fields[name])
+    in_use = project.rubrics.filter(is_on=True)
+    made.is_on = bool(in_use.filter(digest=made.digest).update(is_on=False))
     made.save()
+    RubricExample.objects.bulk_create(
+        [
+            RubricExample(
+                rubric=made,
+                trajectory_id=row.trajectory_id,
+                shown=row.shown,
+                failed=row.failed,
+                mode=row.mode,
+                step=row.step,
+            )
+            for row in examples
+        ]
+    )
     changed = [name for name in FIELDS if last is None or getattr(last, name) != fields[name]]
+    if last and not same and not set(changed) & set(ASKED_WITH):
+        changed.append("examples")
     audit(
         "rubric.saved",
         project=project,
@@ -96,9 +129,39 @@ def save_version(*, project: Project, fields: dict[str, Any], by: Any) -> Rubric
         target=made,
         version=made.version,
         changed=changed,
-        on=was_on,
+        on=made.is_on,
     )
     return made
+
+
+def _digest(rubric: Rubric, examples: Iterable[RubricExample]) -> str:
+    shown = [
+        (str(row.trajectory_id), row.shown, row.failed, row.mode, row.step) for row in examples
+    ]
+    asked = {name: getattr(rubric, name) for name in ASKED_WITH}
+    return key_of("rubric", asked, sorted(shown))
+
+
+def examples_of(rubric: Rubric) -> list[Example]:
+    """As the judge's prompt shows them; none of a rubric that is not saved."""
+    rows = rubric.examples.all() if rubric.pk else []
+    return [Example(row.shown, row.failed, row.mode, row.step) for row in rows]
+
+
+def strategy_of(rubric: Rubric) -> str:
+    """How it looks for the blamed step: as a person chose, else as measured, else in one
+    question.
+    """
+    if rubric.strategy != Rubric.Strategy.AUTO:
+        return rubric.strategy
+    measured = JudgeMeasurement.objects.filter(
+        project=rubric.project,
+        kind=JudgeMeasurement.Kind.STRATEGIES,
+        state=JobState.SUCCEEDED,
+        rubric__base_url=rubric.base_url,
+        rubric__model=rubric.model,
+    ).first()
+    return (measured and measured.result.get("better")) or WHOLE
 
 
 @transaction.atomic
@@ -152,13 +215,23 @@ def forecast(rubric: Rubric) -> Forecast | None:
     rows = with_content(list(project.trajectories.order_by("-pk")[:FORECAST_FROM]))
     if not rows:
         return None
-    server, modes = server_of(rubric), modes_of(project)
-    usd = sum(
-        Question.of(rubric.strategy, rubric.text, modes, as_input(row)).max_cost(server)
-        for row in rows
-    )
+    server, question = server_of(rubric), asked_with(rubric)
+    usd = sum(question(run=as_input(row)).max_cost(server) for row in rows)
     return Forecast(
         FORECAST_OF, len(rows), usd / len(rows) * FORECAST_OF if server.is_priced else None
+    )
+
+
+def asked_with(
+    rubric: Rubric, strategy: str = "", examples: Sequence[Example] | None = None
+) -> Callable[..., Question]:
+    """Makes the question about a `run`, with all that the rubric says now."""
+    return partial(
+        Question.of,
+        strategy or strategy_of(rubric),
+        rubric.text,
+        modes_of(rubric.project),
+        examples=examples_of(rubric) if examples is None else examples,
     )
 
 

@@ -19,7 +19,7 @@ from apps.failures.judge import asking
 from apps.failures.judge.answer import AnswerError, Verdict, extract, quote_from
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
-from apps.failures.judge.prompt import Mode, Prompt, chat_about, make
+from apps.failures.judge.prompt import Example, Mode, Prompt, chat_about, make
 
 WHOLE, STEPS, HALVING = "whole", "steps", "halving"
 STRATEGIES = (WHOLE, STEPS, HALVING)
@@ -51,8 +51,15 @@ class Question:
     prompt: Prompt
 
     @classmethod
-    def of(cls, strategy: str, rubric: str, modes: Sequence[Mode], run: dict[str, Any]) -> Question:
-        return cls(strategy, rubric, modes, run, make(rubric, modes, run))
+    def of(
+        cls,
+        strategy: str,
+        rubric: str,
+        modes: Sequence[Mode],
+        run: dict[str, Any],
+        examples: Sequence[Example] = (),
+    ) -> Question:
+        return cls(strategy, rubric, modes, run, make(rubric, modes, run, examples))
 
     @property
     def steps(self) -> list[int]:

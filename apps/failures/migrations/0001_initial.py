@@ -795,6 +795,7 @@ class Migration(migrations.Migration):
                     "strategy",
                     models.CharField(
                         choices=[
+                            ("auto", "The one that measured better here, else whole run"),
                             ("whole", "Whole run, one question"),
                             ("steps", "Step by step"),
                             ("halving", "Halving"),
@@ -808,6 +809,13 @@ class Migration(migrations.Migration):
                     "concurrency",
                     models.PositiveSmallIntegerField(
                         default=4, help_text="Runs that are judged at the same time"
+                    ),
+                ),
+                (
+                    "digest",
+                    models.CharField(
+                        help_text="Of all that the judge is asked with, examples included",
+                        max_length=64,
                     ),
                 ),
                 ("is_on", models.BooleanField(default=False)),
@@ -1723,6 +1731,307 @@ agent_version, model
             model_name="signalanswer",
             constraint=models.UniqueConstraint(
                 fields=("signal", "version", "trajectory"), name="one_answer_per_signal_and_run"
+            ),
+        ),
+        migrations.CreateModel(
+            name="RubricSearch",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "rubric",
+                    models.ForeignKey(
+                        help_text="At the start",
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="failures.rubric",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+            },
+        ),
+        migrations.AddField(
+            model_name="rubric",
+            name="search",
+            field=models.ForeignKey(
+                help_text="That found it",
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="+",
+                to="failures.rubricsearch",
+            ),
+        ),
+        migrations.CreateModel(
+            name="JudgeMeasurement",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("rubrics", "Two versions of the rubric"),
+                            ("strategies", "Methods for finding the blamed step"),
+                        ],
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "rubric",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="measurements",
+                        to="failures.rubric",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="judgemeasurement_by_state")
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
+                            ),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
+                            _connector="OR",
+                        ),
+                        name="judgemeasurement_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("queued", "running"))),
+                        fields=("project",),
+                        name="one_active_judge_measurement",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="RubricExample",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "shown",
+                    models.JSONField(help_text="[[number, role, text]] of some of its messages"),
+                ),
+                ("failed", models.BooleanField()),
+                ("mode", models.CharField(blank=True, max_length=60)),
+                ("step", models.PositiveIntegerField(null=True)),
+                (
+                    "rubric",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="examples",
+                        to="failures.rubric",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="trajectories.trajectory",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("pk",),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("rubric", "trajectory"), name="one_example_per_rubric_and_run"
+                    )
+                ],
+            },
+        ),
+        migrations.AddIndex(
+            model_name="rubricsearch",
+            index=models.Index(fields=["state", "heartbeat_at"], name="rubricsearch_by_state"),
+        ),
+        migrations.AddConstraint(
+            model_name="rubricsearch",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("finished_at__isnull", False),
+                        ("state__in", ("succeeded", "failed", "cancelled")),
+                    ),
+                    models.Q(("finished_at__isnull", True), ("state__in", ("queued", "running"))),
+                    _connector="OR",
+                ),
+                name="rubricsearch_finished_iff_terminal",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="rubricsearch",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state__in", ("queued", "running"))),
+                fields=("project",),
+                name="one_active_rubric_search",
             ),
         ),
     ]

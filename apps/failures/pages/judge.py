@@ -27,12 +27,11 @@ from apps.core.query import KEY, PAGE_NUMBER
 from apps.core.routes import RUNS, shows
 from apps.failures.actions.diagnose import as_input
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.judge import batch, judging, rubrics
+from apps.failures.judge import batch, judging, people, rubrics
 from apps.failures.judge import share as shares
 from apps.failures.judge.client import ServerError, key_of
 from apps.failures.judge.questions import Stored
-from apps.failures.judge.strategies import Question
-from apps.failures.models import Failure, JudgeVerdict, Rubric
+from apps.failures.models import Failure, JudgeMeasurement, JudgeVerdict, Rubric, RubricSearch
 from apps.failures.tasks import judge_project
 from apps.registry.prices import price_for
 from apps.trajectories.actions.store import find
@@ -41,6 +40,7 @@ from apps.trajectories.shown import runs_shown
 from workers.lib.outgoing import RefusedAddress, check_base_url, check_url
 
 MAX_TEXT, MAX_SAMPLES, OFFERED = 20_000, 5, 8
+JOBS = 6
 MANY = 200  # waiting runs that are counted
 TRY_S = 30.0  # a person waits for it
 
@@ -66,7 +66,7 @@ class RubricForm(PlainForm):
         return self.cleaned_data["text"].replace("\r\n", "\n")
 
     def clean_strategy(self) -> str:
-        return self.cleaned_data["strategy"] or Rubric.Strategy.WHOLE
+        return self.cleaned_data["strategy"] or Rubric.Strategy.AUTO
 
     def clean_concurrency(self) -> int:
         return self.cleaned_data["concurrency"] or Rubric().concurrency
@@ -159,9 +159,22 @@ def _page(
         "forecast": (costs := rubrics.forecast(rows[0]) if rows and not on else None),
         "warning": _warning(rows[0], costs) if rows else "",
         "without": rubrics.WITHOUT_A_JUDGE,
+        "counts": (counts := people.Counts.of(people.decisions(project))),
+        "lacking": counts.lacking(),
+        "examples": rows[0].examples.count() if rows else 0,
+        "jobs": _jobs(project),
         "servers": project.servers.order_by("name"),
     }
     return render(request, "failures/rubric.html", context)
+
+
+def _jobs(project: Project) -> list[Any]:
+    """The newest measurements of the judge and searches for a better rubric."""
+    found = [
+        *JudgeMeasurement.objects.filter(project=project)[:JOBS],
+        *RubricSearch.objects.filter(project=project)[:JOBS],
+    ]
+    return sorted(found, key=lambda job: job.created_at, reverse=True)[:JOBS]
 
 
 def _warning(rubric: Rubric, costs: rubrics.Forecast | None) -> str:
@@ -227,7 +240,7 @@ def save(request: HttpRequest, project: Project) -> HttpResponse:
     else:
         messages.success(
             request,
-            f"Version {made.version} is saved{' and judges from now on' if made.is_on else ''}.",
+            f"Version {made.version} is saved{' and' if made.is_on else ', but not'} in use.",
         )
     return redirect("failures:rubric", project.slug)
 
@@ -344,8 +357,7 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     runs_shown(project, [rows[0].pk], to=request.user, where="the judge's rubric")
     ensure_modes(project)
     rubric = Rubric(project=project, **form.cleaned_data)
-    modes = rubrics.modes_of(project)
-    question = Question.of(rubric.strategy, rubric.text, modes, as_input(rows[0]))
+    question = rubrics.asked_with(rubric)(run=as_input(rows[0]))
     entry = Stored(project, "try", uuid4().hex, question, rows[0], as_json=bool)
     report = batch.Report()
     batch.ask_all(rubric, [entry], report, is_trial=True, patience={"timeout_s": TRY_S, "tries": 1})

@@ -162,7 +162,7 @@ class _Entry(batch.Entry):
         if ours is None:
             return
         ours.cost_usd = max(0.0, ours.cost_usd + correction)
-        ours.tries -= answered.final  # a wrong API key is not the run's fault
+        ours.tries -= answered.is_servers  # that is not the run's fault
         ours.error = answered.error if answered.answer is None else ""
         if said := answered.answer:
             ours.quote, ours.reason = said.quote, said.reason
