@@ -18,9 +18,14 @@ LONGEST_ERROR = 8  # words
 SHOWN = 3  # of each kind of fact
 
 FACTS = {
+    "arguments_do_not_parse": "arguments are not valid JSON",
+    "error_never_recovered": "failed and never worked again",
+    "expected_calls": "differs from the expected calls",
+    "expected_words": "never said what was expected",
+    "rejected_by_a_person": "was rejected by a person",
+    "tool_is_not_there": "called a tool that is not offered",
     "acted_on_the_past": "acted on a past date",
     "answered_with_nothing": "gave an empty answer",
-    "change_without_a_yes": "changed without confirmation",
     "changed_unseen": "changed without looking it up",
     "choice_not_asked": "chose without asking",
     "claimed_without_a_call": "claimed a change it never made",
