@@ -192,7 +192,7 @@ def test_of_a_rules_sentence_only_what_it_names_of_the_run_counts() -> None:
 
 
 def test_a_fact_about_the_run_has_nothing_to_do_with_its_last_call() -> None:
-    case = record([{"rule": "turn_limit", "text": "The limit ended the run."}])
+    case = record([{"rule": "turn_limit", "text": "The limit ended the run."}], blamed=3)
     assert (case.fact, case.tool, case.error) == ("turn_limit", "", "")
 
 

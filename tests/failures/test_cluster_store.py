@@ -19,19 +19,23 @@ from apps.core.models import AuditEvent, Project, Role
 from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused, undo
 from apps.failures.actions.modes import ensure_modes
-from apps.failures.clusters import purity, store
+from apps.failures.clusters import purity, store, versions
+from apps.failures.clusters.summary import summarised
 from apps.failures.models import (
+    Classifier,
     ClusterSpace,
     Failure,
     FailureCluster,
     FailureDecision,
     FailureState,
+    OutcomeCheck,
     Source,
 )
 from apps.failures.tasks import recluster_due
+from apps.notifications.models import Notification
 from apps.trajectories import digest
 from apps.trajectories.models import Trajectory
-from tests.factories import make_member, make_project, make_trajectory
+from tests.factories import key_headers, make_member, make_project, make_trajectory
 from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
@@ -55,6 +59,7 @@ def fail(
     version: str = "1",
     at: datetime | None = None,
     mode: str = "",
+    model: str = "old",
 ) -> Failure:
     """A failure of a kind (tool, request, error), as classification would store it."""
     tool, request, error = kind
@@ -70,6 +75,7 @@ def fail(
         messages=messages,
         tools=[],
         agent={"name": "a", "version": version},
+        model=model,
         started_at=began.isoformat(),
         outcome={"status": "failure"},
     )
@@ -141,8 +147,8 @@ def test_similar_failures_are_one_cluster(project: Project) -> None:
     assert (
         payments.mode == ensure_modes(project)["wrong_arguments"] and "book_flight" in payments.name
     )
-    assert payments.versions == ["a 1"] and "payment" in payments.signature["words"]
-    assert "refund" not in payments.signature["words"]
+    assert payments.versions == ["a 1"] and payments.signature["fact"] == "error_never_recovered"
+    assert {"kind": "tool", "value": "book_flight", "share": 1.0} in payments.signature["facts"]
     assert payments.first_seen <= payments.last_seen < timezone.now()
     assert ClusterSpace.objects.get(project=project).failures == 8
 
@@ -257,44 +263,52 @@ def test_a_new_failure_joins_the_cluster_it_is_like(project: Project) -> None:
 # Fixed, and back again
 
 
-def fixed(project: Project, version: str = "a 2") -> FailureCluster:
+def fixed(project: Project, version: str = "a 2", kind: str = "agent") -> FailureCluster:
+    """The payments, fixed in a version that has run without failing."""
+    make_trajectory(
+        project,
+        agent={"name": "a", "version": "2"},
+        model="new",
+        outcome={"status": "success"},
+        started_at=(timezone.now() - HOUR / 2).isoformat(),
+    )
     payments = of(project, PAYMENT)
-    clusters.move(cluster=payments, to="fixed", version=version, by=make_member(project))
-    past = timezone.now() - HOUR / 2
-    FailureCluster.objects.filter(pk=payments.pk).update(fixed_at=past)
+    clusters.move(cluster=payments, to="fixed", version=version, kind=kind, by=make_member(project))
     return payments
 
 
-@pytest.mark.more(rows=3)
-@pytest.mark.parametrize(
-    "again",
-    [
-        lambda project, new: store.recluster(project),
-        lambda project, new: store.place(project, [new]),
-    ],
-)
-@pytest.mark.parametrize("typed", ["a 2", "2", "A@v2", " version 2 "])
-def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_fixed_version(
-    project: Project, again: Any, typed: str
+AGAIN = [
+    lambda project, new: store.recluster(project),
+    lambda project, new: store.place(project, [new]),
+]
+
+
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("version", ["2", "3", ""])
+def test_a_fixed_cluster_is_reopened_by_a_failure_of_the_version_or_a_later_one(
+    project: Project, again: Any, version: str
 ) -> None:
-    payments = fixed(project, typed)
-    again(project, fail(project, PAYMENT, version="2", at=timezone.now()))
+    payments = fixed(project)
+    engineer = make_member(project, Role.ENGINEER)
+    new = fail(project, PAYMENT, version=version, at=timezone.now())
+    again(project, new)
     payments.refresh_from_db()
     assert payments.state == "reopened"
+    named = f"of a {version}" if version else "without a version"
+    assert f"The run {new.trajectory.external_id} {named} failed" in payments.reopened_why
     event = AuditEvent.objects.get(action="cluster.reopened")
-    assert (
-        event.actor is None
-        and event.actor_label == "Flywheel"
-        and event.detail["fixed_in"] == payments.fixed_version
-    )
+    assert (event.actor, event.actor_label) == (None, "Flywheel")
+    assert event.detail["fixed_in"] == "a 2" and event.detail["why"] == payments.reopened_why
+    notice = Notification.objects.get(user=engineer)
+    assert notice.topic == "cluster.reopened" and notice.page == payments.get_absolute_url()
+    again(project, new)
+    assert AuditEvent.objects.filter(action="cluster.reopened").count() == 1
 
 
-def test_a_mistyped_version_is_reopened_by_any_version_that_comes_after(project: Project) -> None:
-    payments = fixed(project, "tow")
-    store.place(project, [fail(project, PAYMENT, version="1", at=timezone.now())])
-    payments.refresh_from_db()
-    assert payments.state == "fixed", "an old version says nothing about the fix"
-    store.place(project, [fail(project, PAYMENT, version="2", at=timezone.now())])
+def test_a_run_that_began_before_the_mark_and_is_found_after_it_reopens(project: Project) -> None:
+    """Runs are imported at night: when a run began does not say whether anybody knew of it."""
+    payments = fixed(project)
+    store.place(project, [fail(project, PAYMENT, version="2", at=timezone.now() - HOUR / 4)])
     payments.refresh_from_db()
     assert payments.state == "reopened"
 
@@ -304,22 +318,198 @@ def test_an_old_version_that_is_still_in_service_does_not_reopen(project: Projec
     fail(project, PAYMENT, version="1", at=timezone.now())
     store.recluster(project)
     payments.refresh_from_db()
-    assert payments.state == "fixed"
-    make_trajectory(project, agent={"name": "a", "version": "2"}, outcome={"status": "success"})
-    fail(project, PAYMENT, version="1", at=timezone.now())
-    store.recluster(project)
+    assert payments.state == "fixed" and payments.size == 5
+
+
+def test_versions_are_in_the_order_of_their_first_runs_not_of_their_names(
+    empty: Project,
+) -> None:
+    now = timezone.now()
+    for _ in range(4):
+        fail(empty, PAYMENT, version="9", at=now - 3 * HOUR)
+    fail(empty, PAYMENT, version="10", at=now - 2 * HOUR)
+    store.recluster(empty)
+    payments = of(empty, PAYMENT)
+    names = [version.name for version in versions.of_cluster(payments)]
+    assert names == ["a 10", "old", "a 9"]
+    clusters.move(cluster=payments, to="fixed", version="a 10", by=make_member(empty))
+    store.place(empty, [fail(empty, PAYMENT, version="9")])
     payments.refresh_from_db()
     assert payments.state == "fixed"
+    store.place(empty, [fail(empty, PAYMENT, version="10")])
+    payments.refresh_from_db()
+    assert payments.state == "reopened"
 
 
-def test_a_fix_needs_its_version_and_a_life_has_its_order(project: Project) -> None:
+@pytest.mark.parametrize("version", ["2", "A 2", "a  2", "a 2 ", "a 3", ""])
+def test_a_version_that_does_not_exist_is_refused_with_those_that_do(
+    project: Project, version: str
+) -> None:
+    """However near: nothing is changed into another name silently."""
+    make_trajectory(project, agent={"name": "a", "version": "2"}, outcome={"status": "success"})
+    with pytest.raises(clusters.UnknownVersion, match=r"Choose one that exists: a 2, a 1\."):
+        clusters.move(
+            cluster=of(project, PAYMENT), to="fixed", version=version, by=make_member(project)
+        )
+    assert of(project, PAYMENT).state == "new"
+
+
+def test_a_cluster_can_be_fixed_in_a_model(project: Project) -> None:
+    payments = fixed(project, "new", "model")
+    old = fail(project, PAYMENT, version="2", at=timezone.now())
+    assert old.trajectory.model != "new"
+    store.place(project, [old])
+    payments.refresh_from_db()
+    assert payments.state == "fixed"
+    new = fail(project, PAYMENT, version="1", at=timezone.now(), model="new")
+    store.place(project, [new])
+    payments.refresh_from_db()
+    assert payments.state == "reopened" and "of new failed" in payments.reopened_why
+
+
+def test_without_any_version_the_refusal_says_so(empty: Project) -> None:
+    for _ in range(4):
+        fail(empty, PAYMENT, version="")
+    store.recluster(empty)
+    with pytest.raises(clusters.UnknownVersion, match="No run names its agent version yet"):
+        clusters.move(cluster=of(empty, PAYMENT), to="fixed", version="a 1", by=make_member(empty))
+
+
+def test_a_reopened_cluster_is_fixed_again_and_watched_from_then_on(project: Project) -> None:
+    payments = fixed(project)
+    store.place(project, [fail(project, PAYMENT, version="2")])
+    clusters.move(cluster=payments, to="fixed", version="a 2", by=make_member(project))
+    store.recluster(project)
+    payments.refresh_from_db()
+    assert payments.state == "fixed" and not payments.reopened_why
+    store.place(project, [fail(project, PAYMENT, version="2")])
+    payments.refresh_from_db()
+    assert payments.state == "reopened"
+
+
+def test_a_life_has_its_order(project: Project) -> None:
     payments = of(project, PAYMENT)
-    by = make_member(project)
-    with pytest.raises(Refused, match="agent version that fixed it"):
-        clusters.move(cluster=payments, to="fixed", by=by)
     with pytest.raises(Refused, match="cannot become reopened"):
-        clusters.move(cluster=payments, to="reopened", by=by)
+        clusters.move(cluster=payments, to="reopened", by=make_member(project))
     assert FailureCluster.objects.get(pk=payments.pk).state == "new"
+
+
+# Merged by people
+
+
+def test_clusters_that_people_merged_stay_one(project: Project) -> None:
+    """After other clusterings, with new failures of each part, and with one part gone meanwhile."""
+    payments, refunds = of(project, PAYMENT), of(project, REFUND)
+    by = make_member(project)
+    clusters.rename(cluster=payments, name="Money", by=by)
+    clusters.move(cluster=payments, to="triaged", by=by)
+    assert clusters.merge(cluster=refunds, into=payments, by=by).size == 8
+    for kind in (REFUND, PAYMENT):
+        new = fail(project, kind, version="2")
+        assert store.place(project, [new]) == 1 and of(project, kind) == payments
+    for _ in range(3):
+        fail(project, REFUND)  # now the larger part is another one
+    for _ in range(2):
+        done = store.recluster(project)
+        assert done and (done["clusters"], done["born"], done["gone"]) == (1, 0, 0)
+        payments.refresh_from_db()
+        assert (payments.name, payments.state, payments.size) == ("Money", "triaged", 13)
+    Trajectory.objects.filter(tool_names__contains=[REFUND[0]]).delete()
+    store.recluster(project)
+    for _ in range(4):
+        fail(project, REFUND)
+    store.recluster(project)
+    assert of(project, REFUND) == of(project, PAYMENT) == payments
+
+
+def test_merging_is_undone_by_the_next_clustering(project: Project) -> None:
+    payments, by = of(project, PAYMENT), make_member(project)
+    with pytest.raises(Refused, match="Nobody merged"):
+        clusters.split(cluster=payments, by=by)
+    clusters.merge(cluster=of(project, REFUND), into=payments, by=by)
+    clusters.split(cluster=payments, by=by)
+    store.recluster(project)
+    assert of(project, REFUND) != of(project, PAYMENT)
+
+
+def test_a_cluster_is_not_merged_into_itself(project: Project) -> None:
+    payments = of(project, PAYMENT)
+    with pytest.raises(Refused, match="another cluster"):
+        clusters.merge(cluster=payments, into=payments, by=make_member(project))
+    assert of(project, PAYMENT) == payments
+
+
+# Over REST
+
+
+def test_the_api_reads_and_moves_clusters(project: Project, client: Client) -> None:
+    payments, headers = of(project, PAYMENT), key_headers(project)
+    url = reverse("failures_api:clusters")
+    rows = client.get(url, **headers).json()["results"]
+    assert len(rows) == 2 and {row["failures"] for row in rows} == {4}
+    row = client.get(reverse("failures_api:cluster", args=[payments.pk]), **headers).json()
+    assert row["mode"] == "wrong_arguments" and row["likely_fix"]["kind"] == "tool"
+    assert "book_flight" in row["likely_fix"]["why"]
+    assert row["share"] == {
+        "value": 0.5,
+        "low": None,
+        "high": None,
+        "n": 8,
+        "rests_on": "4 of 8 failures that were found",
+        "rate": None,
+    }
+    address = reverse("failures_api:cluster_versions", args=[payments.pk])
+    known = client.get(address, **headers).json()["results"]
+    assert {(one["kind"], one["name"], one["failures"]) for one in known} == {
+        ("agent", "a 1", 4),
+        ("model", "old", 4),
+    }
+    move = reverse("failures_api:cluster_move", args=[payments.pk])
+
+    def post(**body: str) -> Any:
+        return client.post(move, body, content_type="application/json", **headers)
+
+    refused = post(to="fixed", version="2")
+    assert refused.status_code == 400 and "Choose one that exists: a 1." in refused.content.decode()
+    fixed = post(to="fixed", version="a 1").json()
+    assert (fixed["state"], fixed["fixed_version"]) == ("fixed", "a 1")
+    assert post(to="triaged").status_code == 409
+    assert client.get(url, {"state": "fixed"}, **headers).json()["results"] == [fixed]
+    merged = client.post(
+        reverse("failures_api:cluster_merge", args=[of(project, REFUND).pk]),
+        {"into": str(payments.pk)},
+        content_type="application/json",
+        **headers,
+    )
+    assert merged.json()["failures"] == 8
+
+
+# The share of all failures
+
+
+def test_the_share_of_a_cluster_is_estimated_from_random_checks(project: Project) -> None:
+    """Weighted: checks that were drawn seldom stand for more runs."""
+    Classifier.objects.create(project=project)
+    digest.run()
+    drawn = [(row.trajectory, 0.5) for row in Failure.objects.filter(project=project)]
+    for run, probability in drawn:
+        OutcomeCheck.objects.create(
+            trajectory=run,
+            project=project,
+            probability=probability,
+            by_rules=True,
+            drawn_at=timezone.now(),
+            answer="failed",
+            at=timezone.now(),
+            layers=["rules"],
+        )
+    payments = of(project, PAYMENT)
+    share = summarised(project, [payments])[0].share
+    assert share.is_estimate and share.n == 8 and share.rests_on == "8 checks"
+    assert share.value == pytest.approx(0.5) and share.low < 0.5 < share.high
+    assert share.rate and share.rate.value == pytest.approx(0.5)
+    OutcomeCheck.objects.filter(trajectory__failure__cluster=payments).update(probability=0.1)
+    assert summarised(project, [payments])[0].share.value == pytest.approx(40 / 48)
 
 
 # All at once
@@ -384,8 +574,9 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
     for name, body, said in (
         ("rename", {"name": "<b>Cards</b>"}, "Renamed."),
         ("rename", {"name": "x" * 201}, "at most 200"),
-        ("move", {"to": "fixed"}, "agent version that fixed it"),
-        ("move", {"to": "fixed", "version": "a <i>9"}, "no run of “a <i>9” yet"),
+        ("move", {"to": "fixed"}, "Choose one that exists: a 1."),
+        ("move", {"to": "fixed", "version": "agent:a <i>9"}, "No run names the agent version"),
+        ("move", {"to": "fixed", "version": "agent:a 1"}, "reopens if a 1, or a later"),
         ("move", {"to": "nonsense"}, "cannot become"),
         ("decide", {"did": "mode", "mode": "nonsense"}, "Choose a failure mode"),
         ("decide", {"did": "assign", "to": "999999"}, "not a member"),
@@ -399,8 +590,8 @@ def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> No
         assert b"<b>Cards" not in page.content and b"<i>9" not in page.content.replace(
             b"\\u003Ci", b""
         )
-    assert page.context["figure"]["layout"]["annotations"][0]["text"] == "fixed in a &lt;i>9"
-    assert b"No runs of that version yet" in page.content
+    assert page.context["figure"]["layout"]["annotations"][0]["text"] == "fixed in a 1"
+    assert b"Fixed in <b>a 1</b>" in page.content
 
 
 def test_asking_for_a_clustering_waits_for_it(
@@ -446,7 +637,7 @@ def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_y
     fail(empty, PAYMENT, "0", hour + timedelta(minutes=1))
     digest.run()
     fail(empty, PAYMENT, "3", hour + HOUR)
-    found = store.first_seen(empty)
+    found = versions.first_seen(empty)
     assert list(found) == ["a 0", "a 1", "a 2", "a 3"]
     assert (found["a 1"], found["a 2"], found["a 3"]) == (began["1"], began["2"], hour + HOUR)
     assert found["a 0"] == hour - 3 * HOUR

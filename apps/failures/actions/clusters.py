@@ -9,17 +9,22 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from django.db import transaction
+from django.http import Http404
 from django.utils import timezone
 from msgspec import Meta, Struct, field
 
+from apps.core import locks
 from apps.core.actions import audit
 from apps.core.errors import Rejected
+from apps.core.http import uuid_of
+from apps.core.locks import ProjectLock
 from apps.core.models import Project
-from apps.core.operations import Moment, Rest, choice_of, operation
+from apps.core.operations import Moment, Reference, Rest, choice_of, operation
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
 from apps.failures.actions.decisions import Refused
 from apps.failures.clusters import store, versions
 from apps.failures.clusters.life import LEGAL, IllegalMove, moved
+from apps.failures.clusters.signatures import Signature
 from apps.failures.clusters.summary import summarised
 from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
 
@@ -217,6 +222,77 @@ def _refuse_unknown(cluster: FailureCluster, kind: str, version: str) -> None:
         f"No run names the {noun} “{version}”. Choose one that exists:"
         f" {', '.join(reversed(known[-LISTED:]))}{more}."
     )
+
+
+def find_cluster(project: Project, id: str) -> FailureCluster:
+    rows = FailureCluster.objects.filter(project=project, pk=uuid_of(id), gone=False)
+    if found := rows.first():
+        return found
+    raise Http404("No cluster that still exists has this id.")
+
+
+@operation(
+    "clusters_merge",
+    rest=Rest("POST", "clusters/<uuid:pk>/merge/", "cluster_merge"),
+    gives=ClusterOut,
+    says={"cluster.merged": "merged the cluster “{name}” into {=a cluster@}"},
+)
+@transaction.atomic
+def merge(
+    *,
+    cluster: FailureCluster,
+    by: Any,
+    into: Annotated[
+        FailureCluster, Reference(find_cluster), Meta(title="Into", description="Id of a cluster")
+    ],
+) -> FailureCluster:
+    """Merges a cluster into another one, which is returned and keeps its name and state. What
+    resembles either joins it from then on.
+
+    Raises Refused.
+    """
+    project = cluster.project
+    locks.acquire_in(project.pk, ProjectLock.CLUSTERS)
+    rows = FailureCluster.objects.filter(project=project, pk__in=(cluster.pk, into.pk))
+    found = {row.pk: row for row in rows.select_for_update()}
+    if len(found) < 2:
+        raise Refused("Choose another cluster that still exists.")
+    cluster, into = found[cluster.pk], found[into.pk]
+    parts = [
+        part.as_dict()
+        for row in (into, cluster)
+        for part in store.parts_of(row) or [Signature.from_dict(row.signature)]
+    ]
+    into.signature |= {"parts": parts}
+    into.save(update_fields=["signature"])
+    Failure.objects.filter(cluster=cluster).update(cluster=into)
+    audit("cluster.merged", project=project, by=by, target=into, name=cluster.name)
+    cluster.delete()
+    store.refresh(project, [into.pk])
+    into.refresh_from_db()
+    return one(cluster=into)
+
+
+@operation(
+    "clusters_split",
+    rest=Rest("POST", "clusters/<uuid:pk>/split/", "cluster_split"),
+    gives=ClusterOut,
+    says={"cluster.split": "undid the merging of {=a cluster@}"},
+)
+@transaction.atomic
+def split(*, cluster: FailureCluster, by: Any) -> FailureCluster:
+    """Undoes merging: with the next clustering, the parts are clusters again.
+
+    Raises Refused.
+    """
+    cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
+    if not store.parts_of(cluster):
+        raise Refused("Nobody merged this cluster.")
+    cluster.signature |= {"parts": []}
+    cluster.save(update_fields=["signature"])
+    audit("cluster.split", project=cluster.project, by=by, target=cluster)
+    store.request(cluster.project_id)
+    return one(cluster=cluster)
 
 
 @transaction.atomic

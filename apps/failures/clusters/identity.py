@@ -114,6 +114,14 @@ def _by_words(known: Sequence[Known], now: Sequence[Cluster], shared: np.ndarray
     return {int(columns[column]): int(rows[row]) for column, row in pairs.items()}
 
 
+def alike(parts: Sequence[Signature], others: Sequence[Signature]) -> list[bool]:
+    """Whether each of the others has nearly the same centre as one of the parts."""
+    if not parts or not others:
+        return [False] * len(others)
+    cosines = (centres_of(others) @ centres_of(parts).T).toarray()
+    return [bool(best >= LEAST_COSINE) for best in cosines.max(axis=1)]
+
+
 def _assigned(gains: np.ndarray) -> dict[int, int]:
     """Column → row of the assignment with the greatest sum, if there is any gain."""
     from scipy.optimize import (

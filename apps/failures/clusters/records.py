@@ -34,7 +34,7 @@ def case_of(
     call = _blamed(run, steps)
     text = str(fact.get("text", ""))
     named = tuple(_named(run, trajectory.get("tools"), call, text))
-    if call and not (cause or named or call.tool in text):
+    if call and not (cause or named or call.error or call.tool in text):
         call = None  # the fact is about the run, and its last call is a coincidence
     return Case(
         id=id,

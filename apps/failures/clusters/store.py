@@ -155,18 +155,24 @@ def _store(
         _known(project, previous), found.clusters, new_id=lambda group: str(uuid.uuid4())
     )
     parents = {part: id for id, parts in matching.splits.items() for part in parts if part != id}
+    parts: dict[str, list[Cluster]] = {}
+    for id, group in zip(
+        _merged(matching.ids, found.clusters, previous), found.clusters, strict=True
+    ):
+        parts.setdefault(id, []).append(group)
     members = {
-        id: [records[member] for member in group.members]
-        for id, group in zip(matching.ids, found.clusters, strict=True)
+        id: [records[member] for group in own for member in group.members]
+        for id, own in parts.items()
     }
     modes = {mode.slug: mode for mode in project.failure_modes.all()}
     groups = {}
-    for id, group in zip(matching.ids, found.clusters, strict=True):
+    for id, own in parts.items():
         groups[id] = previous.get(id) or _born(project, id, previous.get(parents.get(id, "")))
-        _describe(groups[id], group, members[id], modes)
+        _describe(groups[id], own, members[id], modes)
+    gone = previous.keys() - groups.keys()
     _save(groups, previous)
     _move_members(project, members)
-    _leave(project, matching.gone)
+    _leave(project, gone)
     refresh(project, groups)
     reopened = _reopen(project, groups)
     space = {
@@ -176,8 +182,26 @@ def _store(
         "made_at": began,
     }
     ClusterSpace.objects.update_or_create(project=project, defaults=space)
-    counts = {"failures": len(records), "clusters": len(groups), "born": len(matching.born)}
-    return counts | {"gone": len(matching.gone), "reopened": reopened}
+    counts = {"failures": len(records), "clusters": len(groups)}
+    counts["born"] = len(groups.keys() - previous.keys())
+    return counts | {"gone": len(gone), "reopened": reopened}
+
+
+def _merged(
+    ids: Sequence[str], found: Sequence[Cluster], previous: Mapping[str, FailureCluster]
+) -> list[str]:
+    """The ids; a group that resembles a part of a cluster that people merged belongs to it."""
+    merged = list(ids)
+    for id, row in previous.items():
+        if parts := parts_of(row):
+            near = identity.alike(parts, [group.signature for group in found])
+            merged = [id if is_near else other for other, is_near in zip(merged, near, strict=True)]
+    return merged
+
+
+def parts_of(row: FailureCluster) -> list[Signature]:
+    """Of the clusters that people merged into one; empty if nobody did."""
+    return [Signature.from_dict(part) for part in row.signature.get("parts", ())]
 
 
 def _known(project: Project, previous: Mapping[str, FailureCluster]) -> dict[str, identity.Known]:
@@ -196,7 +220,7 @@ def _known(project: Project, previous: Mapping[str, FailureCluster]) -> dict[str
 
 def _born(project: Project, id: str, parent: FailureCluster | None) -> FailureCluster:
     """A new group; a part split off an old one continues with its state."""
-    row = FailureCluster(pk=uuid.UUID(id), project=project)
+    row = FailureCluster(pk=uuid.UUID(id), project=project, signature={})
     if parent is not None:
         for name in INHERITED:
             setattr(row, name, getattr(parent, name))
@@ -205,11 +229,17 @@ def _born(project: Project, id: str, parent: FailureCluster | None) -> FailureCl
 
 def _describe(
     row: FailureCluster,
-    group: Cluster,
+    own: Sequence[Cluster],
     members: Sequence[Case],
     modes: Mapping[str, FailureMode],
 ) -> None:
-    """Sets what the run computed for a group; a person's name and the state stay."""
+    """Sets what the run computed for a cluster of one group, or of several that people merged; a
+    person's name, the state, and parts that were not found now stay.
+    """
+    group = own[0]
+    signatures = [part.signature for part in own]
+    lost = [part for part in parts_of(row) if not any(identity.alike(signatures, [part]))]
+    parts = [part.as_dict() for part in (*signatures, *lost)] if parts_of(row) else []
     times = [case.started_at for case in members if case.started_at]
     slug, n = Counter(case.mode for case in members).most_common(1)[0]
     row.mode = modes.get(slug) if 2 * n > len(members) else None
@@ -218,6 +248,7 @@ def _describe(
         "name": group.name[:200],
         "facts": facts_of(members),
         "fact": fact_of_most(members),
+        "parts": parts,
         "corrected": sum(case.corrected for case in members),
         "causes": list(dict.fromkeys(case.cause for case in members if case.cause))[:CAUSES],
     }
@@ -308,8 +339,13 @@ def place(project: Project, failures: Sequence[Failure]) -> int:
         .select_related("mode", "trajectory")
     )
     records = {case.id: case for case in cases(rows)}
-    known = {id: Signature.from_dict(row.signature) for id, row in groups.items()}
-    found = signatures.assign(Space.from_json(space.space), known, list(records.values()))
+    known = {
+        f"{id} {part}": signature
+        for id, row in groups.items()
+        for part, signature in enumerate((Signature.from_dict(row.signature), *parts_of(row)))
+    }
+    placed = signatures.assign(Space.from_json(space.space), known, list(records.values()))
+    found = {failure: key.partition(" ")[0] for failure, key in placed.items()}
     return _place(project, found, records) if found else 0
 
 

@@ -12,7 +12,7 @@ from django.contrib import messages
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import Count, F, Func, IntegerField, Max, Min, UUIDField, Value
 from django.db.models.functions import Trunc
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST
@@ -39,6 +39,7 @@ State = FailureCluster.State
 BINS = 24
 BAR_HEIGHT = 20
 MOST_SERIES = 8
+MOST_OTHERS = 200  # that can be chosen for merging
 WHOLE = 6  # failures in a bar, up to which each has its own line
 ASKED_FOR = store.EXPIRES_S  # seconds that a page waits for the clustering it requested
 SORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -221,6 +222,8 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
                 )
             ],
             "figure": figure(cluster),
+            "others": project.failure_clusters.filter(gone=False).exclude(pk=pk)[:MOST_OTHERS],
+            "is_merged": bool(store.parts_of(cluster)),
             "purity": measured.share if measured else None,
             "purest": measured.mode if measured else "",
             "dismissed": members.filter(state=FailureState.DISMISSED).count(),
@@ -352,6 +355,24 @@ def move(request: HttpRequest, project: Project, cluster: FailureCluster) -> str
             f"The cluster reopens if {cluster.fixed_version}, or a later version, fails this way."
         )
     return f"The cluster is {cluster.get_state_display().lower()} now."
+
+
+@_write
+def merge(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
+    """`cluster` takes in another one: `other`."""
+    try:
+        other = clusters.find_cluster(project, request.POST.get("other", ""))
+    except Http404 as error:
+        raise Refused("Choose a cluster to merge.") from error
+    name = other.name
+    clusters.merge(cluster=other, into=cluster, by=request.user)
+    return f"“{name}” is part of this cluster now."
+
+
+@_write
+def split(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
+    clusters.split(cluster=cluster, by=request.user)
+    return "The parts are separate clusters again after the next clustering, in a moment."
 
 
 @_write
