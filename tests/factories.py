@@ -38,6 +38,7 @@ from apps.evals.models import (
     MeaningCheck,
     Sample,
     Split,
+    StepSearch,
     TaskProposal,
 )
 from apps.evals.stats import summarise
@@ -519,6 +520,47 @@ def make_eval_run(
     run.finish(JobState.SUCCEEDED, result={"metrics": summarise(rows_of(run.samples.all()))})
     run.refresh_from_db()
     return run
+
+
+def make_step_search(
+    failure: Failure, environment: Environment, version: ModelVersion
+) -> StepSearch:
+    """As it is while it runs, with two continuations from the agent's first step, one of which has
+    succeeded.
+    """
+    forecast = {"steps": 1, "continuations": 16, "input_tokens": 90, "output_tokens": 9}
+    search = StepSearch.objects.create(
+        project=failure.project,
+        failure=failure,
+        environment=environment,
+        model_version=version,
+        name="Step of a run",
+        total=16,
+        spec={
+            "seed": 0,
+            "each": 8,
+            "every": False,
+            "temperature": 1.0,
+            "most_tokens": 0,
+            "engine": {"kind": "transformers", "asked": "auto"},
+            "prompt": {},
+            "places": [1],
+            "steps": [1],
+            "content": failure.trajectory.content_digest,
+            "scored_by": "a task",
+            "forecast": forecast | {"usd": None, "seconds": None},
+        },
+    )
+    for index in range(2):
+        search.continuations.create(
+            step=1,
+            index=index,
+            output="Better.",
+            messages=[{"role": "assistant", "content": "Better."}],
+            reward=float(index),
+            success=bool(index),
+        )
+    return search
 
 
 def make_meaning_check(eval_set: EvalSet, version: ModelVersion) -> MeaningCheck:

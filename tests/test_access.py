@@ -82,6 +82,7 @@ from tests.factories import (
     make_proposal,
     make_rollouts,
     make_search,
+    make_step_search,
     make_user,
     override,
 )
@@ -176,6 +177,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
     classify_project(project=project)
     before = make_eval_run(eval_set, base, environment, success=0.25)
     after = make_eval_run(eval_set, adapter, environment, success=1.0)
+    replays = make_step_search(trajectory.failure, environment, base)
     review = open_review(runs=[before], by=by)
     override(environment)
     probe = submit_probe(environment=environment, eval_set=eval_set, by=by)
@@ -396,7 +398,13 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             "evals:remove_task": draft.tasks.first().pk,
             "evals:edit_task": draft.tasks.trainable().last().pk,
             "evals:change_tasks": draft.pk,
-            "evals:task_from_failure": trajectory.failure.pk,
+            **dict.fromkeys(
+                ("evals:task_from_failure", "evals:find_step", "evals:failure_searches"),
+                trajectory.failure.pk,
+            ),
+            **dict.fromkeys(
+                [f"evals:step_search{what}" for what in ("", "_status", "_cancel")], replays.pk
+            ),
             **dict.fromkeys(
                 [f"evals:{what}proposal" for what in ("", "next_", "decide_", "edit_", "draft_")],
                 make_proposal(trajectory.failure).pk,

@@ -20,27 +20,29 @@ from apps.core.timeouts import TooLong, patience
 from apps.evals.actions import answer_text
 from apps.evals.canonical import digest_of
 from apps.evals.effects import Effect, ToolEffects
-from apps.evals.models import TaskKind
+from apps.evals.models import Continuation, TaskKind
 from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.source_runs import REPLAY, RunStep, SourceRun, default_cut, read_run, step_at
+from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
 from apps.failures.rules.expected import Correction, ExpectedCall, KnownAnswers
-from apps.failures.rules.reading import Call, Run
+from apps.failures.rules.reading import Call, Run, read
 from apps.trajectories.models import Outcome, Trajectory, with_content
 from workers.lib.checks import match_calls
 from workers.lib.messages import call_key, text_of, to_text
 from workers.lib.verifiers.calls import untold_by
 
-SUCCESSES_READ = 5
+SUCCESSES_READ = REPLAYS_READ = 5
 SEARCH_MS = 500  # time limit for finding later successes, since a page waits for them
 SHORT = 60  # characters of an answer that can be compared word for word
 MOST_TURNS = 50
 # One word with a digit in it or all in capitals, and not a date.
 IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 PROSE_WORDS, PROSE = 4, 40  # words or characters from which on a value is prose
-PERSON, TRUTH, SUCCESS, JUDGE = (
+PERSON, TRUTH, REPLAYED, SUCCESS, JUDGE = (
     "a person's correction",
     "ground truth in the log",
+    "a successful replay from this step",
     "a later successful run",
     "drafted by the judge",
 )
@@ -126,7 +128,10 @@ def suggestions(step: RunStep) -> Iterator[Suggestion]:
     seen: set[str] = set()
     source, cut = step.source, step.cut
     for suggestion in chain(
-        by_person(source.answers, cut), by_truth(source, cut), _by_success(step)
+        by_person(source.answers, cut),
+        by_truth(source, cut),
+        _by_replay(step),
+        _by_success(step),
     ):
         digest = digest_of(suggestion.expected)
         if digest not in seen:
@@ -455,28 +460,47 @@ def _expected(wanted: Sequence[ExpectedCall]) -> dict | None:
     return calls[0] if len(calls) == 1 else {"calls": calls}
 
 
-# Later successes
+# Successes: continuations from the step, and later runs
+
+
+def _by_replay(step: RunStep) -> Iterator[Suggestion]:
+    """What continuations of the run did that succeeded, resumed at this step (`replays`)."""
+    row = step.source.row
+    rows = Continuation.objects.filter(
+        search__failure__trajectory=row.pk, step=step.cut, success=True, masked=False
+    )
+    for found in rows.select_related("search__model_version").order_by("-pk")[:REPLAYS_READ]:
+        messages = [*row.messages[: step.cut], *found.messages]
+        success = read(as_input(row) | {"messages": messages})
+        name = f"a continuation by {found.search.model_version}"
+        yield from _as_in(step, success, REPLAYED, name)
 
 
 def _by_success(step: RunStep) -> Iterator[Suggestion]:
+    for later in later_successes(step.source):
+        yield from _as_in(step, later.run, SUCCESS, later.row.external_id)
+
+
+def _as_in(step: RunStep, success: Run, origin: str, name: str) -> Iterator[Suggestion]:
+    """What a successful run says about a step: the changes still to be made, its calls, or its
+    short answer.
+    """
     source, cut = step.source, step.cut
-    for later in later_successes(source):
-        success, name = later.run, later.row.external_id
-        worked = [
-            ExpectedCall(call.tool, call.args)
-            for call in success.calls
-            if call.args is not None and not call.error
-        ]
-        changes = changes_in(worked, source.effects) if source.environment else None
-        if changes and (found := _changes_of(source, changes, cut, SUCCESS, name, success)):
-            yield found
-        elif worked and source.steps == [cut] and not _only_lookups(source, worked):
-            if expected := _expected(worked):
-                yield Suggestion(expected, SUCCESS, f"as in {name}", success)
-        elif not worked:
-            text = (text_of(success.messages[-1]) if success.messages else "").strip()
-            if text and len(text) <= SHORT:
-                yield Suggestion({"answer": text}, SUCCESS, name, success, TaskKind.ANSWER)
+    worked = [
+        ExpectedCall(call.tool, call.args)
+        for call in success.calls
+        if call.args is not None and not call.error
+    ]
+    changes = changes_in(worked, source.effects) if source.environment else None
+    if changes and (found := _changes_of(source, changes, cut, origin, name, success)):
+        yield found
+    elif worked and source.steps == [cut] and not _only_lookups(source, worked):
+        if expected := _expected(worked):
+            yield Suggestion(expected, origin, f"as in {name}", success)
+    elif not worked:
+        text = (text_of(success.messages[-1]) if success.messages else "").strip()
+        if text and len(text) <= SHORT:
+            yield Suggestion({"answer": text}, origin, name, success, TaskKind.ANSWER)
 
 
 def later_successes(source: SourceRun) -> list[SourceRun]:

@@ -86,6 +86,7 @@ class Source(models.TextChoices):
 
     CORRECTIONS = "corrections", "Corrections in production"
     FEEDBACK = "feedback", "Feedback on production runs"
+    REPLAYS = "replays", "Replayed failures"
     REVIEWS = "reviews", "Reward reviews"
     EVALUATION = "evaluation", "An evaluation’s samples"
 
@@ -147,7 +148,13 @@ SOURCES: dict[str, list[Source]] = {
     Method.DISTILL: [Source.EVALUATION],
     Method.DPO: list(Source),
     Method.REWARD: list(Source),
-    Method.KTO: [Source.FEEDBACK, Source.CORRECTIONS, Source.REVIEWS, Source.EVALUATION],
+    Method.KTO: [
+        Source.FEEDBACK,
+        Source.CORRECTIONS,
+        Source.REPLAYS,
+        Source.REVIEWS,
+        Source.EVALUATION,
+    ],
 }
 PROGRAMS: dict[str, str] = {
     Method.REJECTION: Method.SFT,

@@ -12,14 +12,15 @@ from apps.training.models import Dataset, Method, Shape, Source
 
 # Their updates or the choice of their samples follow the verifier while they run.
 REWARDED = frozenset({Method.GRPO, Method.BEST_OF_N})
+JUDGED = frozenset({Source.EVALUATION, Source.REPLAYS})
 
 
 def uses_reward(method: str, sources: Collection[str] = ()) -> bool:
     """Whether a verifier decides what a run learns. Demonstrations, corrections, ratings, people's
     verdicts in a review and a teacher's probabilities come without one; of an evaluation's samples
-    it says which are right.
+    and of replayed failures it says which are right.
     """
-    return method in REWARDED or Source.EVALUATION in sources
+    return method in REWARDED or not JUDGED.isdisjoint(sources)
 
 
 def sources_of(dataset: Dataset) -> set[str]:

@@ -15,7 +15,15 @@ from apps.core.models import JobState, Project
 from apps.evals.canonical import canonical_hash
 from apps.evals.holdout import leaks
 from apps.evals.holdout.groups import held_out_runs, runs_of_groups
-from apps.evals.models import EvalRun, EvalSet, Sample, Split, Task
+from apps.evals.models import (
+    Continuation,
+    EvalRun,
+    EvalSet,
+    Sample,
+    Split,
+    StepSearch,
+    Task,
+)
 from apps.evals.source_runs import prompt_at, steps_of
 from apps.failures.models import FailureState
 from apps.registry.models import ModelVersion
@@ -45,6 +53,7 @@ NO_AGENT = (
     " make tasks from its runs"
 )
 RETRIEVAL_FAILURE = "retrieval_failure"
+DECISIVE = {"state": JobState.SUCCEEDED, "result__verdict__is_sure": True}  # of a step search
 MEASURES = "from a validation, regression or general task of this set"
 
 
@@ -76,7 +85,7 @@ def find_examples(
     """
     found = Found()
     answers: list[Judged] = []
-    runs = [source for source in (Source.CORRECTIONS, Source.FEEDBACK) if source in sources]
+    runs = [source for source in OF_RUN if source in sources]
     if runs:
         answers += _of_production(eval_set, runs, found.left_out)
     if Source.REVIEWS in sources:
@@ -233,6 +242,7 @@ def _of_production(
     requests, agents = set(measures.values_list("canonical_hash", flat=True)), agents_of(eval_set)
     for chunk in in_chunks(_runs_with_a_word(eval_set.project)):
         held, measured = held_out_runs(eval_set.project, chunk), runs_of_groups(measures, chunk)
+        replayed = _replayed(chunk) if Source.REPLAYS in sources else {}
         for run in chunk:
             if agents is not None and run.agent_name not in agents:
                 left_out[OTHER_AGENT if agents else NO_AGENT] += 1
@@ -241,7 +251,7 @@ def _of_production(
                 left_out[HELD_OUT if run.pk in held else MEASURES] += 1
                 continue
             for source in sources:
-                for answer in OF_RUN[source](run, left_out):
+                for answer in OF_RUN[source](run, left_out, replayed.get(run.pk, ())):
                     if answer.request in requests:  # a run of another group with the same request
                         left_out[MEASURES] += 1
                     else:
@@ -249,8 +259,8 @@ def _of_production(
 
 
 def _runs_with_a_word(project: Project) -> Any:
-    """Runs with feedback, and failed runs (which may have arrived with a correction); without
-    dismissed failures.
+    """Runs with feedback, failed runs (which may have arrived with a correction), and those whose
+    decisive step is known; without dismissed failures.
     """
     said = (
         Feedback.objects.filter(project=project)
@@ -263,7 +273,9 @@ def _runs_with_a_word(project: Project) -> Any:
         .order_by("-pk")
         .values_list("pk", flat=True)
     )
-    wanted = {*keys.values_list("trajectory_id", flat=True), *failed[:MOST_RUNS]}
+    searched = StepSearch.objects.filter(project=project, **DECISIVE).order_by("-created_at")
+    replayed = searched.values_list("failure__trajectory_id", flat=True)[:MOST_RUNS]
+    wanted = {*keys.values_list("trajectory_id", flat=True), *failed[:MOST_RUNS], *replayed}
     return (
         project.trajectories.filter(pk__in=wanted)
         .exclude(failure__state=FailureState.DISMISSED)
@@ -271,7 +283,32 @@ def _runs_with_a_word(project: Project) -> Any:
     )
 
 
-def _corrections(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
+def _replayed(chunk: Sequence[Trajectory]) -> dict[Any, list[Continuation]]:
+    """{run: continuations from its decisive step that succeeded}."""
+    of_run: defaultdict[Any, list[Continuation]] = defaultdict(list)
+    searches = StepSearch.objects.filter(
+        failure__trajectory__in=[run.pk for run in chunk], **DECISIVE
+    )
+    for search in searches.select_related("failure"):
+        rows = search.continuations.filter(
+            step=search.result["verdict"]["step"], success=True, masked=False
+        )
+        of_run[search.failure.trajectory_id] += rows
+    return of_run
+
+
+def _replays(
+    run: Trajectory, left_out: Counter[str], replayed: Collection[Continuation]
+) -> Iterator[Judged]:
+    """What continuations that succeeded did at the decisive step, and what the agent did there."""
+    for step in dict.fromkeys(one.step for one in replayed):
+        yield _of_run(run, Source.REPLAYS, step, answer_text(run.messages[step]), good=False)
+    for one in replayed:
+        right = answer_text(one.messages[0]) if one.messages else ""
+        yield _of_run(run, Source.REPLAYS, one.step, right, good=True)
+
+
+def _corrections(run: Trajectory, left_out: Counter[str], _: Any) -> Iterator[Judged]:
     """The last correction of each step, paired with what the agent did there."""
     last: dict[int, Any] = {}
     for item in run.interventions:
@@ -291,7 +328,7 @@ def _corrections(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
         yield _of_run(run, Source.CORRECTIONS, at, right, good=True)
 
 
-def _feedback(run: Trajectory, left_out: Counter[str]) -> Iterator[Judged]:
+def _feedback(run: Trajectory, left_out: Counter[str], _: Any) -> Iterator[Judged]:
     """The last thumbs up or down on the run, for the step it names, or else for the agent's last
     step.
     """
@@ -338,9 +375,10 @@ def _of_run(run: Trajectory, source: str, at: int, answer: str, *, good: bool) -
     )
 
 
-OF_RUN: dict[str, Callable[[Trajectory, Counter[str]], Iterator[Judged]]] = {
+OF_RUN: dict[str, Callable[..., Iterator[Judged]]] = {
     Source.CORRECTIONS: _corrections,
     Source.FEEDBACK: _feedback,
+    Source.REPLAYS: _replays,
 }
 
 

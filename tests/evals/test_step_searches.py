@@ -166,7 +166,7 @@ def test_the_planted_step_is_blamed(world: World, server: ModelServer, number: i
     failure = world.failure(case)
     before = world.api.get(
         "evals_api:step_search_forecast",
-        failure=failure.pk,
+        failure=case.name,
         environment=str(world.environment),
         model_version=version.pk,
     ).json()
@@ -299,7 +299,11 @@ def test_steps_after_a_difference_are_no_candidates(world: World, version: Model
     ended(outcome(search, dict.fromkeys(steps, 8), **difference))
     told = world.api.get("evals_api:step_search", search.pk).json()
     assert [one["step"] for one in told["values"]] == steps
-    assert not told["verdict"]["is_sure"] and "It says “B”." in told["verdict"]["text"]
+    assert not told["verdict"]["is_sure"] and "responds differently" in told["verdict"]["text"]
+    assert told["differs_at"] == steps[1]
+    browser = Client()
+    browser.force_login(admin_of(world.project))
+    assert "It says “B”." in browser.get(search.get_absolute_url()).content.decode()
 
 
 def test_a_lost_attempt_is_continued_with_what_it_had(world: World, version: ModelVersion) -> None:

@@ -35,6 +35,7 @@ from tests.training.test_picks import PASSED, sent
         (Method.DISTILL, [Source.EVALUATION], True),
         (Method.DPO, [Source.CORRECTIONS, Source.FEEDBACK, Source.REVIEWS], False),
         (Method.DPO, [Source.CORRECTIONS, Source.EVALUATION], True),
+        (Method.DPO, [Source.REPLAYS], True),
         (Method.KTO, [Source.FEEDBACK], False),
         (Method.REWARD, [Source.CORRECTIONS], False),
         (Method.REWARD, [Source.EVALUATION], True),

@@ -12,7 +12,7 @@ from apps.environments.scorer import record_scorer
 from apps.evals.actions import EvalSetError
 from apps.evals.models import Continuation, StepSearch
 from apps.evals.replays.episode import replayable
-from apps.evals.replays.results import steps_of, tried_of, used
+from apps.evals.replays.results import differs, steps_of, tried_of, used
 from apps.evals.replays.verdict import verdict_of
 from apps.evals.rollout_parts import rollout_parts
 from apps.evals.sample_events import sample_fields
@@ -93,7 +93,7 @@ def complete(search: StepSearch, result: dict) -> dict[str, Any]:
         steps_of(search),
         tried_of(search),
         ended=not stopped,
-        difference=search.replayed.get("difference", ""),
+        differs=differs(search),
     )
     if verdict.step is not None:
         blame_by_replay(

@@ -35,6 +35,11 @@ def steps_of(search: StepSearch) -> list[int]:
     return search.replayed.get("steps", search.spec["steps"])
 
 
+def differs(search: StepSearch) -> bool:
+    """Whether the environment responds otherwise than in the run, from some step on."""
+    return search.replayed.get("differs_at") is not None
+
+
 def values(search: StepSearch) -> list[Value]:
     return values_of(steps_of(search), tried_of(search))
 
@@ -44,7 +49,7 @@ def verdict(search: StepSearch) -> Verdict:
         steps_of(search),
         tried_of(search),
         ended=bool(search.result) and not search.result.get("stopped"),
-        difference=search.replayed.get("difference", ""),
+        differs=differs(search),
     )
 
 
@@ -85,7 +90,7 @@ def as_out(search: StepSearch) -> SearchOut:
         total=search.total,
         forecast=msgspec.convert(search.spec["forecast"], Forecast),
         **used(search)._asdict(),
-        difference=search.replayed.get("difference", ""),
+        differs_at=search.replayed.get("differs_at"),
         values=msgspec.convert(values(search), list[ValueOut], from_attributes=True),
         verdict=msgspec.convert(verdict(search), VerdictOut, from_attributes=True),
     )

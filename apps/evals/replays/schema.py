@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from django.db.models import Case, QuerySet, When
+from django.db.models import Case, Q, QuerySet, When
 from django.http import Http404
 from msgspec import Meta, Struct
 
@@ -23,12 +23,15 @@ from workers.lib.typed import Seed, Text
 MOST_EACH = 64
 
 
-def find_failure(project: Project, number: int | str) -> Failure:
-    """Raises Http404."""
+def find_failure(project: Project, name: int | str) -> Failure:
+    """By its number, or the id of its run. Raises Http404."""
     rows = Failure.objects.filter(project=project).select_related("trajectory", "mode", "project")
-    found = rows.filter(pk=number).first() if str(number).isdecimal() else None
+    named = Q(trajectory__external_id=str(name))
+    if str(name).isdecimal() and int(name) < 2**63:
+        named |= Q(pk=int(name))
+    found = rows.filter(named).order_by("pk").first()
     if found is None:
-        raise Http404("This project has no failure with this number.")
+        raise Http404("No run of this project with this number or id has a failure.")
     return found
 
 
@@ -49,7 +52,9 @@ def offered_tasks(failure: Failure) -> QuerySet[Task]:
 
 
 FailureNamed = Annotated[
-    Failure, Reference(find_failure, sent=int | Text), Meta(description="Its number")
+    Failure,
+    Reference(find_failure, sent=int | Text),
+    Meta(description="Its number, or the id of its run"),
 ]
 
 
@@ -166,8 +171,9 @@ class VerdictOut(Struct):
 
 class SearchOut(Struct):
     """`total` and `forecast` were expected before the start. Of what was used, `usd` is null where
-    no price is known; `uncounted` continuations reported no tokens. `difference`: why later steps
-    could not be tried.
+    no price is known; `uncounted` continuations reported no tokens. `differs_at`: the step from
+    which on the environment responds otherwise than in the run, so that no later one can be
+    tried.
     """
 
     id: str
@@ -186,7 +192,7 @@ class SearchOut(Struct):
     output_tokens: int
     usd: float | None
     uncounted: int
-    difference: str
+    differs_at: int | None
     values: list[ValueOut]
     verdict: VerdictOut
 

@@ -13,7 +13,7 @@ from apps.core import jobs
 from apps.core.models import ApiKey, Project
 from apps.core.openapi import sent
 from apps.core.operations import Page, Paged, Rest, operation
-from apps.core.routes import RUNS, Disclosure
+from apps.core.routes import RUNS, SHOWS_SIDES, Disclosure
 from apps.evals.actions import EvalSetError
 from apps.evals.models import Continuation, StepSearch
 from apps.evals.replays.advice import advice
@@ -92,6 +92,7 @@ def continuations(
     "step_searches_forecast",
     rest=Rest("GET", "step-searches/forecast/", "step_search_forecast"),
     gives=Forecast,
+    shows=SHOWS_SIDES,
 )
 def before(*, project: Project, given: NewSearch) -> Forecast:
     """What a step search with these settings would use: continuations, tokens, money and time.
@@ -117,6 +118,7 @@ def before(*, project: Project, given: NewSearch) -> Forecast:
             {"failure": 12, "environment": "office@1", "model_version": "support-v3"},
         ),
     ),
+    shows=SHOWS_SIDES,
 )
 @transaction.atomic
 def start(*, project: Project, by: Any, given: NewSearch) -> StepSearch:

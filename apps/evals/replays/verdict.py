@@ -58,10 +58,10 @@ def values_of(steps: Sequence[int], tried: Mapping[int, Tried]) -> list[Value]:
 
 
 def verdict_of(
-    steps: Sequence[int], tried: Mapping[int, Tried], *, ended: bool, difference: str = ""
+    steps: Sequence[int], tried: Mapping[int, Tried], *, ended: bool, differs: bool = False
 ) -> Verdict:
     """`steps` are those that could be tried. `ended`: the search found out what it wanted.
-    `difference`: why later steps could not be tried.
+    `differs`: from the last of them on, the environment responds otherwise than in the run.
     """
     best = found(steps, tried)
     if best is None:
@@ -69,7 +69,7 @@ def verdict_of(
     here, level = tried[best.step], 1 - (1 - LEVEL) / max(1, len(tried))
     if best.after is None:
         effect, (low, high) = here.share, wilson(here.successes, here.n, level)
-        next_to = best.step == steps[-1] and not difference
+        next_to = best.step == steps[-1] and not differs
     else:
         after = tried[best.after]
         effect = here.share - after.share
@@ -79,7 +79,7 @@ def verdict_of(
     is_sure = ended and next_to and low > 0
     text = _sentence(best.step, best.after, tried)
     if not is_sure:
-        text = f"{text} {_doubt(best.step, ended, next_to, difference)}"
+        text = f"{text} {_doubt(ended, next_to, differs and best.after is None)}"
     return Verdict(best.step, best.after, effect, low, high, is_sure, text)
 
 
@@ -87,18 +87,18 @@ def _sentence(step: int, after: int | None, tried: Mapping[int, Tried]) -> str:
     here = tried[step]
     said = f"Resumed at step #{step}, {here.successes} of {here.n} continuations succeed"
     if after is None:
-        return f"{said}; it is the last step, and with what the agent did there the run fails."
+        return f"{said}, which is the last step that can be tried."
     then = tried[after]
     return f"{said}; resumed at #{after}, {then.successes} of {then.n}."
 
 
-def _doubt(step: int, ended: bool, next_to: bool, difference: str) -> str:
+def _doubt(ended: bool, next_to: bool, differs: bool) -> str:
     if not ended:
         return "Not certain: the search was stopped before it had tried enough."
-    if not next_to and difference:
+    if differs:
         return (
             "Not certain: it may be a later step, which cannot be tried because the environment"
-            f" responds differently from the run. {difference}"
+            " responds differently from the run there."
         )
     if not next_to:
         return "Not certain: continuations from the steps in between could not be scored."

@@ -126,6 +126,7 @@ class Migration(migrations.Migration):
                         choices=[
                             ("corrections", "Corrections in production"),
                             ("feedback", "Feedback on production runs"),
+                            ("replays", "Replayed failures"),
                             ("reviews", "Reward reviews"),
                             ("evaluation", "An evaluation’s samples"),
                         ],
