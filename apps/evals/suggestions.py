@@ -460,59 +460,47 @@ def _expected(wanted: Sequence[ExpectedCall]) -> dict | None:
     return calls[0] if len(calls) == 1 else {"calls": calls}
 
 
+# Successes: continuations from the step, and later runs
+
+
 def _by_replay(step: RunStep) -> Iterator[Suggestion]:
-    """What continuations from this step did that succeeded: their calls, as far as the task that
-    scored them names its calls only those.
-    """
-    row, cut = step.source.row, step.cut
+    """What continuations of the run did that succeeded, resumed at this step (`replays`)."""
+    row = step.source.row
     rows = Continuation.objects.filter(
-        search__failure__trajectory=row.pk, step=cut, success=True, masked=False
+        search__failure__trajectory=row.pk, step=step.cut, success=True, masked=False
     )
-    for continuation in rows.select_related("search__task", "search__model_version").order_by(
-        "-pk"
-    )[:REPLAYS_READ]:
-        messages = [*row.messages[:cut], *continuation.messages]
-        run = read(as_input(row) | {"messages": messages})
-        made = [call for call in run.calls if call.index >= cut and call.args is not None]
-        task = continuation.search.task
-        gold = task.expected.get("calls") if task else None
-        keys = gold and {call_key(call["tool"], call["args"]) for call in gold}
-        wanted = [
-            ExpectedCall(call.tool, call.args)
-            for call in made
-            if not call.error and (not keys or call_key(call.tool, call.args) in keys)
-        ]
-        text = text_of(messages[-1]).strip()
-        if wanted and (expected := _expected(wanted)):
-            yield Suggestion(expected, REPLAYED, f"by {continuation.search.model_version}", run)
-        elif not made and text:
-            yield Suggestion(
-                {"answer": text}, REPLAYED, f"by {continuation.search.model_version}", run
-            )
-
-
-# Later successes
+    for found in rows.select_related("search__model_version").order_by("-pk")[:REPLAYS_READ]:
+        messages = [*row.messages[: step.cut], *found.messages]
+        success = read(as_input(row) | {"messages": messages})
+        name = f"a continuation by {found.search.model_version}"
+        yield from _as_in(step, success, REPLAYED, name)
 
 
 def _by_success(step: RunStep) -> Iterator[Suggestion]:
+    for later in later_successes(step.source):
+        yield from _as_in(step, later.run, SUCCESS, later.row.external_id)
+
+
+def _as_in(step: RunStep, success: Run, origin: str, name: str) -> Iterator[Suggestion]:
+    """What a successful run says about a step: the changes still to be made, its calls, or its
+    short answer.
+    """
     source, cut = step.source, step.cut
-    for later in later_successes(source):
-        success, name = later.run, later.row.external_id
-        worked = [
-            ExpectedCall(call.tool, call.args)
-            for call in success.calls
-            if call.args is not None and not call.error
-        ]
-        changes = changes_in(worked, source.effects) if source.environment else None
-        if changes and (found := _changes_of(source, changes, cut, SUCCESS, name, success)):
-            yield found
-        elif worked and source.steps == [cut] and not _only_lookups(source, worked):
-            if expected := _expected(worked):
-                yield Suggestion(expected, SUCCESS, f"as in {name}", success)
-        elif not worked:
-            text = (text_of(success.messages[-1]) if success.messages else "").strip()
-            if text and len(text) <= SHORT:
-                yield Suggestion({"answer": text}, SUCCESS, name, success, TaskKind.ANSWER)
+    worked = [
+        ExpectedCall(call.tool, call.args)
+        for call in success.calls
+        if call.args is not None and not call.error
+    ]
+    changes = changes_in(worked, source.effects) if source.environment else None
+    if changes and (found := _changes_of(source, changes, cut, origin, name, success)):
+        yield found
+    elif worked and source.steps == [cut] and not _only_lookups(source, worked):
+        if expected := _expected(worked):
+            yield Suggestion(expected, origin, f"as in {name}", success)
+    elif not worked:
+        text = (text_of(success.messages[-1]) if success.messages else "").strip()
+        if text and len(text) <= SHORT:
+            yield Suggestion({"answer": text}, origin, name, success, TaskKind.ANSWER)
 
 
 def later_successes(source: SourceRun) -> list[SourceRun]:

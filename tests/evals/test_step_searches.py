@@ -21,10 +21,15 @@ from apps.environments.models import Environment
 from apps.evals import actions as evals
 from apps.evals.models import HoldoutView, Split, StepSearch, Task
 from apps.evals.replays.job import complete, find_step_spec, store_events
+from apps.evals.source_runs import read_run, step_at
+from apps.evals.suggestions import REPLAY, demonstration_of, suggestions
 from apps.failures.actions import decisions
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
 from apps.registry.models import ModelVersion
+from apps.training.models import Source
+from apps.training.sources import find_examples
+from apps.trajectories.exports import HELD_OUT
 from apps.trajectories.models import Trajectory
 from bench.planted_steps import ENVIRONMENT, Planted, answer, completion, planted
 from tests.evals.test_runs_api import Api
@@ -35,6 +40,7 @@ from tests.factories import (
     make_project,
     make_server,
     make_trajectory,
+    tool_message,
     unsearched,
 )
 from tests.registry.model_server import ModelServer, serving
@@ -202,8 +208,16 @@ def refused(world: World, body: dict[str, Any]) -> str:
     return json.dumps(answered.json(), ensure_ascii=False)
 
 
+BETTER = [{"role": "assistant", "content": "Better."}]
+
+
 def outcome(
-    search: StepSearch, successes: dict[int, int], n: int = 8, *, seq: int = 1, **replayed: Any
+    search: StepSearch,
+    successes: dict[int, int],
+    n: int = 8,
+    *,
+    messages: list[dict] = BETTER,
+    **replayed: Any,
 ) -> StepSearch:
     """What the program reports: of n continuations from each step (a message), so many succeed."""
     places = search.spec["places"]
@@ -219,7 +233,7 @@ def outcome(
             "step": places.index(step),
             "index": index,
             "output": "",
-            "messages": [{"role": "assistant", "content": "Better."}],
+            "messages": messages,
             "reward": float(index < won),
             "success": index < won,
         }
@@ -238,7 +252,9 @@ def ended(search: StepSearch, **result: Any) -> StepSearch:
     return search
 
 
-def found(world: World, case: Planted, version: ModelVersion) -> StepSearch:
+def found(
+    world: World, case: Planted, version: ModelVersion, messages: list[dict] = BETTER
+) -> StepSearch:
     """A finished search that blames the planted step."""
     search = started(world, world.body(case, version))
     steps, right = search.spec["steps"], step_of(case)
@@ -373,6 +389,40 @@ def test_a_held_out_run_is_not_replayed_and_the_refusal_is_counted(
     member.force_login(admin_of(world.project))
     page = member.get(reverse("evals:find_step", args=[world.project.slug, failure.pk]))
     assert "belongs to a hold-out" in page.content.decode()
+
+
+def test_a_successful_continuation_is_a_suggested_answer_and_a_preference_pair(
+    world: World, version: ModelVersion
+) -> None:
+    case = world.cases[0]
+    assert case.kind == "wrong value"
+    right, by = step_of(case), admin_of(world.project)
+    wrong = case.messages[right - 1]["tool_calls"][0]["function"]
+    gold = next(
+        call
+        for call in case.calls
+        if call["tool"] == wrong["name"]
+        and sum(
+            call["args"][name] != value for name, value in json.loads(wrong["arguments"]).items()
+        )
+        == 1
+    )
+    good = [tool_message(gold), {"role": "tool", "tool_call_id": "call_1", "content": "Done."}]
+    found(world, case, version, [*good, *BETTER])
+    row = world.failure(case).trajectory
+    suggested = next(suggestions(step_at(read_run(row), right)))
+    assert (suggested.source, suggested.expected) == (REPLAY, gold)
+    assert json.loads(demonstration_of(suggested.expected)) == gold
+    made = find_examples(eval_set=world.set, shape="pairs", sources=[Source.REPLAYS])
+    (pair,) = made.examples
+    assert json.loads(pair.data["chosen"]) == gold
+    assert json.loads(pair.data["rejected"])["args"] == json.loads(wrong["arguments"])
+    assert pair.data["messages"][-1] != case.messages[right - 1]
+    held = evals.create_eval_set(project=world.project, slug="held", by=by)
+    world.set.tasks.filter(key=case.name).delete()
+    evals.task_from_trajectory(eval_set=held, trajectory=row, split=Split.HOLDOUT, by=by)
+    again = find_examples(eval_set=world.set, shape="pairs", sources=[Source.REPLAYS])
+    assert not again.examples and again.left_out[HELD_OUT]
 
 
 def test_it_is_stopped_and_keeps_what_it_has(world: World, version: ModelVersion) -> None:

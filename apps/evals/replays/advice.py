@@ -33,7 +33,7 @@ def advice(form: OperationForm, failure: Failure, request: HttpRequest) -> dict[
 
 
 def _usual(failure: Failure, run: Replayable) -> dict[str, Any]:
-    environment = usual_environment(failure, run.stored)
+    environment = usual_environment(run)
     versions = failure.project.model_versions.current().evaluated_here()
     said = (failure.trajectory.model, failure.agent_version)
     own = next((one for one in versions if str(one) in said), versions.first())

@@ -7,7 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from apps.environments.models import Environment
+from django.db.models import Case, Q, When
+
+from apps.environments.models import Environment, EnvironmentKind
 from apps.evals.actions import EvalSetError
 from apps.evals.canonical import canonical_hash
 from apps.evals.formats.verifiers_package import RECORDED
@@ -65,7 +67,7 @@ class Replayable:
         task itself has no results.
         """
         metadata = self.task["metadata"]
-        if environment.kind != "replay" or metadata.get(RECORDED):
+        if environment.kind != EnvironmentKind.REPLAY or metadata.get(RECORDED):
             return self.task
         return self.task | {"metadata": metadata | {RECORDED: recorded_results(self.source.run)}}
 
@@ -108,23 +110,27 @@ def tasks_of(failure: Failure) -> list[Task]:
     return _tasks(failure, _begins(read_run(failure.trajectory)))
 
 
-def usual_environment(failure: Failure, task: Task | None) -> Environment | None:
+def usual_environment(run: Replayable) -> Environment | None:
     """That of the evaluation which the run is an answer of, or else of the newest evaluation on the
-    task's set; else the project's newest.
+    task's set; else the one that has the run's tools, or the project's newest.
     """
-    runs = EvalRun.objects.filter(project=failure.project_id).order_by("-created_at")
-    answered = Answer.objects.filter(trajectory=failure.trajectory_id).values("run")
-    own = runs.filter(pk__in=answered).select_related("environment__verifier").first()
-    if own is None and task is not None:
-        own = (
-            runs.filter(eval_set__slug=task.eval_set.slug)
-            .select_related("environment__verifier")
-            .first()
-        )
-    if own is not None and own.environment.archived_at is None:
-        return own.environment
-    rows = failure.project.environments.current().select_related("verifier")
-    return rows.order_by("-created_at").first()
+    row = run.source.row
+    runs = EvalRun.objects.filter(project=row.project_id).select_related("environment__verifier")
+    answered = Answer.objects.filter(trajectory=row.pk).values("run")
+    known = Q(pk__in=answered)
+    if run.stored is not None:
+        known |= Q(eval_set__slug=run.stored.eval_set.slug)
+    evaluation = (
+        runs.filter(known, environment__archived_at=None)
+        .order_by(Case(When(pk__in=answered, then=0), default=1), "-created_at")
+        .first()
+    )
+    if evaluation is not None:
+        return evaluation.environment
+    rows = list(row.project.environments.current().select_related("verifier"))
+    newest = sorted(rows, key=lambda one: one.created_at, reverse=True)
+    named = (one for one in newest if str(one) == run.source.environment)
+    return next(named, newest[0] if newest else None)
 
 
 def _begins(source: SourceRun) -> dict[str, int]:

@@ -21,7 +21,6 @@ FACTS = {
     "answered_with_nothing": "gave an empty answer",
     "arguments_do_not_parse": "arguments are not valid JSON",
     "confirmed_rule_broken": "broke a rule of the system prompt",
-    "cut_off": "was cut off",
     "dangerous_without_approval": "dangerous call without approval",
     "error_never_recovered": "failed and never worked again",
     "expected_calls": "differs from the expected calls",
@@ -30,7 +29,6 @@ FACTS = {
     "looped": "repeated the same call",
     "rated_badly": "was rated badly",
     "rejected_by_a_person": "was rejected by a person",
-    "said_again": "said the same again and again",
     "tool_is_not_there": "called a tool that is not offered",
     "turn_limit": "ran out of turns",
 }
