@@ -155,12 +155,15 @@ def build_task(eval_set: EvalSet, trajectory: Trajectory, split: Split) -> Task:
 
 @dataclass(frozen=True)
 class TasksMade:
-    """`crossings`: what was left out, and what of it is on the other side of a hold-out."""
+    """`crossings`: what was left out, and what of it is on the other side of a hold-out. `same_as`:
+    the task that a single one is the same as.
+    """
 
     made: int
     duplicates: int
     crossings: list[leaks.Leak]
     without_expected: int = 0
+    same_as: Task | None = None
 
     @property
     def conflicts(self) -> list[leaks.Leak]:

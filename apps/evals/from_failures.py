@@ -10,7 +10,7 @@ from apps.core.models import Project
 from apps.evals import actions, drafts
 from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.models import EvalSet, EvalSetState, Split, Task, TaskKind
-from apps.evals.proposals.same import record_occurrences
+from apps.evals.proposals.same import record_occurrences, same_task, settle_proposals
 from apps.evals.source_runs import RunStep, recorded_results, task_at
 from apps.evals.suggestions import Suggestion, demonstration_of, user_turns
 from apps.failures.actions.decisions import decide
@@ -64,7 +64,8 @@ def make_task(
     viewer: Any = None,
 ) -> actions.TasksMade:
     """Stores the task of a failure, confirmed by a person, who thereby confirms the failure if it
-    is open. A task that is close to the other side of a hold-out is not stored.
+    is open. A task that is close to the other side of a hold-out is not stored; of a request that
+    is a task already, in any set, only the failure is counted there (`same_as`).
 
     Raises EvalSetError for a frozen set, Refused for a failure that this person may not decide on.
     """
@@ -73,10 +74,14 @@ def make_task(
     task.demonstration = demonstration or task.demonstration
     if state:
         task.metadata["state"] = state
+    if other := same_task(task):
+        record_occurrences(eval_set.project, {other.canonical_hash: [failure.trajectory_id]})
+        return actions.TasksMade(0, 1, [], same_as=other)
     what = f"failure {failure.trajectory}"
     made = actions.store_tasks(eval_set=eval_set, tasks=[task], by=by, what=what, viewer=viewer)
-    if made.made or made.duplicates:
+    if made.made:
         record_occurrences(eval_set.project, {step.digest: [failure.trajectory_id]})
+        settle_proposals(task, by=by)
     if made.made and failure.state == FailureState.OPEN:
         decide(failure=failure, by=by)
     return made

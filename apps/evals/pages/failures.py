@@ -137,8 +137,12 @@ def _save(
         sentence = 'A task was added to <a href="{}">{}</a>, {}.'
         messages.success(request, format_html(sentence, link, eval_set, data["split"].label))
         return None
-    if made.duplicates:
-        form.add_error(None, f"{eval_set} already has this request. Choose another step or set.")
+    if other := made.same_as:
+        form.add_error(
+            None,
+            f"{other.eval_set} already has this request, as {other.key}. The failure is counted"
+            " there.",
+        )
         return None
     leak = made.crossings[0]
     if data["split"] != Split.HOLDOUT:  # seeing a held-out request is a view

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any
 
 from django.db.models import Count
+from django.utils import timezone
 
 from apps.core.models import Project
 from apps.evals.canonical import digest_of
@@ -147,11 +148,14 @@ class Index:
 class Known:
     """The requests of a project's tasks and proposals. `held` are those of held-out tasks."""
 
-    def __init__(self, project: Project, offered: Sequence[Request]) -> None:
+    def __init__(
+        self, project: Project, offered: Sequence[Request], *, proposals: bool = True
+    ) -> None:
         tasks = Task.objects.filter(project=project).order_by("-created_at")
         rows = list(tasks.values_list(*FIELDS, "split")[:COMPARED])
-        proposals = project.task_proposals.exclude(state=ProposalState.CONFIRMED)
-        waiting = list(proposals.values_list(*FIELDS, "state")[:COMPARED])
+        others = project.task_proposals.exclude(state=ProposalState.CONFIRMED)
+        some = others if proposals else others.none()
+        waiting = list(some.values_list(*FIELDS, "state")[:COMPARED])
         self.held = Index(Request(*row[:4]) for row in rows if row[4] == Split.HOLDOUT)
         self.requests = Index(Request(*row[:4]) for row in rows if row[4] != Split.HOLDOUT)
         for row in waiting:
@@ -160,8 +164,8 @@ class Known:
         self.rejected = Index(
             Request(*row[:4]) for row in waiting if row[4] == ProposalState.REJECTED
         )
-        others = [*self.held.requests, *self.requests.requests, *self.rejected.requests]
-        self._near = _near(offered, others)
+        known = [*self.held.requests, *self.requests.requests, *self.rejected.requests]
+        self._near = _near(offered, known)
 
     def same_as(self, request: Request) -> Request | None:
         return self.requests.same_as(request, self._near_in(self.requests, request))
@@ -189,6 +193,30 @@ def _near(offered: Sequence[Request], others: Sequence[Request]) -> dict[int, li
         found[id(offered[at])].append(offered[other])
         found[id(offered[other])].append(offered[at])
     return found
+
+
+def same_task(task: Task) -> Task | None:
+    """The task outside hold-outs, in any set of the project, that asks for the same as an unsaved
+    one.
+    """
+    request = Request.of(task)
+    found = Known(task.project, [request], proposals=False).same_as(request)
+    if found is None:
+        return None
+    rows = Task.objects.filter(project=task.project, canonical_hash=found.canonical_hash)
+    return rows.select_related("eval_set").order_by("-created_at").first()
+
+
+def settle_proposals(task: Task, *, by: Any) -> None:
+    """A person has made the task of a request that was only proposed so far."""
+    rows = TaskProposal.objects.filter(project=task.project, canonical_hash=task.canonical_hash)
+    rows.filter(state=ProposalState.PROPOSED).update(
+        state=ProposalState.CONFIRMED,
+        task=task,
+        decided_by=by,
+        decided_at=timezone.now(),
+        is_drafting=False,
+    )
 
 
 # Where it was seen
