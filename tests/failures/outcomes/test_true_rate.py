@@ -178,7 +178,7 @@ def test_a_layer_found_what_it_flagged_before_the_answer() -> None:
     for run in project.trajectories.all():
         said = "failed" if int(run.external_id[1:]) < 6 else "fine"
         checks.answer(trajectory=run, answer=said, by=None)
-    estimating(project, word="agent closed")
+    estimating(project, word="user ticket")
     diagnose(project, with_content(list(project.trajectories.all())))
     found = dict(checks.traffic(project).recalls)["estimate"]
     assert found and (found.value, found.n) == (0.5, 6)
