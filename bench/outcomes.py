@@ -1,5 +1,5 @@
 """Learning from people's decisions: does it help where there is something to learn, and never harm?
-`python -m bench.outcomes [--projects 50]`
+`python -m bench.outcomes [--projects 50] [--only WORLD] [--delays 300]`
 
 Simulated projects of several languages decide on 20 to 400 runs, in triage and in random checks. As
 in the product, a model is trained after each batch, used if it is better than what is in use, and
@@ -12,14 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from apps.core.intervals import wilson
+from apps.core.intervals import exact, wilson
 from apps.core.sequential import above
 from apps.failures.outcomes.features import (
     Facts,
@@ -171,6 +173,64 @@ def learned_from(runs: list[tuple[dict, bool, str]]) -> dict[str, Any]:
     return {name: trained.measured[name] for name in names} | {"why_not": trained.why_not}
 
 
+RISES, GOOD = (0.45, 0.3, 0.2, 0.16), (0, 100, 300)  # false alarms, and checks before they rise
+FEW, MOST = 0.04, 600  # false alarms before; checks after
+
+
+def delays(simulations: int) -> dict[str, Any]:
+    """How many checks of successful runs pass until a model is switched off after its false alarms
+    have risen (median, 90th percentile), and how often one is whose false alarms have not; by the
+    interval of all checks instead, at each look: `by_interval`.
+    """
+    chance, enough = random.Random(1), [_hits_enough(n) for n in range(GOOD[-1] + MOST + 1)]
+
+    def taken(good: int, rate: float, n: int = MOST) -> tuple[list[int], list[int]]:
+        lives = [
+            [chance.random() < (FEW if at < good else rate) for at in range(good + n)]
+            for _ in range(simulations)
+        ]
+        ours = [_first(lambda n, life=life: _evidence(life[:n]) >= OVER, life) for life in lives]
+        theirs = [
+            next((n for n, hits in enumerate(accumulate(life), 1) if hits >= enough[n]), 10**6)
+            for life in lives
+        ]
+        return ours, theirs
+
+    found: dict[str, Any] = {}
+    for rate in RISES:
+        for good in GOOD:
+            row = {}
+            for name, times in zip(("here", "by_interval"), taken(good, rate), strict=True):
+                after = sorted(time - good for time in times if time > good)
+                row[name] = [after[len(after) // 2], after[int(0.9 * len(after))]]
+            found[f"{rate:.0%} after {good} good"] = row
+    for rate in (0.03, 0.05, FALSE_ALARMS):
+        for n in (300, MOST):
+            off = [sum(time <= n for time in times) for times in taken(0, rate, n)]
+            found[f"{rate:.0%}, switched off within {n} checks"] = dict(
+                zip(
+                    ("here", "by_interval"), (share(hits, simulations) for hits in off), strict=True
+                )
+            )
+    return found
+
+
+def _evidence(hits: list[bool]) -> float:
+    return above(FALSE_ALARMS, ((hit, 1.0) for hit in hits)).value
+
+
+def _first(is_so: Callable[[int], bool], life: list[bool]) -> int:
+    """The first length at which it is so, as it stays then."""
+    if not is_so(len(life)):
+        return 10**6
+    return bisect_left(range(1, len(life) + 1), True, key=is_so) + 1
+
+
+def _hits_enough(n: int) -> int:
+    """So many of n lie above the limit by the 95% interval."""
+    return bisect_left(range(n + 1), True, key=lambda k: exact(k, n)[0] > FALSE_ALARMS) if n else 1
+
+
 def real() -> dict[str, Any]:
     of_families = [
         (
@@ -192,7 +252,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--projects", type=int, default=50)
     parser.add_argument("--only", default="", help="worlds with these words in their name")
+    parser.add_argument("--delays", type=int, help="only simulate so many models' false alarms")
     given = parser.parse_args()
+    if given.delays:
+        Console(width=170).print(delays(given.delays))
+        return
     projects, worlds = given.projects, {name: WORLDS[name] for name in WORLDS if given.only in name}
     console, found = Console(width=170), {}
     for name, world in worlds.items():

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db.models import F
@@ -30,7 +31,7 @@ from apps.failures.judge.client import Server
 from apps.failures.judge.strategies import Question
 from apps.failures.models import Classifier, Failure, FailureState, JudgeVerdict, OutcomeCheck
 from apps.failures.outcomes import checks, train_job
-from apps.failures.outcomes.rate import How
+from apps.failures.outcomes.rate import Check, How
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory, with_content
 from tests.factories import key_headers, make_member, make_project, row
@@ -164,6 +165,33 @@ def test_an_answer_to_a_run_that_somebody_chose_stands_for_no_other_run() -> Non
     for run, how in ((in_turn[5], How.CHOSEN), (in_turn[0], How.ASKED)):
         checks.answer(trajectory=run, answer="failed", by=None)
         assert dict(checks.drawn(project, None, ""))[run.pk].how == how
+
+
+def test_a_layer_found_what_it_flagged_before_the_answer() -> None:
+    """A model that learned from the answers flags all of these runs."""
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    estimating(project)
+    send(project, *(unknown(f"r{n}", wrong=n < 3) for n in range(12)))
+    digest()
+    classify_project(project=project)
+    for run in project.trajectories.all():
+        said = "failed" if int(run.external_id[1:]) < 6 else "fine"
+        checks.answer(trajectory=run, answer=said, by=None)
+    estimating(project, word="user ticket")
+    diagnose(project, with_content(list(project.trajectories.all())))
+    found = dict(checks.traffic(project).recalls)["estimate"]
+    assert found and (found.value, found.n) == (0.5, 6)
+
+
+@pytest.mark.parametrize("failed", [True, False, None])
+def test_no_answer_decides_whether_a_verdict_counts(failed: bool | None) -> None:
+    run = uuid4()
+    judged = share.Reviewed("m", {False: 9.0}, {run: 0.4}, {run: 0.2}, frozenset({run}))
+    check = Check(False, 0.5, failed)
+    assert judged.on(run, check) == replace(check, verdict=0.4, flags=frozenset({"judge"}))
+    assert [found.probability for found in judged.also_reviewed([(run, check)])] == [0.2]
+    assert judged.on(uuid4(), check) == check
 
 
 @dataclass(frozen=True)
