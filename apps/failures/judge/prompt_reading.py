@@ -39,6 +39,7 @@ MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
 READ_AT_ONCE = 5  # prompts each time
 PAUSE, LONGEST_PAUSE = timedelta(days=1), timedelta(days=32)
 WAITING = "The judge is being asked."
+MORE = "The rest will be read next time."
 NO_MONEY = "Today's budget of the judge is used up."
 Sleep = Callable[[float], None]
 
@@ -192,6 +193,7 @@ def _read_due(
         waits.update(seen.parts)
         if now or known.pause(seen.parts) <= timedelta():
             _read(project, rubric, server, seen, tools, report, sleep)
+    report.stopped = report.stopped or MORE
 
 
 def _read(

@@ -349,14 +349,14 @@ def in_words(check: dict[str, Any]) -> str:
             for theirs, mine in other.same.items()
         ]
         sentence += f" of {' and '.join(about)}" if about else ""
-        sentence += f", whose reply contains {' and '.join(other.shows)}" if other.shows else ""
+        sentence += f", whose reply contains the {' and '.join(other.shows)}" if other.shows else ""
         if other.reply is not None:
             sentence += f", whose last reply has {_schema_in_words(other.reply)}"
     return f"{sentence}."
 
 
 def _call_in_words(tools: Sequence[str], arguments: dict[str, Any] | None) -> str:
-    named = " or ".join("any tool" if tool == ANY_TOOL else tool for tool in tools)
+    named = " or ".join("a call of any tool" if tool == ANY_TOOL else tool for tool in tools)
     return f"{named} with {_schema_in_words(arguments)}" if arguments else named
 
 
@@ -365,8 +365,8 @@ _BOUNDS = {
     "maximum": "at most",
     "exclusiveMinimum": "more than",
     "exclusiveMaximum": "less than",
-    "minItems": "with at least this many items:",
-    "maxItems": "with at most this many items:",
+    "minItems": "of a length of at least",
+    "maxItems": "of a length of at most",
 }
 _SILENT = frozenset(("type", "required", "description", "title"))
 
