@@ -61,11 +61,13 @@ def report(*, known: bool) -> None:
     made = cluster(cases)
     groups = [[labels[id] for id in group.members if id in labels] for group in made.clusters]
     hits, n = purity(groups)
-    low, high = wilson(hits, n)
     print(
         f"{'Right calls known' if known else 'Only the outcome known'}: {len(cases)} failures,"
         f" {len(made.clusters)} clusters"
     )
+    if not n:
+        return
+    low, high = wilson(hits, n)
     print(
         f"  {len(made.rest)} in no cluster; purity {hits}/{n} = {hits / n:.0%} [{low:.0%},"
         f" {high:.0%}]; at random {by_chance(groups):.0%}"

@@ -705,5 +705,5 @@ def test_real_trajectories_of_another_agent() -> None:
     labels = json.loads(LABELS.read_text())
     assert len(labels) == 40 and all(label["mode"] in MODES for label in labels)
     assert (
-        sum(found[label["id"]].mode == label["mode"] for label in labels) >= 34
-    )  # 35 when the labels were made
+        sum(found[label["id"]].mode == label["mode"] for label in labels) >= 33
+    )  # 35 when the labels were made, with rules that read English

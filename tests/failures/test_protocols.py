@@ -168,9 +168,9 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
         pytest.param(
             turns(
                 "Le tarif ?",
-                outil("lire", "le tarif"),
+                outil("lire", "le tarif de nuit"),
                 "Résultat : Error: gone",
-                outil("lire", "un tarif"),
+                outil("lire", "tarif de nuit"),
                 "Résultat : Error: gone",
                 "Fin : je ne sais pas",
                 system=REACT,

@@ -352,6 +352,7 @@ SAID = {
     "quote": "again",
     "mode": "bad_planning",
     "confidence": "likely",
+    "sure": None,
 }
 
 

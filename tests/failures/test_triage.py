@@ -420,7 +420,7 @@ def similar(client: Client, failure: Failure) -> list[int]:
 def give(failure: Failure, tools: list[str], text: str) -> None:
     """What the comparison reads of a failure."""
     type(failure.trajectory).objects.filter(pk=failure.trajectory_id).update(tool_names=tools)
-    evidence = [{"rule": "failed_call", "message_index": 1, "text": text, "confidence": "likely"}]
+    evidence = [{"rule": "failed_call", "message_index": 1, "quote": text, "confidence": "likely"}]
     Failure.objects.filter(pk=failure.pk).update(evidence=evidence)
 
 

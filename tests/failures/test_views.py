@@ -184,10 +184,10 @@ def test_own_modes_take_their_positions_and_keys_follow_the_order_shown() -> Non
         ("1", "First"),
         ("2", "Second"),
         ("3", "Third"),
-        ("4", "Incomplete execution"),
+        ("4", "Format error"),
     ]
-    assert [key for key, _ in shown] == [*"1234567890", "", "", "", ""]
-    assert [mode.position for mode in project.failure_modes.all()] == list(range(1, 15))
+    assert [key for key, _ in shown] == [*"1234567890", "", "", "", "", ""]
+    assert [mode.position for mode in project.failure_modes.all()] == list(range(1, 16))
     assert 'data-key="0"' in page.content.decode() and "policy_violation" in {
         row.slug for row in list(project.failure_modes.all())[:12]
     }
