@@ -12,8 +12,6 @@ from functools import cached_property
 from math import log, sqrt
 from typing import Any, Self
 
-from apps.failures.clusters.records import JUDGE
-
 REQUEST_CHARS, TROUBLE_CHARS = 1500, 600
 WEIGHTS = {"tools": 0.30, "trouble": 0.40, "request": 0.15}
 WORD = re.compile(
@@ -41,9 +39,7 @@ class Sketch:
     ) -> Self:
         """`evidence`: {rule, text, quote, …}, the deciding finding; None if there is none."""
         found = evidence or {}
-        # What a rule says of all that it finds is no likeness; what it quotes is.
-        keys = ("text", "quote") if found.get("rule") == JUDGE else ("quote",)
-        said = " ".join(str(found.get(key) or "") for key in keys)
+        said = " ".join(str(found.get(key) or "") for key in ("text", "quote"))
         rule = {RULE + str(found["rule"])} if found.get("rule") else set()
         return cls(
             id, frozenset(tools), words(said[:TROUBLE_CHARS]) | rule, words(request[:REQUEST_CHARS])
@@ -106,7 +102,8 @@ def _alike(
     one: Sketch, other: Sketch, score: float, weight: Weight, common: Set[tuple[str, str]]
 ) -> Alike:
     both = sorted(
-        one.terms & other.terms, key=lambda term: (-weight[term] * WEIGHTS[term[0]], term)
+        one.terms & other.terms,
+        key=lambda term: (-weight[term] * WEIGHTS[term[0]], -len(term[1]), term),
     )
     tools = [term for field, term in both if field == "tools"]
     said = [
