@@ -6,11 +6,14 @@ are sent to a product of its own (`manage.py up`) with their tasks, by REST alon
 search is run for each. Its agent is an OpenAI-compatible server that slips in one of `1 / slip`
 steps. Says in how many the planted step is blamed, and what it took. All of it goes to
 var/bench/replay-SLIP-EACH.json.
+
+`--simulate` runs the program's search without a product, for agents that slip more and less often.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -27,8 +30,19 @@ from typing import Any
 import httpx2
 
 from apps.core.intervals import wilson
+from apps.evals.replays.verdict import verdict_of
 from bench.peers import machine
 from bench.planted_steps import ENVIRONMENT, Planted, answer, completion, planted
+from workers.find_step import Search
+from workers.lib.environments import load
+from workers.lib.events import Emitter
+from workers.lib.policies import Reply
+from workers.lib.program import StopFlag
+from workers.lib.rollouts import NO_LIMITS
+from workers.lib.specs.engines import InProcess, Model
+from workers.lib.specs.environment import Environment as EnvironmentSpec
+from workers.lib.specs.find_step import FindStep
+from workers.lib.typed import convert
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1800
@@ -42,7 +56,7 @@ class Agent(ThreadingHTTPServer):
 
     def __init__(self, cases: list[Planted], slip: float) -> None:
         super().__init__(("127.0.0.1", 0), AgentHandler)
-        self.to_do, self.slip, self.calls = {one.request: one.calls for one in cases}, slip, 0
+        self.to_do, self.slip = {one.request: one.calls for one in cases}, slip
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -61,10 +75,13 @@ class AgentHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.calls += 1
-        try:
+        if self.path != "/v1/chat/completions":
+            self.send_error(404)
+            return
+        request = next((one["content"] for one in body["messages"] if one["role"] == "user"), "")
+        if request in self.server.to_do:
             said = answer(body, self.server.to_do, slip=self.server.slip)
-        except (StopIteration, KeyError):  # the product's own check of the server
+        else:  # the product's own check of the server
             said = {"role": "assistant", "content": "Hello."}
         self._send(completion(body, said))
 
@@ -168,6 +185,7 @@ def prepare(product: Product, cases: list[Planted], agent: Agent) -> dict[str, A
         "/model-versions/",
         {"kind": "endpoint", "name": "office", "server": "agent", "served_as": "planted"},
     )
+    product.ask("POST", "/classification/")
     product.until(lambda: product.ask("GET", "/classification/")["waiting"] == 0)
     name = f"{environment['slug']}@{environment['version']}"
     return {"environment": name, "model_version": version["id"]}
@@ -225,6 +243,79 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+class Simulated:
+    """The planted runs' agent as a policy."""
+
+    shares_time = True
+
+    def __init__(self, case: Planted, slip: float) -> None:
+        self.case, self.slip = case, slip
+
+    async def answer(
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
+    ) -> Reply:
+        body = {"messages": messages, "seed": seed}
+        return Reply(answer(body, {self.case.request: self.case.calls}, slip=self.slip))
+
+    async def responds(self) -> bool:
+        return True
+
+    def forget(self, key: int) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+def simulated(case: Planted, slip: float, each: int, every: bool) -> dict[str, Any]:
+    spec = FindStep(
+        model=Model(base="-"),
+        engine=InProcess(),
+        environment=convert(ENVIRONMENT, EnvironmentSpec, "environment"),
+        task=case.task,
+        recorded=case.messages,
+        steps=[at for at, one in enumerate(case.messages) if one["role"] == "assistant"],
+        each=each,
+        every=every,
+        seed=case.step,
+    )
+    environment, events = load(spec.environment), Emitter(mute=True)
+    search = Search(spec, environment, NO_LIMITS, spec.steps, events, StopFlag())
+    asyncio.run(search.run(Simulated(case, slip)))
+    verdict = verdict_of(spec.steps, search.tried, ended=True)
+    return {
+        "planted": spec.steps[case.step],
+        "blamed": verdict.step,
+        "is_sure": verdict.is_sure,
+        "steps": case.steps,
+        "continuations": sum(one.attempts for one in search.tried.values()),
+    }
+
+
+def simulate(cases: list[Planted]) -> None:
+    """Prints a table: how often the planted step is blamed, by agent and continuations per step."""
+    print("| slips | per step | blamed right | certain | certain and right | continuations |")
+    print("|---|---|---|---|---|---|")
+    for slip in (0.0, 0.02, 0.05, 0.1, 0.2):
+        for each in (4, 8, 16):
+            rows = [simulated(case, slip, each, every=False) for case in cases]
+            right = [row for row in rows if row["blamed"] == row["planted"]]
+            sure = [row for row in rows if row["is_sure"]]
+            both = [row for row in sure if row["blamed"] == row["planted"]]
+            low, high = wilson(len(right), len(rows))
+            print(
+                f"| {slip:.0%} | {each} | {len(right)} of {len(rows)} [{low:.0%}, {high:.0%}] |"
+                f" {len(sure)} | {len(both)} | {fmean(row['continuations'] for row in rows):.0f} |",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=24)
@@ -234,7 +325,10 @@ def main() -> None:
     parser.add_argument("--every", action="store_true")
     parser.add_argument("--port", type=int, default=8125)
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "bench" / "replay")
+    parser.add_argument("--simulate", action="store_true")
     given = parser.parse_args()
+    if given.simulate:
+        return simulate([planted(given.first + n, most=12) for n in range(given.cases)])
     given.folder.mkdir(parents=True, exist_ok=True)
     cases = [planted(given.first + n) for n in range(given.cases)]
     agent, product = Agent(cases, given.slip), Product(given.folder / "data", given.port)

@@ -23,7 +23,8 @@ from apps.dashboard.charts import Spec
 from apps.dashboard.models import Dashboard
 from apps.evals import drafts
 from apps.evals.holdout.view_log import record_output_view
-from apps.evals.models import EvalRun, EvalSet, Split
+from apps.evals.models import EvalRun, EvalSet, Split, StepSearch
+from apps.evals.replays.job import complete as complete_search
 from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
 from apps.failures.actions.signals import NewSignal
@@ -64,6 +65,7 @@ from tests.factories import (
     make_proposal,
     make_search,
     make_server,
+    make_step_search,
     make_trajectory,
     override,
 )
@@ -175,6 +177,8 @@ NO_PAGES = {
         "evals:compared_breakdown",
         "evals:variant_job_status",
         "evals:meaning_status",
+        "evals:step_search_status",
+        "evals:failure_searches",
         "reviews:probe_status",
         "environments:package_check",
         "reviews:rescore",
@@ -406,6 +410,8 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "evals:from_successes": (draft.pk,),
         "evals:import_status": (draft.pk, task_import(draft, by)),
         "evals:task_from_failure": (failure.pk,),
+        "evals:find_step": (failure.pk,),
+        "evals:step_search": (searched_step(failure, world).pk,),
         "evals:proposal": (make_proposal(failure).pk,),
         "evals:run": (world.grpo.pk,),
         "evals:learnability": (world.grpo.pk,),
@@ -596,6 +602,17 @@ def opened(world: World, by: Any) -> EvalRun:
     """An evaluation on a hold-out whose samples this person has opened."""
     record_output_view(world.grpo, by=by)
     return world.grpo
+
+
+def searched_step(failure: Failure, world: World) -> StepSearch:
+    """A finished search that found the agent's step."""
+    search = make_step_search(failure, world.environment, world.base)
+    search.continuations.update(success=True, reward=1.0)
+    result = complete_search(search, {"stopped": ""})
+    StepSearch.objects.filter(pk=search.pk).update(
+        state=JobState.SUCCEEDED, result=result, finished_at=timezone.now()
+    )
+    return search
 
 
 def on_train(world: World, by: Any) -> EvalRun:

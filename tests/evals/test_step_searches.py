@@ -22,7 +22,7 @@ from apps.evals import actions as evals
 from apps.evals.models import HoldoutView, Split, StepSearch, Task
 from apps.evals.replays.job import complete, find_step_spec, store_events
 from apps.evals.source_runs import read_run, step_at
-from apps.evals.suggestions import REPLAY, demonstration_of, suggestions
+from apps.evals.suggestions import REPLAYED, suggestions
 from apps.failures.actions import decisions
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
@@ -411,8 +411,7 @@ def test_a_successful_continuation_is_a_suggested_answer_and_a_preference_pair(
     found(world, case, version, [*good, *BETTER])
     row = world.failure(case).trajectory
     suggested = next(suggestions(step_at(read_run(row), right)))
-    assert (suggested.source, suggested.expected) == (REPLAY, gold)
-    assert json.loads(demonstration_of(suggested.expected)) == gold
+    assert (suggested.source, suggested.expected["calls"]) == (REPLAYED, [gold])
     made = find_examples(eval_set=world.set, shape="pairs", sources=[Source.REPLAYS])
     (pair,) = made.examples
     assert json.loads(pair.data["chosen"]) == gold

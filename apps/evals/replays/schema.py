@@ -53,7 +53,7 @@ def offered_tasks(failure: Failure) -> QuerySet[Task]:
 
 FailureNamed = Annotated[
     Failure,
-    Reference(find_failure, sent=int | Text),
+    Reference(find_failure, sent=Text | int),
     Meta(description="Its number, or the id of its run"),
 ]
 
