@@ -566,6 +566,11 @@ document.addEventListener(
   },
   true,
 );
+// Whoever opens it is going to write; one that came open leaves the keys to the page.
+document.addEventListener("click", (event) => {
+  const box = event.target.closest("details.writes > summary")?.parentElement;
+  if (box && !box.open) setTimeout(() => box.querySelector("textarea").focus());
+});
 function closeMenus() {
   for (const menu of document.querySelectorAll("details.menu[open]")) menu.open = false;
 }
