@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from apps.failures.outcomes import training
 from apps.failures.outcomes.model import FALSE_ALARMS
 from apps.failures.outcomes.training import (
+    SURE,
     Example,
     TooFew,
     _Data,
@@ -18,7 +20,7 @@ from apps.failures.outcomes.training import (
     threshold,
     train,
 )
-from bench.outcomes import World, example, life
+from bench.outcomes import World, decided, example, false_alarms, life
 from tests.amounts import amount
 
 
@@ -109,9 +111,26 @@ def test_the_threshold_keeps_the_limit_in_98_of_100_draws() -> None:
     chance = np.random.default_rng(2)
     for n, requests in ((50, 50), (200, 200), (600, 200)):
         scores = np.repeat(chance.uniform(size=(1000, requests)), n // requests, axis=1)
-        share = [1 - threshold(row, requests) for row in scores]
+        of = np.repeat(np.arange(requests), n // requests)
+        share = [1 - threshold(row, of, SURE) for row in scores]
         assert np.mean(np.array(share) > FALSE_ALARMS) < 0.03
-    assert threshold(np.zeros(30), 30) > 1  # too few to say
+    assert threshold(np.zeros(30), np.arange(30), SURE) > 1  # too few to say
+
+
+def test_the_threshold_keeps_the_limit_among_the_newest_runs_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last 60 of 400 decisions are on other traffic."""
+    drifting, chance = World(0.8, drift=True), random.Random(3)
+    known = [
+        decided(example(chance, f"g{at}", drifting, at >= 340), chance, drifting)
+        for at in range(400)
+    ]
+    new = [example(chance, "", drifting, True) for _ in range(400)]
+    alarms, fine = false_alarms(train(known).weights, new)
+    assert alarms < 0.2 * fine
+    monkeypatch.setattr(training, "NEWEST", 400)
+    assert false_alarms(train(known).weights, new)[0] > 0.25 * fine
 
 
 def test_the_interval_of_a_difference_in_auc() -> None:
