@@ -149,11 +149,7 @@ class _Data:
         fine = failed == 0
         if (fine & self.drawn[among]).sum() >= FEWEST_FINE:
             fine &= self.drawn[among]  # drawn at random, these represent the traffic
-        scores, requests = _sigmoid(slope * z[fine] + shift), self.requests[among][fine]
-        limit = max(
-            threshold(scores, requests, SURE),
-            threshold(scores[-NEWEST:], requests[-NEWEST:], SURE_NOW),
-        )
+        limit = limit_of(_sigmoid(slope * z[fine] + shift), self.requests[among][fine])
         return _Model(self._fit(among), slope, shift, limit)
 
     def _fit(self, among: np.ndarray) -> np.ndarray:
@@ -299,6 +295,12 @@ def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
         loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0.05, 5.0), (-20, 20)]
     ).x
     return float(found[0]), float(found[1])
+
+
+def limit_of(fine: np.ndarray, requests: np.ndarray) -> float:
+    """The threshold by all runs without a failure, the oldest first, and by the newest alone."""
+    newest = threshold(fine[-NEWEST:], requests[-NEWEST:], SURE_NOW)
+    return max(threshold(fine, requests, SURE), newest)
 
 
 def threshold(fine: np.ndarray, requests: np.ndarray, sure: float) -> float:

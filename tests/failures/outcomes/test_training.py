@@ -8,19 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apps.failures.outcomes import training
 from apps.failures.outcomes.model import FALSE_ALARMS
 from apps.failures.outcomes.training import (
+    NEWEST,
     SURE,
     Example,
     TooFew,
     _Data,
     auc_difference,
+    limit_of,
     platt,
     threshold,
     train,
 )
-from bench.outcomes import World, decided, example, false_alarms, life
+from bench.outcomes import World, example, life
 from tests.amounts import amount
 
 
@@ -117,20 +118,12 @@ def test_the_threshold_keeps_the_limit_in_98_of_100_draws() -> None:
     assert threshold(np.zeros(30), np.arange(30), SURE) > 1  # too few to say
 
 
-def test_the_threshold_keeps_the_limit_among_the_newest_runs_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The last 60 of 400 decisions are on other traffic."""
-    drifting, chance = World(0.8, drift=True), random.Random(3)
-    known = [
-        decided(example(chance, f"g{at}", drifting, at >= 340), chance, drifting)
-        for at in range(400)
-    ]
-    new = [example(chance, "", drifting, True) for _ in range(400)]
-    alarms, fine = false_alarms(train(known).weights, new)
-    assert alarms < 0.2 * fine
-    monkeypatch.setattr(training, "NEWEST", 400)
-    assert false_alarms(train(known).weights, new)[0] > 0.25 * fine
+def test_the_threshold_keeps_the_limit_among_the_newest_runs_too() -> None:
+    chance = np.random.default_rng(5)
+    scores, requests = chance.uniform(size=300), np.arange(300)
+    assert limit_of(scores, requests) < 0.99
+    scores[-NEWEST:] += 1  # traffic has changed
+    assert limit_of(scores, requests) > np.sort(scores[-NEWEST:])[int(0.9 * NEWEST)]
 
 
 def test_the_interval_of_a_difference_in_auc() -> None:
