@@ -24,6 +24,7 @@ from apps.failures.outcomes.model import FALSE_ALARMS, FEWEST_FAILED, FEWEST_FIN
 
 FOLDS = 5
 SURE = 0.98  # confidence that a threshold keeps the limit
+NEWEST, SURE_NOW = 50, 0.7  # runs, and confidence that it does among them: traffic changes
 LEVEL = 0.98  # of the intervals that decide whether a model is better
 SPREADS = {
     "size_": 0.3,
@@ -69,8 +70,8 @@ class TooFew(Exception):
 
 
 def train(examples: Sequence[Example], in_use: Weights | None = None, *, seed: int = 0) -> Trained:
-    """A model of the decisions, and whether it is better than the one in use (None: than no model)
-    on requests that neither has seen.
+    """A model of the decisions, the oldest run first, and whether it is better than the one in use
+    (None: than no model) on requests that neither has seen.
 
     Raises TooFew. Runs on one thread, because the vectors are so small that more threads only wait
     for each other.
@@ -148,7 +149,7 @@ class _Data:
         fine = failed == 0
         if (fine & self.drawn[among]).sum() >= FEWEST_FINE:
             fine &= self.drawn[among]  # drawn at random, these represent the traffic
-        limit = threshold(_sigmoid(slope * z[fine] + shift), len(set(self.requests[among][fine])))
+        limit = limit_of(_sigmoid(slope * z[fine] + shift), self.requests[among][fine])
         return _Model(self._fit(among), slope, shift, limit)
 
     def _fit(self, among: np.ndarray) -> np.ndarray:
@@ -296,19 +297,26 @@ def platt(scores: np.ndarray, failed: np.ndarray) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def threshold(fine: np.ndarray, requests: int) -> float:
-    """The lowest threshold that keeps to the limit of false alarms with confidence SURE, from the
+def limit_of(fine: np.ndarray, requests: np.ndarray) -> float:
+    """The threshold by all runs without a failure, the oldest first, and by the newest alone."""
+    newest = threshold(fine[-NEWEST:], requests[-NEWEST:], SURE_NOW)
+    return max(threshold(fine, requests, SURE), newest)
+
+
+def threshold(fine: np.ndarray, requests: np.ndarray, sure: float) -> float:
+    """The lowest threshold that keeps to the limit of false alarms with some confidence, from the
     scores of runs without a failure; above 1 if these are too few to say.
 
     An order statistic (Tong, Feng and Li 2018). Runs of a request resemble each other, so the
     number of requests takes the place of that of runs.
     """
-    allowed = np.arange(requests)
-    kept = allowed[binom.cdf(allowed, requests, FALSE_ALARMS) <= 1 - SURE]
+    n = len(set(requests))
+    allowed = np.arange(n)
+    kept = allowed[binom.cdf(allowed, n, FALSE_ALARMS) <= 1 - sure]
     if not len(kept):
         return 2.0
     ordered = np.sort(fine)[::-1]
-    return float(np.nextafter(ordered[int(kept[-1] / requests * len(fine))], 2.0))
+    return float(np.nextafter(ordered[int(kept[-1] / n * len(fine))], 2.0))
 
 
 def measures(held_out: HeldOut, data: _Data) -> dict[str, Any]:

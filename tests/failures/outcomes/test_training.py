@@ -10,10 +10,13 @@ import pytest
 
 from apps.failures.outcomes.model import FALSE_ALARMS
 from apps.failures.outcomes.training import (
+    NEWEST,
+    SURE,
     Example,
     TooFew,
     _Data,
     auc_difference,
+    limit_of,
     platt,
     threshold,
     train,
@@ -109,9 +112,18 @@ def test_the_threshold_keeps_the_limit_in_98_of_100_draws() -> None:
     chance = np.random.default_rng(2)
     for n, requests in ((50, 50), (200, 200), (600, 200)):
         scores = np.repeat(chance.uniform(size=(1000, requests)), n // requests, axis=1)
-        share = [1 - threshold(row, requests) for row in scores]
+        of = np.repeat(np.arange(requests), n // requests)
+        share = [1 - threshold(row, of, SURE) for row in scores]
         assert np.mean(np.array(share) > FALSE_ALARMS) < 0.03
-    assert threshold(np.zeros(30), 30) > 1  # too few to say
+    assert threshold(np.zeros(30), np.arange(30), SURE) > 1  # too few to say
+
+
+def test_the_threshold_keeps_the_limit_among_the_newest_runs_too() -> None:
+    chance = np.random.default_rng(5)
+    scores, requests = chance.uniform(size=300), np.arange(300)
+    assert limit_of(scores, requests) < 0.99
+    scores[-NEWEST:] += 1  # traffic has changed
+    assert limit_of(scores, requests) > np.sort(scores[-NEWEST:])[int(0.9 * NEWEST)]
 
 
 def test_the_interval_of_a_difference_in_auc() -> None:
