@@ -88,6 +88,8 @@ class Judge:
         nonce, quoted = QUOTED.findall(asked)[-1]
         _, *parts = re.split(rf"^\[{nonce} #\d+ ([^\]]*)\]\n", quoted, flags=re.MULTILINE)
         roles, bodies = parts[::2], as_quoted(parts[1::2])
+        if bodies not in self.truths:
+            return Reply("This run is unknown.", 400)
         text = self.verdict(self.truths[bodies], roles, bodies)
         tokens = {
             "prompt_tokens": len(asked.encode()) // BYTES_PER_TOKEN,
@@ -309,6 +311,16 @@ class World:
         digest.run()
         runner.run(classify_job.start(project=self.project, by=None))
 
+    def truths(self) -> dict[Bodies, Truth]:
+        """By the messages as they are stored: some came with what is kept apart."""
+        from apps.trajectories.models import with_content
+
+        rows = with_content(list(self.project.trajectories.order_by("pk")))
+        return {
+            as_quoted(map(body_of, row.content["messages"])): self.truth[row.external_id]
+            for row in rows
+        }
+
     def judge(self, url: str, share_of_traffic: float) -> float:
         """What it cost, in USD."""
         from apps.failures.judge import judging, rubrics, share
@@ -388,11 +400,12 @@ def lived(
 ) -> dict[str, Any]:
     world = World(traffic(by_family, cell.rate, seed))
     world.classify()
+    judge.truths |= world.truths()
     judge.chosen, judge.seed = (lambda truth: answer_about(truth, cell.accuracy, seed)), seed
     usd = world.judge(url, cell.share) if cell.accuracy else 0.0
     found, cost = found_by(world.truth.values(), known, cell, seed, world.drawn())
     assert world.found() == found, f"{cell}: the product found something else than was combined"
-    assert abs(usd - cost) < 1e-9, f"{cell}: the product paid ${usd}, not ${cost}"
+    assert abs(usd - cost) <= cost / 50, f"{cell}: the product paid ${usd}, not ${cost}"
     truth = sum(truth["failed"] for truth in world.truth.values()) / len(world.truth)
     first = [world.first(sort) for sort in ("", "likeliest")]
     world.triage(FIRST)

@@ -14,7 +14,7 @@ from django.db.models import Count, Exists, OuterRef
 
 from apps.core.models import Project
 from apps.failures.classify import CERTAIN, HINT, LIKELY
-from apps.failures.judge.precedence import CHECK, ESTIMATE, RULE
+from apps.failures.judge.precedence import CHECK, ESTIMATE, REPLAY, RULE
 from apps.failures.measures import Share, decided
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 
@@ -51,7 +51,7 @@ class Basis(NamedTuple):
         """From the first two reasons: the judge's is the first if it chose the mode, even where
         another layer found the case. None where a person marked it by hand.
         """
-        if rule == RULE and next_rule:
+        if rule == RULE and next_rule not in (None, REPLAY):
             rule, confidence = next_rule, next_confidence
         said = FAILED if judge_mode else FINE if is_judged else UNASKED
         return cls(rule, confidence or "", said) if rule else None

@@ -612,6 +612,18 @@ def test_a_try_shows_why_there_is_no_verdict(judge: JudgeServer) -> None:
     assert "budget of $0.001 is used up" in page and len(judge.seen) == 2
 
 
+def test_runs_are_offered_to_be_tried_before_there_is_any_failure(judge: JudgeServer) -> None:
+    project = make_project()
+    row = make_run(project, "unknown", request="Close ticket 77.")
+    failed = make_run(project, request="Close ticket 78.")
+    make_rubric(project, judge)
+    run(project, failed)
+    page = logged_in(admin_of(project)).get(reverse("failures:rubric", args=[project.slug]))
+    offered = page.content.decode().split('name="run"')[1:]
+    assert [f'value="{pk}"' in text for pk, text in zip((failed.pk, row.pk), offered, strict=True)]
+    assert "Wrong arguments" in offered[0] and "badge" not in offered[1].split("</label>")[0]
+
+
 def test_an_engineer_tries_with_the_saved_server_only(judge: JudgeServer) -> None:
     project = make_project()
     row = make_run(project)

@@ -37,6 +37,7 @@ def test_a_case_rests_on_the_rules_where_the_judge_only_chose_its_mode() -> None
     rule, judge = ("looped", "certain"), ("judge", "likely")
     assert Basis.of(*judge, *rule, "bad_planning", True) == Basis(*rule, FAILED)
     assert Basis.of(*judge, None, None, "bad_planning", True) == JUDGE
+    assert Basis.of(*judge, "replay", "certain", "bad_planning", True) == JUDGE
     assert Basis.of(*rule, "stopped", "hint", "", True) == Basis(*rule, FINE)
     assert Basis.of(None, None, None, None, "", False) is None
 

@@ -39,7 +39,8 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.shown import runs_shown
 from workers.lib.outgoing import RefusedAddress, check_base_url, check_url
 
-MAX_TEXT, MAX_SAMPLES, OFFERED = 20_000, 5, 8
+MAX_TEXT, MAX_SAMPLES = 20_000, 5
+OFFERED, FAILED = 8, 6  # runs to try it on, and failures among them
 JOBS = 6
 MANY = 200  # waiting runs that are counted
 TRY_S = 30.0  # a person waits for it
@@ -126,9 +127,7 @@ def _page(
     for name in rubrics.FIELDS[1:] if not operator else ():
         form.fields[name].disabled = True
     samples = _samples(project)
-    runs_shown(
-        project, [row.trajectory_id for row in samples], to=request.user, where="the judge's rubric"
-    )
+    runs_shown(project, [row.pk for row in samples], to=request.user, where="the judge's rubric")
     agreed, on = rubrics.agreements(project), next((row for row in rows if row.is_on), None)
     spent = rubrics.spent_by_day(project)
     context = {
@@ -216,15 +215,17 @@ def _chart(spent: list[tuple[Any, float, int]]) -> dict | None:
     )
 
 
-def _samples(project: Project) -> list[Failure]:
-    """The newest failures to try the rubric on. Those that people decided on come first, since
-    their mode is known to be right.
+def _samples(project: Project) -> list[Trajectory]:
+    """Runs to try the rubric on: failures, those that people decided on first, since their mode is
+    known to be right, then the newest other runs.
     """
-    rows = Failure.objects.filter(project=project).select_related("trajectory", "mode")
-    decided = list(rows.exclude(decided_at=None).order_by("-decided_at")[: OFFERED // 2])
-    return decided + list(
-        rows.exclude(pk__in=[row.pk for row in decided])[: OFFERED - len(decided)]
-    )
+    failures = Failure.objects.filter(project=project).values_list("trajectory_id", flat=True)
+    decided = list(failures.exclude(decided_at=None).order_by("-decided_at")[: FAILED // 2])
+    found = failures.exclude(trajectory__in=decided)[: FAILED - len(decided)]
+    chosen, rows = [*decided, *found], project.trajectories.select_related("failure__mode")
+    known = rows.in_bulk(chosen)
+    others = rows.exclude(pk__in=chosen).order_by("-pk")[: OFFERED - len(chosen)]
+    return [*(known[pk] for pk in chosen if pk in known), *others]
 
 
 @shows(RUNS)
@@ -281,7 +282,9 @@ def run(request: HttpRequest, project: Project) -> HttpResponse:
         messages.info(request, "The judge is off. An operator can switch it on.")
     else:
         outbox.post(judge_project.name, project.pk, expires_s=150)
-        messages.success(request, f"The judge is reviewing the next {judging.CHUNK} runs.")
+        messages.success(
+            request, "The judge is reviewing its share of the traffic and open failures."
+        )
     return redirect("failures:rubric", project.slug)
 
 
