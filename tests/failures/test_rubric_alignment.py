@@ -237,8 +237,11 @@ def test_saving_another_text_does_not_put_it_in_use_but_a_budget_holds_at_once(
     second = make_rubric(project, judge, on=False, text="Another.")
     assert rubrics.current(project) == first and not second.is_on
     actions.use(rubric=second, by=admin_of(project))
+    judging.judge(project=project, trajectories=[make_run(project)])
     third = make_rubric(project, judge, on=False, text="Another.", usd_per_day=0.5)
     assert rubrics.current(project) == third and third.digest == second.digest != first.digest
+    report = judging.judge(project=project, trajectories=project.trajectories.all())
+    assert (report.asked, report.kept) == (0, 1)  # the same question is not paid for again
 
 
 # Comparing

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, field
 from apps.core import jobs
 from apps.core.models import JobState, Project, Role
 from apps.core.operations import Moment, Page, Paged, Reference, Rest, choice_of, operation
-from apps.core.routes import RUNS
+from apps.core.routes import RUNS, Disclosure
 from apps.failures.actions.decisions import Refused
 from apps.failures.judge import examples, measure_job, people, rubrics, search_job
 from apps.failures.models import JudgeMeasurement, Rubric, RubricSearch
@@ -115,7 +115,7 @@ def shown_examples(project: Project, request: Any) -> dict[str, Any]:
     ),
     gives=RubricOut,
     role=Role.OPERATOR,
-    shows=RUNS,
+    shows=Disclosure(RUNS),
 )
 def set_examples(
     *,
