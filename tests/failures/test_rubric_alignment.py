@@ -496,6 +496,20 @@ def test_without_gepa_it_says_how_to_get_it(judge: JudgeServer, settings: Any) -
 # Pages and API
 
 
+def test_the_page_of_examples_says_which_runs_it_shows(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be those of held-out tasks."""
+    project, shown = make_project(), []
+    make_rubric(project, judge)
+    decided(project, "late", 20, failed=True)
+    judging.judge(project=project, trajectories=project.trajectories.all())
+    monkeypatch.setattr(actions, "runs_shown", lambda project, runs, **_: shown.extend(runs))
+    url = reverse("failures:rubric_examples", args=[project.slug])
+    page = logged_in(admin_of(project)).get(url).content.decode()
+    assert set(shown) == set(side(project, False)) and all(str(run) in page for run in shown)
+
+
 def test_pages_lead_from_the_rubric_to_a_better_one(judge: JudgeServer, scripted: Any) -> None:
     project = make_project()
     make_decisions(project)

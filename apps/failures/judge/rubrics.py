@@ -174,7 +174,8 @@ def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
     chosen = project.rubrics.get(version=version) if version is not None else None
     project.rubrics.filter(is_on=True).update(is_on=False)
     if chosen:
-        Rubric.objects.filter(pk=chosen.pk).update(is_on=True)
+        chosen.is_on = True
+        chosen.save(update_fields=["is_on"])
     audit(
         "rubric.switched",
         project=project,
