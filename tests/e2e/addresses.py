@@ -29,7 +29,16 @@ from apps.evals.submission import submit_eval
 from apps.evals.variants import batches
 from apps.failures.actions.signals import NewSignal
 from apps.failures.actions.signals import add as add_signal
-from apps.failures.models import Failure, JudgeVerdict, Signal
+from apps.failures.judge.answer import Verdict
+from apps.failures.judge.comparison import Answer, compare
+from apps.failures.models import (
+    Failure,
+    JudgeMeasurement,
+    JudgeVerdict,
+    Rubric,
+    RubricSearch,
+    Signal,
+)
 from apps.failures.reclassify import start as start_reclassification
 from apps.failures.signals.asking import WAITING
 from apps.promotion.deployment.models import Deployment
@@ -128,6 +137,9 @@ FORMS = (
     "failures:modes",
     "failures:policy_new",
     "failures:rubric",
+    "failures:rubric_examples",
+    "failures:rubric_search_new",
+    "failures:judge_measurement_new",
     "failures:signal_new",
     "environments:new",
     "environments:connect",
@@ -170,6 +182,8 @@ NO_PAGES = {
         "failures:classification_status",
         "failures:similar",
         "failures:reclassification_status",
+        "failures:judge_measurement_status",
+        "failures:rubric_search_status",
         "evals:run_status",
         "evals:samples",
         "evals:distributions",
@@ -450,6 +464,8 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         "registry:server": (server.name,),
         "registry:server_edit": (server.name,),
         "registry:ray_cluster_edit": (ray_cluster.name,),
+        "failures:judge_measurement": (measured_judge(rubrics[0]).pk,),
+        "failures:rubric_search": (searched_rubric(rubrics[0]).pk,),
         "failures:signal": (signal.pk,),
         "failures:signal_edit": (signal.pk,),
         "trajectories:alert": (alert.pk,),
@@ -584,6 +600,39 @@ def told(project: Project, by: Any) -> dict[str, tuple]:
             ("webhooks:delivery", row.pk),
         )
     }
+
+
+def measured_judge(rubric: Rubric) -> JudgeMeasurement:
+    answers = [Answer(Verdict("bad_planning" if n % 2 else ""), n % 3 > 0) for n in range(30)]
+    variants = [{"name": "version 1", "version": 1}, {"name": "version 2", "version": 2}]
+    return JudgeMeasurement.objects.create(
+        project=rubric.project,
+        name="Rubric 2 against 1",
+        kind="rubrics",
+        rubric=rubric,
+        state="succeeded",
+        finished_at=timezone.now(),
+        spec={"variants": variants, "decisions": [{}] * 30, "most_usd": 1.0, "earlier": 2},
+        result={
+            "variants": compare([("version 1", answers), ("version 2", answers[::-1])]),
+            "better": "",
+            "usd": 0.5,
+        },
+    )
+
+
+def searched_rubric(rubric: Rubric) -> RubricSearch:
+    start = {"number": 0, "parent": None, "state": "start", "prompt": "Judge.", "score": 0.5}
+    kept = {"number": 1, "parent": 0, "state": "kept", "prompt": "Judge well.", "score": 0.75}
+    return RubricSearch.objects.create(
+        project=rubric.project,
+        name="Improve rubric 1",
+        rubric=rubric,
+        state="succeeded",
+        finished_at=timezone.now(),
+        spec={"train": [{}] * 8, "validation": [{}] * 8, "most_usd": 1.0},
+        result={"candidates": [start, kept], "start_score": 0.5, "score": 0.75},
+    )
 
 
 def answered_signal(run: Trajectory, by: Any) -> Signal:

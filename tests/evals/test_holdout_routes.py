@@ -99,7 +99,7 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     ReclassificationChange.objects.create(
         reclassification=change, trajectory=run, before="format_error", after="bad_planning"
     )
-    rubric = project.rubrics.create(text="a", base_url="http://127.0.0.1:9/v1", model="m")
+    rubric = project.rubrics.get()
     JudgeVerdict.objects.create(
         rubric=rubric, content_digest="a", trajectory=run, reason="It closed the ticket."
     )
@@ -202,6 +202,7 @@ def send(client: Client, name: str, scene: dict[str, Any], **headers: str) -> An
 # What is told only in states that the scene has not; the tests that ask for it.
 ELSEWHERE = {
     "failures:undo": "shows the case as failures:case does",
+    "failures:rubric_examples": "needs a verdict that a person contradicts; test_rubric_alignment",
     "failures:similar": "needs clusters; shows runs as failures:list does",
     "failures:step": "needs another open case; shows it as failures:case does",
     "failures:decide": "needs another open case; shows it as failures:case does",

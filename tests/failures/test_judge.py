@@ -457,10 +457,10 @@ def test_versions_are_only_added_and_one_is_on(judge: JudgeServer) -> None:
     first = make_rubric(project, judge)
     assert rubrics.save_version(project=project, fields=fields(judge), by=by) is None
     second = rubrics.save_version(project=project, fields=fields(judge, text="Mild."), by=by)
-    assert second and second.version == 2 and rubrics.current(project) == second
+    assert second and second.version == 2 and rubrics.current(project) == first
     assert rubrics.difference(first, second)[-2:] == [("gone", "Be strict."), ("new", "Mild.")]
-    rubrics.switch(project=project, version=1, by=by)
-    assert rubrics.current(project) == first
+    rubrics.switch(project=project, version=2, by=by)
+    assert rubrics.current(project) == second
     rubrics.switch(project=project, version=None, by=by)
     assert rubrics.current(project) is None
     told = AuditEvent.objects.filter(project=project, action__startswith="rubric.").values_list(
@@ -520,7 +520,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     )
     hostile = fields(judge, text="<script>alert(1)</script>")
     assert (
-        "Version 2 is saved and judges"
+        "Version 2 is saved, but not in use."
         in post(admin, "rubric_save", project, hostile).content.decode()
     )
     page = admin.get(

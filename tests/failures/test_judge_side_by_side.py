@@ -4,7 +4,6 @@ strategies for the blamed step.
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
@@ -13,17 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
-from apps.failures.actions.decisions import decide
-from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import judging, rubrics
 from apps.failures.judge.client import Server
-from apps.failures.judge.comparison import distance
 from apps.failures.judge.prompt import Mode
 from apps.failures.judge.strategies import STRATEGIES, Question
-from apps.failures.models import Failure, JudgeVerdict
-from tests.factories import admin_of, make_project
+from apps.failures.models import JudgeVerdict
+from tests.factories import make_project
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 from tests.failures.test_judge import FAILED, make_rubric, make_run, run
 from workers.lib.prices import Price
@@ -244,48 +239,3 @@ def test_the_parts_of_a_long_run_are_booked() -> None:
         for count in (10, 40)
     ]
     assert costs[1] > 4 * costs[0]
-
-
-def test_distances_are_steps_of_the_agent() -> None:
-    assert (
-        distance([1, 3, 5], 1, 5) == 2
-        and distance([1, 3], 3, 3) == 0
-        and distance([1], 1, None) == float("inf")
-    )
-
-
-@pytest.mark.django_db
-def test_the_command_compares_strategies_on_confirmed_cases(judge: JudgeServer) -> None:
-    project = make_project()
-    for n in range(3):
-        make_run(
-            project, messages=[*LONG, {"role": "assistant", "content": f"Done {n}."}], tools=[]
-        )
-    classify_project(project=project)
-    for failure in Failure.objects.all():
-        decide(failure=failure, by=admin_of(project))
-    Failure.objects.update(blamed_message=TRUE)
-    judge.answer = knows
-    make_rubric(project, judge, on=False, usd_per_day=1.0, **PRICE)
-    out = io.StringIO()
-    call_command("judge_strategies", project.slug, stdout=out)
-    rows = {line.split("  ")[0]: line.split("  ")[1:] for line in out.getvalue().splitlines()[1:]}
-    assert (
-        rows["whole"][2].startswith("0%")
-        and rows["steps"][2].startswith("100%")
-        and rows["halving"][2].startswith("100%")
-    )
-    assert float(rows["steps"][-1]) == 0.005 and float(rows["whole"][-1]) == 0.001
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(
-        len(judge.seen) * 0.001
-    )
-    asked = len(judge.seen)
-    call_command("judge_strategies", project.slug, max_usd=0.001, stdout=out)
-    assert len(judge.seen) == asked  # what is known is not paid for again
-    make_rubric(project, judge, on=False, text="Another.", usd_per_day=1.0, **PRICE)
-    with pytest.raises(CommandError, match="The limit does not allow another question"):
-        call_command("judge_strategies", project.slug, max_usd=0.001, stdout=out)
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(
-        len(judge.seen) * 0.001
-    )
-    assert not JudgeVerdict.objects.exists()

@@ -237,8 +237,11 @@ def test_saving_another_text_does_not_put_it_in_use_but_a_budget_holds_at_once(
     second = make_rubric(project, judge, on=False, text="Another.")
     assert rubrics.current(project) == first and not second.is_on
     actions.use(rubric=second, by=admin_of(project))
+    judging.judge(project=project, trajectories=[make_run(project)])
     third = make_rubric(project, judge, on=False, text="Another.", usd_per_day=0.5)
     assert rubrics.current(project) == third and third.digest == second.digest != first.digest
+    report = judging.judge(project=project, trajectories=project.trajectories.all())
+    assert (report.asked, report.kept) == (0, 1)  # the same question is not paid for again
 
 
 # Comparing
@@ -491,6 +494,20 @@ def test_without_gepa_it_says_how_to_get_it(judge: JudgeServer, settings: Any) -
 
 
 # Pages and API
+
+
+def test_the_page_of_examples_says_which_runs_it_shows(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be those of held-out tasks."""
+    project, shown = make_project(), []
+    make_rubric(project, judge)
+    decided(project, "late", 20, failed=True)
+    judging.judge(project=project, trajectories=project.trajectories.all())
+    monkeypatch.setattr(actions, "runs_shown", lambda project, runs, **_: shown.extend(runs))
+    url = reverse("failures:rubric_examples", args=[project.slug])
+    page = logged_in(admin_of(project)).get(url).content.decode()
+    assert set(shown) == set(side(project, False)) and all(str(run) in page for run in shown)
 
 
 def test_pages_lead_from_the_rubric_to_a_better_one(judge: JudgeServer, scripted: Any) -> None:

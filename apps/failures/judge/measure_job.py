@@ -15,7 +15,7 @@ from apps.core.models import Job, JobState, Project
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, people, rubrics
 from apps.failures.judge.comparison import Answer, better, compare
-from apps.failures.judge.measuring import asker, verdict_of
+from apps.failures.judge.measuring import questions_about, verdict_of
 from apps.failures.judge.people import Decision
 from apps.failures.judge.questions import Stored
 from apps.failures.judge.strategies import STRATEGIES
@@ -76,10 +76,10 @@ def forecast(variants: Sequence[tuple[Rubric, str]], decided: Sequence[Decision]
         return 0.0
     usd = 0.0
     for rubric, strategy in variants:
-        server, about = rubrics.server_of(rubric), asker(rubric, "", strategy)
+        server, entries = rubrics.server_of(rubric), questions_about(rubric, rows, "", strategy)
         if not server.is_priced:
             return None
-        usd += sum(about(row).max_cost(server) for row in rows) / len(rows) * len(decided)
+        usd += sum(entry.max_cost(server) for entry in entries) / len(rows) * len(decided)
     return usd
 
 
@@ -149,8 +149,7 @@ def steps(job: JudgeMeasurement) -> Steps:
     job.done, measured = 0, []
     for variant in job.spec["variants"]:
         rubric, strategy = named[variant["rubric"]], variant["strategy"]
-        about = asker(rubric, job.get_kind_display(), strategy)
-        entries = [about(row) for row in rows]
+        entries = questions_about(rubric, rows, job.kind, strategy)
         job.label = variant["name"]
         yield from asked(job, rubric, entries, job.spec["most_usd"])
         answers = [

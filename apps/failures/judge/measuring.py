@@ -4,10 +4,10 @@ failure, and it sees neither the outcome's reason nor what people wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from apps.failures.actions.diagnose import as_input
+from apps.failures.actions.diagnose import inputs_of
 from apps.failures.judge import rubrics
 from apps.failures.judge.answer import Verdict
 from apps.failures.judge.prompt import Example
@@ -19,12 +19,17 @@ from workers.lib.journal import key_of
 HIDDEN = {"outcome_reason": "", "outcome_label": "", "interventions": [], "metadata": {}}
 
 
-def asker(
-    rubric: Rubric, purpose: str, strategy: str = "", examples: Sequence[Example] | None = None
-) -> Callable[[Trajectory], Stored]:
-    """Makes the question about a run with its content. The same question is paid for once, whatever
-    it was asked for; `rubric` need not be saved. `examples`: other ones than its own.
+def questions_about(
+    rubric: Rubric,
+    rows: Sequence[Trajectory],
+    purpose: str,
+    strategy: str = "",
+    examples: Sequence[Example] | None = None,
+) -> list[Stored]:
+    """One for each run, which has its content. The same question is paid for once, whatever it was
+    asked for; `rubric` need not be saved. `examples`: other ones than its own.
     """
+    project = rubric.project
     shown = rubrics.examples_of(rubric) if examples is None else examples
     question = rubrics.asked_with(rubric, strategy, shown)
     asked = key_of(
@@ -33,21 +38,18 @@ def asker(
         rubric.model,
         question.args[0],
         rubric.text,
-        [asdict(mode) for mode in rubrics.modes_of(rubric.project)],
+        [asdict(mode) for mode in rubrics.modes_of(project)],
         [asdict(example) for example in shown],
     )
+    inputs = inputs_of(project, rows)
 
     def about(row: Trajectory) -> Stored:
-        return Stored(
-            rubric.project,
-            purpose,
-            key_of(asked, row.content_digest),
-            question(run=as_input(row) | HIDDEN),
-            row,
-            as_json=asdict,
-        )
+        run = inputs[row.pk] | HIDDEN
+        rules = [(rule.id, rule.sentence) for rule in run.get("rules") or ()]
+        key = key_of(asked, row.content_digest, rules)
+        return Stored(project, purpose, key, question(run=run), row, as_json=asdict)
 
-    return about
+    return [about(row) for row in rows]
 
 
 def verdict_of(entry: Stored) -> Verdict | None:

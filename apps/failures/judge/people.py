@@ -15,6 +15,7 @@ from uuid import UUID
 
 from apps.core.models import Project
 from apps.failures.models import Failure, FailureState, OutcomeCheck, Source
+from apps.failures.rules.findings import UNEXPLAINED
 from apps.trajectories.models import Trajectory
 
 MOST = 2_000  # newest decisions of each kind
@@ -56,10 +57,14 @@ def decisions(project: Project) -> list[Decision]:
         found.setdefault(run, (answer == OutcomeCheck.Answer.FAILED, "", None, at))
     sides = _sides(project, found)
     return [
-        Decision(run, failed, mode if failed else "", step if failed else None, at, sides[run])
+        Decision(run, failed, _named(mode, failed), step if failed else None, at, sides[run])
         for run, (failed, mode, step, at) in sorted(found.items(), reverse=True)
         if run in sides
     ]
+
+
+def _named(mode: str, failed: bool) -> str:
+    return mode if failed and mode != UNEXPLAINED else ""
 
 
 def _sides(project: Project, runs: Collection[UUID]) -> dict[UUID, bool]:

@@ -19,7 +19,7 @@ from apps.core.diffing import changed_lines
 from apps.core.intervals import wilson
 from apps.core.models import JobState, Project
 from apps.core.outgoing_keys import key_hosts
-from apps.failures.actions.diagnose import as_input
+from apps.failures.actions.diagnose import inputs_of
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Example, Mode
 from apps.failures.judge.strategies import WHOLE, Question
@@ -91,7 +91,8 @@ def save_version(
     """A new version of `FIELDS`; None if nothing differs from the newest, whose examples it has if
     none are given.
 
-    It is not in use before a person switches to it, unless it asks the same as the one in use.
+    It is not in use before a person switches to it, unless it asks the same as the one in use,
+    whose verdicts are then its own.
     """
     fields = ASKING | fields
     locked(project)
@@ -103,9 +104,11 @@ def save_version(
     same = last is not None and last.digest == made.digest
     if last and same and all(getattr(last, name) == fields[name] for name in FIELDS):
         return None
-    in_use = project.rubrics.filter(is_on=True)
-    made.is_on = bool(in_use.filter(digest=made.digest).update(is_on=False))
+    in_use = project.rubrics.filter(is_on=True, digest=made.digest).first()
+    made.is_on = bool(in_use) and bool(project.rubrics.filter(is_on=True).update(is_on=False))
     made.save()
+    if in_use:  # it would give the same verdicts again
+        in_use.verdicts.update(rubric=made)
     RubricExample.objects.bulk_create(
         [
             RubricExample(
@@ -171,7 +174,8 @@ def switch(*, project: Project, version: int | None, by: Any) -> Rubric | None:
     chosen = project.rubrics.get(version=version) if version is not None else None
     project.rubrics.filter(is_on=True).update(is_on=False)
     if chosen:
-        Rubric.objects.filter(pk=chosen.pk).update(is_on=True)
+        chosen.is_on = True
+        chosen.save(update_fields=["is_on"])
     audit(
         "rubric.switched",
         project=project,
@@ -216,7 +220,8 @@ def forecast(rubric: Rubric) -> Forecast | None:
     if not rows:
         return None
     server, question = server_of(rubric), asked_with(rubric)
-    usd = sum(question(run=as_input(row)).max_cost(server) for row in rows)
+    runs = inputs_of(project, rows).values()
+    usd = sum(question(run=run).max_cost(server) for run in runs)
     return Forecast(
         FORECAST_OF, len(rows), usd / len(rows) * FORECAST_OF if server.is_priced else None
     )

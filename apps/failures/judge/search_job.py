@@ -24,7 +24,7 @@ from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server, ServerError, ask, estimate
 from apps.failures.judge.measure_job import Stopped, asked
-from apps.failures.judge.measuring import HIDDEN, asker, verdict_of
+from apps.failures.judge.measuring import HIDDEN, questions_about, verdict_of
 from apps.failures.judge.people import Decision
 from apps.failures.judge.prompt import body_of, clean, cut
 from apps.failures.judge.questions import Stored
@@ -99,12 +99,12 @@ def forecast(
     if not split.validation:
         return None
     questions = len(split.validation) * (proposals + 1) + 2 * MINIBATCH * proposals
-    server, about = rubrics.server_of(rubric), asker(rubric, PURPOSE)
-    usd = None
+    server, usd = rubrics.server_of(rubric), None
     if server.is_priced:
         among = [row.run for row in split.validation[: rubrics.FORECAST_FROM]]
         rows = with_content(list(Trajectory.objects.filter(pk__in=among)))
-        each = sum(about(row).max_cost(server) for row in rows) / max(1, len(rows))
+        entries = questions_about(rubric, rows, PURPOSE, rubrics.WHOLE)
+        each = sum(entry.max_cost(server) for entry in entries) / max(1, len(rows))
         writing = server.price.most(Usage(MINIBATCH * RECORD_TOKENS, REFLECTION_TOKENS))
         usd = questions * each + proposals * writing
     return Forecast(len(split.train), len(split.validation), questions, usd)
@@ -210,8 +210,10 @@ class _Search:
         old = self.job.rubric
         tried = Rubric(**{name: getattr(old, name) for name in rubrics.FIELDS})
         tried.project, tried.text = self.job.project, prompt
-        about = asker(tried, PURPOSE, rubrics.WHOLE, examples=rubrics.examples_of(old))
-        entries = {run: about(self.rows[run]) for run in tasks if run in self.rows}
+        runs = [run for run in tasks if run in self.rows]
+        rows, shown = [self.rows[run] for run in runs], rubrics.examples_of(old)
+        about = questions_about(tried, rows, PURPOSE, rubrics.WHOLE, shown)
+        entries = dict(zip(runs, about, strict=True))
         yield from asked(self.job, old, list(entries.values()), self.most_usd, is_counted=False)
         verdicts = {run: verdict_of(entry) for run, entry in entries.items()}
         return {

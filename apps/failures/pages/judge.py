@@ -25,7 +25,7 @@ from apps.core.outgoing_keys import key_hosts
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER
 from apps.core.routes import RUNS, shows
-from apps.failures.actions.diagnose import as_input
+from apps.failures.actions.diagnose import inputs_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, judging, people, rubrics
 from apps.failures.judge import share as shares
@@ -360,12 +360,13 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     runs_shown(project, [rows[0].pk], to=request.user, where="the judge's rubric")
     ensure_modes(project)
     rubric = Rubric(project=project, **form.cleaned_data)
-    question = rubrics.asked_with(rubric)(run=as_input(rows[0]))
+    run = inputs_of(project, rows[:1])[rows[0].pk]
+    question = rubrics.asked_with(rubric)(run=run)
     entry = Stored(project, "try", uuid4().hex, question, rows[0], as_json=bool)
     report = batch.Report()
     batch.ask_all(rubric, [entry], report, is_trial=True, patience={"timeout_s": TRY_S, "tries": 1})
-    run, usd = str(rows[0].pk), round(report.spent_usd, 6)
-    audit("rubric.tried", project=project, by=request.user, trajectory=run, cost_usd=usd)
+    tried, usd = str(rows[0].pk), round(report.spent_usd, 6)
+    audit("rubric.tried", project=project, by=request.user, trajectory=tried, cost_usd=usd)
     judged = entry.answered
     context = {
         "row": rows[0],
