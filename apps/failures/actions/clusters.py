@@ -103,7 +103,7 @@ def listed(
     *,
     project: Project,
     state: StateName | None = None,
-    mode: Annotated[str, Meta(max_length=60, description="Slug of a failure mode")] | None = None,
+    mode: Annotated[str, Meta(description="Slug of a failure mode")] | None = None,
 ) -> Sequence[FailureCluster]:
     """Clusters that were found by the last clustering, largest first."""
     rows = FailureCluster.objects.filter(project=project, gone=False).select_related("mode")

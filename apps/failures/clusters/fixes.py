@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TITLES = {
-    "limit": "Raise the limit",
-    "tool": "Change the tool or its schema",
-    "facts": "Give the agent the facts",
-    "prompt": "Change the prompt",
-    "sft": "SFT on the corrections",
-    "dpo": "DPO on the corrections",
-    "grpo": "GRPO on tasks of this cluster",
+    "limit": "Limit",
+    "tool": "Tool or schema",
+    "facts": "Facts",
+    "prompt": "Prompt",
+    "sft": "SFT on corrections",
+    "dpo": "DPO on corrections",
+    "grpo": "GRPO on its tasks",
 }
 DEMONSTRATIONS, PAIRS = 20, 50  # corrected runs, as for the advisor of training
 # By fact, or else by mode: the fix, and why. `{names}` are the tool and arguments concerned.
