@@ -55,8 +55,8 @@ class Agent(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, cases: list[Planted], slip: float, port: int) -> None:
-        super().__init__(("127.0.0.1", port), AgentHandler)
+    def __init__(self, cases: list[Planted], slip: float) -> None:
+        super().__init__(("127.0.0.1", 0), AgentHandler)
         self.to_do, self.slip = {one.request: one.calls for one in cases}, slip
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -329,7 +329,7 @@ def main() -> None:
         return simulate([planted(given.first + n, most=12) for n in range(given.cases)])
     given.folder.mkdir(parents=True, exist_ok=True)
     cases = [planted(given.first + n) for n in range(given.cases)]
-    agent = Agent(cases, given.slip, given.port + 1)
+    agent = Agent(cases, given.slip)
     product = Product(given.folder / "data", given.port)
     try:
         if product.is_new:
