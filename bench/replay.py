@@ -46,6 +46,7 @@ from workers.lib.typed import convert
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1800
+NAMES = {"environment": "office@1", "model_version": "office-v1"}
 SHOWN = ("name", "kind", "steps", "planted", "blamed", "is_sure", "continuations", "error")
 
 
@@ -95,7 +96,7 @@ class AgentHandler(BaseHTTPRequestHandler):
 
 
 class Product:
-    """`manage.py up` in a data folder of its own."""
+    """`manage.py up` in a data folder of its own, whose key is kept beside it for the next time."""
 
     def __init__(self, folder: Path, port: int) -> None:
         given = {
@@ -104,6 +105,7 @@ class Product:
             "FLYWHEEL_DEMO": "0",
         }
         self.log = folder.parent / "up.log"
+        self.is_new = not folder.exists()
         self.process = subprocess.Popen(
             [sys.executable, "manage.py", "up", "--port", str(port)],
             cwd=ROOT,
@@ -111,12 +113,10 @@ class Product:
             stdout=self.log.open("w"),
             stderr=subprocess.STDOUT,
         )
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := re.search(r"fw_[\w-]+", self.log.read_text())):
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                raise SystemExit(self.log.read_text()[-2000:])
-            time.sleep(1)
-        headers = {"Authorization": f"Bearer {found[0]}"}
+        key = folder.parent / "key"
+        if not key.exists():
+            key.write_text(self.until(lambda: re.search(r"fw_[\w-]+", self.log.read_text()))[0])
+        headers = {"Authorization": f"Bearer {key.read_text().strip()}"}
         self.http = httpx2.Client(
             base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers, timeout=120
         )
@@ -131,8 +131,8 @@ class Product:
     def until(self, check: Any) -> Any:
         deadline = time.monotonic() + PATIENCE_S
         while not (found := check()):
-            if time.monotonic() > deadline:
-                raise SystemExit("It took too long.")
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise SystemExit(f"The product does not answer. {self.log.read_text()[-2000:]}")
             time.sleep(1)
         return found
 
@@ -147,8 +147,8 @@ class Product:
         self.process.wait(60)
 
 
-def prepare(product: Product, cases: list[Planted], agent: Agent) -> dict[str, Any]:
-    """Sends runs and tasks, and registers environment and model; {environment, model_version}."""
+def prepare(product: Product, cases: list[Planted], agent: Agent) -> None:
+    """Sends runs and tasks, and registers environment and model under NAMES."""
     for case in cases:
         run = {
             "id": case.name,
@@ -168,7 +168,7 @@ def prepare(product: Product, cases: list[Planted], agent: Agent) -> dict[str, A
         for case in cases
     ]
     product.ask("POST", f"/eval-sets/{eval_set}/tasks/", tasks)
-    environment = product.ask(
+    product.ask(
         "POST",
         "/environments/",
         {
@@ -180,15 +180,13 @@ def prepare(product: Product, cases: list[Planted], agent: Agent) -> dict[str, A
     )
     server = {"name": "agent", "base_url": agent.url, "prices": {"planted": [0.5, 1.5]}}
     product.ask("POST", "/servers/", server)
-    version = product.ask(
+    product.ask(
         "POST",
         "/model-versions/",
         {"kind": "endpoint", "name": "office", "server": "agent", "served_as": "planted"},
     )
     product.ask("POST", "/classification/")
     product.until(lambda: product.ask("GET", "/classification/")["waiting"] == 0)
-    name = f"{environment['slug']}@{environment['version']}"
-    return {"environment": name, "model_version": version["id"]}
 
 
 def step_of(case: Planted) -> int:
@@ -331,9 +329,14 @@ def main() -> None:
         return simulate([planted(given.first + n, most=12) for n in range(given.cases)])
     given.folder.mkdir(parents=True, exist_ok=True)
     cases = [planted(given.first + n) for n in range(given.cases)]
-    agent, product = Agent(cases, given.slip), Product(given.folder / "data", given.port)
+    agent = Agent(cases, given.slip)
+    product = Product(given.folder / "data", given.port)
     try:
-        settings = prepare(product, cases, agent) | {"each": given.each, "every": given.every}
+        if product.is_new:
+            prepare(product, cases, agent)
+        else:
+            product.ask("PATCH", "/servers/agent/", {"base_url": agent.url})
+        settings = NAMES | {"each": given.each, "every": given.every}
         rows = []
         for case in cases:
             rows.append(measured(product, case, settings))
