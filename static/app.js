@@ -557,8 +557,6 @@ document.addEventListener(
   (event) => {
     if (event.target.matches("details.menu[open]"))
       event.target.querySelector("form.panel input:not([type=hidden])")?.focus();
-    if (event.target.matches("details.writes[open]"))
-      event.target.querySelector("textarea").focus();
     if (event.target.matches("details[open]:has(pre)")) reachScrolling();
     // Sent with the form, so that the answer, which replaces it, has the same parts open.
     if (event.target.matches("details[data-keep]"))

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import Q
+from django.db.models import Case, Q, When
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -223,13 +223,17 @@ def _open(project: Project) -> Any:
 def _next(
     project: Project, here: TaskProposal | None = None, *, back: bool = False
 ) -> TaskProposal | None:
-    """The next one to review: in the order in which they were proposed, then from the start."""
-    rows = _open(project).order_by("created_at", "pk")
+    """The next one to review, or from the last one the first: those that say what is expected
+    before those that are still to be written, each in the order in which they were proposed.
+    """
+    is_unwritten = Case(When(expected={}, then=1), default=0)
+    rows = _open(project).annotate(unwritten=is_unwritten)
+    rows = rows.order_by("unwritten", "created_at", "pk")
     if here is None:
-        return rows.filter(is_drafting=False).exclude(expected={}).first() or rows.first()
-    place = {"created_at": here.created_at, "pk": here.pk}
-    after = Q(created_at__gt=place["created_at"]) | Q(
-        created_at=place["created_at"], pk__gt=place["pk"]
+        return rows.first()
+    unwritten, at = int(not here.expected), here.created_at
+    after = Q(unwritten__gt=unwritten) | Q(unwritten=unwritten) & (
+        Q(created_at__gt=at) | Q(created_at=at, pk__gt=here.pk)
     )
     others = rows.exclude(pk=here.pk)
     if back:
