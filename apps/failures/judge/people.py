@@ -55,11 +55,11 @@ def decisions(project: Project) -> list[Decision]:
         :MOST
     ]:
         found.setdefault(run, (answer == OutcomeCheck.Answer.FAILED, "", None, at))
-    sides = _sides(project, found)
+    side_of = sides(project, found)
     return [
-        Decision(run, failed, _named(mode, failed), step if failed else None, at, sides[run])
+        Decision(run, failed, _named(mode, failed), step if failed else None, at, side_of[run])
         for run, (failed, mode, step, at) in sorted(found.items(), reverse=True)
-        if run in sides
+        if run in side_of
     ]
 
 
@@ -67,8 +67,8 @@ def _named(mode: str, failed: bool) -> str:
     return mode if failed and mode != UNEXPLAINED else ""
 
 
-def _sides(project: Project, runs: Collection[UUID]) -> dict[UUID, bool]:
-    """{run: whether its decision is held back}"""
+def sides(project: Project, runs: Collection[UUID]) -> dict[UUID, bool]:
+    """{run: whether a decision on it is held back}"""
     rows = Trajectory.objects.filter(project=project, pk__among=list(runs))
     found = rows.values_list("pk", "preview")
     return {run: _is_held_back(project, run, preview) for run, preview in found}

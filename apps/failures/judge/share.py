@@ -5,6 +5,9 @@ A run is drawn by the same number as for people's checks, so a judge with the la
 every run that people check, and those are a random part of its share. Drawn runs are reviewed in
 the order of their numbers, old and new together: where the budget ends the day, what was reviewed
 is a random share still, only a smaller one.
+
+A rubric that learned from people's decisions is measured only on runs whose decisions are held back
+from it (`people`), which a hash of the request decides.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.actions.decisions import Refused
+from apps.failures.judge import people
 from apps.failures.models import Classifier, Failure, JudgeVerdict, Rubric
 from apps.failures.outcomes.estimates import number_of
 from apps.failures.outcomes.rate import (
@@ -150,7 +154,11 @@ def reviewed_by_version(project: Project) -> dict[str, Reviewed]:
 
 def _read(rows: QuerySet[JudgeVerdict]) -> tuple[str, list[_Score]]:
     """The newest judge's model, and its scores of the newest runs, the oldest first."""
-    newest = rows.order_by("-rubric__is_on", "-rubric__version").select_related("rubric").first()
+    newest = (
+        rows.order_by("-rubric__is_on", "-rubric__version")
+        .select_related("rubric__project")
+        .first()
+    )
     if newest is None:
         return "", []
     columns = ("probability", "mode", "confidence", "trajectory__failure__rule_mode")
@@ -160,7 +168,18 @@ def _read(rows: QuerySet[JudgeVerdict]) -> tuple[str, list[_Score]]:
         run: _Score(run, of, 1 / probability, _score(mode, confidence), bool(mode), bool(rule))
         for run, of, probability, mode, confidence, rule in reversed(given)
     }
+    if has_learned(newest.rubric):
+        held_back = people.sides(newest.rubric.project, scores)
+        scores = {run: score for run, score in scores.items() if held_back.get(run)}
     return newest.rubric.model, list(scores.values())
+
+
+def has_learned(rubric: Rubric) -> bool:
+    """Whether it, or a version before it that it may come from, learned from people's decisions. On
+    those its verdicts are better than on other runs, so they say nothing of all.
+    """
+    known = rubric.project.rubrics.filter(version__lte=rubric.version)
+    return known.filter(Q(search__isnull=False) | Q(examples__isnull=False)).exists()
 
 
 def _reviewed(judge: str, scores: Collection[_Score]) -> Reviewed:

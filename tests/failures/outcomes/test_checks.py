@@ -16,6 +16,7 @@ from django.urls import reverse
 from apps.core.models import Project, Role
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.actions.diagnose import classify_project
+from apps.failures.judge import people, share
 from apps.failures.models import (
     Classifier,
     Failure,
@@ -24,6 +25,7 @@ from apps.failures.models import (
     OutcomeCheck,
     OutcomeEstimate,
     Rubric,
+    RubricExample,
 )
 from apps.failures.outcomes import checks
 from apps.trajectories.digest import run as digest
@@ -254,10 +256,10 @@ def test_a_raised_share_draws_from_the_runs_that_are_there(
     assert "None of your 4 runs was drawn" in page
     classify_project(project=project)
     assert not checks.waiting(project).exists()
-    for share, drawn in ((1.0, 4), (0.5, 4)):  # a lower share takes nothing back
+    for wanted, drawn in ((1.0, 4), (0.5, 4)):  # a lower share takes nothing back
         with django_capture_on_commit_callbacks(execute=True):
             client.post(
-                reverse("failures:check_share", args=[project.slug]), {"percent": str(100 * share)}
+                reverse("failures:check_share", args=[project.slug]), {"percent": str(100 * wanted)}
             )
         classify_project(project=project)
         assert checks.waiting(project).count() == drawn
@@ -391,6 +393,36 @@ def test_the_judges_recall_is_that_among_the_runs_it_reviews(project: Project) -
         checks.answer(trajectory=run, answer="failed", by=make_member(project))
     found = dict(checks.traffic(project).recalls)["judge"]
     assert found and (found.value, found.n) == (pytest.approx(0.5), 2)
+
+
+def test_a_judge_that_learned_from_decisions_is_measured_on_others() -> None:
+    """A verdict on a run that it learned from knows the answer."""
+    project = make_project()
+    ask = {"role": "assistant", "content": "Done."}
+    send(
+        project,
+        *(
+            unknown(f"r{n}") | {"messages": [{"role": "user", "content": f"Close word{n}"}, ask]}
+            for n in range(24)
+        ),
+    )
+    rubric = Rubric.objects.create(project=project, text="t", base_url="http://j/v1", model="m")
+    for run in project.trajectories.all():
+        JudgeVerdict.objects.create(
+            rubric=rubric, content_digest=run.content_digest, trajectory=run, probability=1.0
+        )
+    runs = set(project.trajectories.values_list("pk", flat=True))
+    assert share.reviewed(project).scores.keys() == runs
+    RubricExample.objects.create(
+        rubric=rubric, trajectory=project.trajectories.first(), shown=[], failed=True
+    )
+    held_back = {run for run, is_so in people.sides(project, runs).items() if is_so}
+    assert 0 < len(held_back) < len(runs)
+    assert share.reviewed(project).scores.keys() == held_back
+    later = Rubric.objects.create(
+        project=project, version=rubric.version + 1, text="u", base_url="http://j/v1", model="m"
+    )
+    assert share.has_learned(later)  # its text may come from what an earlier version learned
 
 
 def test_known_failures_are_flagged_by_the_rules() -> None:
