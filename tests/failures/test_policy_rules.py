@@ -113,7 +113,8 @@ def project(db: None) -> Project:
 def read(project: Project, judge: JudgeServer) -> Project:
     """The project, with the rules that the judge has read."""
     make_rubric(project, judge)
-    assert vars(look(project)) == {"read": 1, "proposed": 2, "errors": 0, "stopped": ""}
+    report = look(project)
+    assert (report.asked, report.proposed, report.errors, report.stopped) == (1, 2, 0, "")
     return project
 
 
@@ -152,7 +153,7 @@ def test_a_prompt_waits_for_runs_that_share_it_unless_a_person_asks(
     project = make_project()
     make_rubric(project, judge)
     send(project, sent("one"), sent("two"))
-    assert look(project).read == 0 and look(project, now=True).read == 1
+    assert look(project).asked == 0 and look(project, now=True).asked == 1
 
 
 def test_what_the_prompt_does_not_say_is_dropped_and_a_wrong_check_is_left_out(
@@ -182,20 +183,20 @@ def test_an_answer_without_rules_is_an_error_that_is_shown_and_tried_again(
 ) -> None:
     make_rubric(project, judge)
     judge.script = [Reply("Sorry.")] * 2
-    assert look(project).errors == 1 and look(project).read == 0
+    assert look(project).errors == 1 and look(project).asked == 0
     prompt = project.system_prompts.get()
     assert "no JSON object" in prompt.error and prompt.read_at is None
     page = logged_in(make_member(project, Role.VIEWER)).get(url(project)).content.decode()
     assert "no JSON object" in page
     SystemPrompt.objects.update(at=timezone.now() - prompt_reading.RETRY_AFTER)
-    assert look(project).read == 1
+    assert look(project).asked == 1
 
 
 def test_reading_keeps_to_the_days_budget(project: Project, judge: JudgeServer) -> None:
     make_rubric(project, judge, price=Price(10.0, 10.0), usd_per_day=0.01)
-    assert look(project).stopped == prompt_reading.NO_MONEY and not judge.seen
+    assert "Today's budget" in look(project).stopped and not judge.seen
     make_rubric(project, judge, usd_per_day=5)
-    assert look(project).read == 1
+    assert look(project).asked == 1
     spent = rubrics.spent_since(project, rubrics.midnight())
     assert 0 < spent == project.system_prompts.get().cost_usd < 0.1
 
@@ -395,7 +396,7 @@ def test_without_a_judge_the_page_says_what_is_not_found(project: Project) -> No
     page = " ".join(page.split())
     assert "Without a judge, nothing reads the rules of system prompts" in page
     assert "You can write one yourself: a sentence, and a check" in page
-    assert look(project).read == 0
+    assert look(project).asked == 0
 
 
 FORM = {

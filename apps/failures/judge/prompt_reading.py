@@ -8,9 +8,10 @@ are untrusted, so what is stored of them is bounded in length and number.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 
 from django.db import transaction
 from django.db.models import Count, Exists, OuterRef, Q
@@ -19,15 +20,15 @@ from django.utils import timezone
 from apps.core.locks import ProjectLock, acquire_in
 from apps.core.models import Project
 from apps.failures.actions.diagnose import as_input
-from apps.failures.judge import asking, rubrics
-from apps.failures.judge.asking import Answered
+from apps.failures.judge import batch, rubrics
+from apps.failures.judge.asking import Answered, Chat
 from apps.failures.judge.client import Server
-from apps.failures.judge.prompt_rules import MAX_OUTPUT, Reader, added, chat_about
+from apps.failures.judge.prompt_rules import MAX_OUTPUT, Found, Reader, added, chat_about
 from apps.failures.models import Classifier, PolicyExample, PolicyRule, Rubric, SystemPrompt
 from apps.failures.prompts import State, applies
 from apps.failures.rules.policy import CheckError, Tools, tools_of, violations
 from apps.failures.rules.reading import Run, read
-from apps.failures.rules.statements import RECENT, digest_of, next_unread, parts_of, similar
+from apps.failures.rules.statements import COMMON, RECENT, digest_of, next_unread, parts_of, similar
 from apps.trajectories.models import Trajectory, with_content
 from workers.lib.json_schema import Budget
 
@@ -36,12 +37,9 @@ TRIAL_CPU_S = 5.0  # processor time for the trial of a rule
 MOST_PROMPTS = 200
 OPENING, LONGEST_TEXT = 300, 500
 MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
-READ_AT_ONCE = 5  # prompts each time
+BATCH_S = 120.0
 PAUSE, LONGEST_PAUSE = timedelta(days=1), timedelta(days=32)
 WAITING = "The judge is being asked."
-MORE = "The rest will be read next time."
-NO_MONEY = "Today's budget of the judge is used up."
-Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,10 @@ class Seen:
 
 
 @dataclass
-class Report:
-    read: int = 0
+class Report(batch.Report):
+    """`proposed`: rules that were not known before."""
+
     proposed: int = 0
-    errors: int = 0
-    stopped: str = ""
 
 
 def recent_runs(project: Project) -> list[Seen]:
@@ -81,13 +78,15 @@ def due(project: Project) -> bool:
     return newest is not None and (newest != looked or untried.exists())
 
 
-def look(project: Project, *, now: bool = False, sleep: Sleep = time.sleep) -> Report:
+def look(project: Project, *, now: bool = False, sleep: batch.Sleep = time.sleep) -> Report:
     """Has the judge read what recent prompts state and nobody has read, and tries the checks on
     recent runs. `now`: a prompt of a single run is enough, and no pause is kept.
     """
     recent, report = recent_runs(project), Report()
     if rubric := rubrics.current(project):
-        _read_due(project, rubric, recent, report, now, sleep)
+        due_now = _due(project, rubric, recent, report, now)
+        longer = {"max_output": MAX_OUTPUT}
+        batch.ask_all(rubric, due_now, report, sleep=sleep, for_s=BATCH_S, patience=longer)
     try_checks(project, recent)
     if recent and not (report.stopped or report.errors):
         Classifier.objects.filter(project=project).update(prompts_of=recent[0].row.pk)
@@ -172,105 +171,95 @@ class _Known:
         return min(PAUSE * 2 ** (empty - 1), LONGEST_PAUSE) - since
 
 
-def _read_due(
-    project: Project,
-    rubric: Rubric,
-    recent: Sequence[Seen],
-    report: Report,
-    now: bool,
-    sleep: Sleep,
-) -> None:
-    server = rubrics.server_of(rubric, max_output=MAX_OUTPUT)
+def _due(
+    project: Project, rubric: Rubric, recent: Sequence[Seen], report: Report, now: bool
+) -> Iterator[_Entry]:
+    """The prompts to read; which is next is told by what was read, or is being read, by then."""
     tools, waits = known_tools(recent), set[str]()
-    prompts = [seen.parts for seen in recent]
-    for _ in range(READ_AT_ONCE):
+    prompts, least = [seen.parts for seen in recent], 1 if now else COMMON
+    while True:
         known = _Known.of(project, now)
-        least = {"least": 1} if now else {}
-        at = next_unread(prompts, known.parts | waits, **least)
-        if at is None or report.stopped:
+        at = next_unread(prompts, known.parts | waits, least)
+        if at is None:
             return
         seen = recent[at]
         waits.update(seen.parts)
         if now or known.pause(seen.parts) <= timedelta():
-            _read(project, rubric, server, seen, tools, report, sleep)
-    report.stopped = report.stopped or MORE
+            yield _Entry(project, rubric, seen, tools, report)
 
 
-def _read(
-    project: Project,
-    rubric: Rubric,
-    server: Server,
-    seen: Seen,
-    tools: Tools,
-    report: Report,
-    sleep: Sleep,
-) -> None:
-    chat = chat_about(seen.run.system, seen.row.tools)
-    most = server.max_cost(chat)
-    prompt = _claim(project, rubric, seen, most, server.is_priced)
-    if isinstance(prompt, str):
-        report.stopped = prompt
-        return
-    answered = asking.answer_to(server, chat, Reader(seen.run.system, tools), sleep)
-    proposed = _settle(project, rubric, prompt, answered, server.cost(answered.usage) - most)
-    report.read += answered.answer is not None
-    report.errors += answered.answer is None
-    report.proposed += proposed
-    if answered.final:
-        report.stopped = answered.error
+@dataclass
+class _Entry(batch.Entry):
+    """The question about a system prompt."""
 
+    project: Project
+    rubric: Rubric
+    seen: Seen
+    tools: Tools
+    report: Report
+    prompt: SystemPrompt | None = None
 
-@transaction.atomic
-def _claim(
-    project: Project, rubric: Rubric, seen: Seen, most: float, is_priced: bool
-) -> SystemPrompt | str:
-    """Reserves the highest cost; or says why today's budget does not allow it."""
-    rubrics.locked(project)
-    spent = rubrics.spent_since(project, rubrics.midnight())
-    if most > 0 and spent + most > rubric.usd_per_day:
-        return NO_MONEY
-    if not is_priced and rubrics.asked_today(project) >= rubrics.UNPRICED_A_DAY:
-        return rubrics.no_price(rubric)
-    system = seen.run.system
-    prompt, _ = SystemPrompt.objects.get_or_create(
-        project=project,
-        digest=digest_of(seen.parts),
-        defaults={
-            "parts": list(dict.fromkeys(seen.parts)),
-            "opening": storable(system, OPENING),
-            "length": len(system),
-            "first_seen": seen.row.started_at,
-        },
-    )
-    prompt.trajectory, prompt.error, prompt.at = seen.row, WAITING, timezone.now()
-    prompt.tries += 1
-    prompt.cost_usd += most
-    prompt.save()
-    _make_room(project)
-    return prompt
+    def __str__(self) -> str:
+        return f"the system prompt of {self.seen.row.pk}"
 
+    @cached_property
+    def chat(self) -> Chat:
+        system = self.seen.run.system
+        return Chat(chat_about(system, self.seen.row.tools), Reader(system, self.tools))
 
-@transaction.atomic
-def _settle(
-    project: Project, rubric: Rubric, prompt: SystemPrompt, answered: Answered, correction: float
-) -> int:
-    """Stores the cost, and the rules as proposals; returns how many are new."""
-    acquire_in(project.pk, ProjectLock.POLICY)
-    ours = SystemPrompt.objects.select_for_update().filter(pk=prompt.pk).first()
-    if ours is None:
-        return 0
-    ours.cost_usd = max(0.0, ours.cost_usd + correction)
-    rules = []
-    if (found := answered.answer) is None:
-        ours.error = answered.error
-    else:
-        ours.error, ours.dropped, ours.read_at = "", found.dropped, timezone.now()
-        ours.read_by = rubric.model
-        known = project.policy_rules.exclude(parts=[]).values_list("parts", flat=True)
+    def max_cost(self, server: Server) -> float:
+        return self.chat.max_cost(server)
+
+    def ask(self, server: Server, sleep: batch.Sleep) -> Answered:
+        return self.chat.ask(server, sleep)
+
+    def standing(self) -> batch.Standing:
+        digest, since = digest_of(self.seen.parts), timezone.now() - RETRY_AFTER
+        same = self.project.system_prompts.filter(digest=digest, error=WAITING, at__gt=since)
+        return batch.Standing.LATER if same.exists() else batch.Standing.OURS
+
+    def reserve(self, usd: float) -> None:
+        seen, system = self.seen, self.seen.run.system
+        prompt, _ = SystemPrompt.objects.get_or_create(
+            project=self.project,
+            digest=digest_of(seen.parts),
+            defaults={
+                "parts": list(dict.fromkeys(seen.parts)),
+                "opening": storable(system, OPENING),
+                "length": len(system),
+                "first_seen": seen.row.started_at,
+            },
+        )
+        prompt.trajectory, prompt.error, prompt.at = seen.row, WAITING, timezone.now()
+        prompt.tries += 1
+        prompt.cost_usd += usd
+        prompt.save()
+        _make_room(self.project)
+        self.prompt = prompt
+
+    @transaction.atomic
+    def settle(self, answered: Answered, correction: float) -> None:
+        """Stores the cost, and the rules that are new as proposals."""
+        acquire_in(self.project.pk, ProjectLock.POLICY)
+        rows = SystemPrompt.objects.select_for_update()
+        ours = rows.filter(pk=self.prompt and self.prompt.pk).first()
+        if ours is None:
+            return
+        ours.cost_usd = max(0.0, ours.cost_usd + correction)
+        ours.tries -= answered.final  # a wrong API key is not the prompt's fault
+        ours.error = answered.error if answered.answer is None else ""
+        if found := answered.answer:
+            ours.dropped, ours.read_at = found.dropped, timezone.now()
+            ours.read_by = self.rubric.model
+            self.report.proposed += self._propose(found, ours)
+        ours.save()
+
+    def _propose(self, found: Found, prompt: SystemPrompt) -> int:
+        known = self.project.policy_rules.exclude(parts=[]).values_list("parts", flat=True)
         rules = [
             PolicyRule(
-                project=project,
-                prompt=ours,
+                project=self.project,
+                prompt=prompt,
                 sentence=storable(rule.sentence, len(rule.sentence)),
                 quote=storable(rule.quote, len(rule.quote)),
                 parts=list(rule.parts),
@@ -279,8 +268,7 @@ def _settle(
             )
             for rule in added(found, set(map(frozenset, known)))
         ]
-    ours.save()
-    return len(PolicyRule.objects.bulk_create(rules))
+        return len(PolicyRule.objects.bulk_create(rules))
 
 
 def _make_room(project: Project) -> None:

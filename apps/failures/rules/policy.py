@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
@@ -113,10 +114,10 @@ def _refuse_unknown(check: Check, tools: Tools) -> None:
     for name, called in parts:
         for tool in called.tools:
             if tool != ANY_TOOL and tool not in tools:
-                raise CheckError(
-                    f"No recent run has a tool “{tool}”. Known: {', '.join(sorted(tools)[:30])}.",
-                    f"check.{name}.tools",
-                )
+                alike = ", ".join(get_close_matches(tool, tools, 3, 0.4))
+                sentence = f"No recent run has a tool “{tool}”."
+                meant = f" Did you mean {alike}?" if alike else ""
+                raise CheckError(sentence + meant, f"check.{name}.tools")
         _refuse_arguments(called, _named(called.arguments), tools, f"check.{name}.arguments")
     if check.other:
         _refuse_arguments(check.other, check.other.same, tools, "check.other.same")
