@@ -630,7 +630,7 @@ def searched_rubric(rubric: Rubric) -> RubricSearch:
         rubric=rubric,
         state="succeeded",
         finished_at=timezone.now(),
-        spec={"train": [{}] * 8, "validation": [{}] * 8, "most_usd": 1.0},
+        spec={"train": [{}] * 8, "validation": [{}] * 8, "minibatch": 4, "most_usd": 1.0},
         result={"candidates": [start, kept], "start_score": 0.5, "score": 0.75},
     )
 

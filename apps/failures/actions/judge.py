@@ -128,10 +128,10 @@ def set_examples(
     automatic: Annotated[
         int,
         Meta(
-            title="Newest disagreements",
+            title="Add automatically",
             ge=0,
             le=rubrics.MOST_EXAMPLES,
-            description="So many of them are taken besides, failed and fine runs in turns",
+            description="This many of the newest disagreements, failed and fine runs in turns",
         ),
     ] = 0,
 ) -> Rubric:

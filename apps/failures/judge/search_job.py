@@ -128,6 +128,7 @@ def made(rubric: Rubric, *, most_proposals: int, max_usd: float, seed: int) -> R
             "most_proposals": most_proposals,
             "most_usd": max_usd,
             "digest": rubric.digest,
+            "minibatch": min(MINIBATCH, len(split.train)),
             "train": _frozen(split.train),
             "validation": _frozen(split.validation),
         },
@@ -150,7 +151,7 @@ def steps(job: RubricSearch) -> Steps:
         "train": [row["run"] for row in spec["train"]],
         "validation": [row["run"] for row in spec["validation"]],
         "settings": {
-            "minibatch": min(MINIBATCH, len(spec["train"])),
+            "minibatch": spec["minibatch"],
             "proposals": spec["most_proposals"],
             "perfect": 1.0,
             "seed": spec["seed"],
@@ -170,6 +171,7 @@ def steps(job: RubricSearch) -> Steps:
                     library.answer((yield from search.reflect(message["prompt"])))
         except Stopped as stop:
             stopped = str(stop)
+    yield Progress(done=job.done, label=job.label, cursor=job.cursor)
     return search.result(stopped)
 
 

@@ -208,8 +208,8 @@ def _chart(spent: list[tuple[Any, float, int]]) -> dict | None:
             unit="day",
         )
     return bars(
-        {"runs": (days, [n for _, _, n in spent])},
-        "Runs judged per day (30 days)",
+        {"questions": (days, [n for _, _, n in spent])},
+        "Questions per day (30 days)",
         height=190,
         unit="day",
     )

@@ -14,7 +14,7 @@ from apps.core.http import progress
 from apps.core.models import Project, Role
 from apps.failures.actions.judge import STOPPED
 from apps.failures.judge import rubrics
-from apps.failures.models import JudgeMeasurement, RubricSearch
+from apps.failures.models import JudgeMeasurement, Rubric, RubricSearch
 
 # (measure, its title, whether less is better)
 MEASURES = (
@@ -30,7 +30,12 @@ MEASURES = (
 def _measurement(request: HttpRequest, project: Project, pk: UUID) -> dict[str, Any]:
     rows = JudgeMeasurement.objects.select_related("created_by", "project", "rubric")
     job = get_object_or_404(rows, project=project, pk=pk)
-    variants = job.result.get("variants", [])
+    is_of_rubrics = job.kind == job.Kind.RUBRICS
+    titles = dict(Rubric.Strategy.choices)
+    variants = [
+        row | {"title": row["name"] if is_of_rubrics else titles[row["name"]]}
+        for row in job.result.get("variants", [])
+    ]
     return {
         "job": job,
         "run": job,
@@ -44,12 +49,15 @@ def _measurement(request: HttpRequest, project: Project, pk: UUID) -> dict[str, 
                 ],
             }
             for name, title, is_less in MEASURES
-            if variants and name in variants[0]["shares"]
+            if variants
+            and name in variants[0]["shares"]
+            and (is_of_rubrics or name != "agreement")  # all runs failed
         ],
+        "better": titles.get(job.result.get("better", "")),
         "resumable": job.state in STOPPED,
         "used": rubrics.current(project),
-        "old": job.spec["variants"][0] if job.kind == job.Kind.RUBRICS else None,
-        "new": job.spec["variants"][-1] if job.kind == job.Kind.RUBRICS else None,
+        "old": job.spec["variants"][0] if is_of_rubrics else None,
+        "new": job.spec["variants"][-1] if is_of_rubrics else None,
         "operator": request.membership.may(Role.OPERATOR),
         "writes": request.membership.may(Role.ENGINEER),
     }
