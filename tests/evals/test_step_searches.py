@@ -261,7 +261,7 @@ def found(
     values = {
         step: 16 * (step <= right) for step in (steps[0], right, after(search, right)) if step
     }
-    return ended(outcome(search, values, 16))
+    return ended(outcome(search, values, 16, messages=messages))
 
 
 def after(search: StepSearch, step: int) -> int | None:
