@@ -301,8 +301,8 @@ def simulate(cases: list[Planted]) -> None:
     """Prints a table: how often the planted step is blamed, by agent and continuations per step."""
     print("| slips | per step | blamed right | certain | certain and right | continuations |")
     print("|---|---|---|---|---|---|")
-    for slip in (0.0, 0.02, 0.05, 0.1, 0.2):
-        for each in (4, 8, 16):
+    for slip in (0.0, 0.05, 0.2):
+        for each in (4, 8):
             rows = [simulated(case, slip, each, every=False) for case in cases]
             right = [row for row in rows if row["blamed"] == row["planted"]]
             sure = [row for row in rows if row["is_sure"]]
