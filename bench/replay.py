@@ -46,7 +46,6 @@ from workers.lib.typed import convert
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1800
-NAMES = {"environment": "office@1", "model_version": "office-v1"}
 SHOWN = ("name", "kind", "steps", "planted", "blamed", "is_sure", "continuations", "error")
 
 
@@ -144,11 +143,20 @@ class Product:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
+        self.process.wait(PATIENCE_S)
 
 
-def prepare(product: Product, cases: list[Planted], agent: Agent) -> None:
-    """Sends runs and tasks, and registers environment and model under NAMES."""
+def register(product: Product, agent: Agent) -> int:
+    """The number of its model version."""
+    name = f"agent-{agent.server_port}"
+    server = {"name": name, "base_url": agent.url, "prices": {"planted": [0.5, 1.5]}}
+    product.ask("POST", "/servers/", server)
+    version = {"kind": "endpoint", "name": "office", "server": name, "served_as": "planted"}
+    return product.ask("POST", "/model-versions/", version)["id"]
+
+
+def prepare(product: Product, cases: list[Planted]) -> None:
+    """Sends runs and tasks, and makes the environment."""
     for case in cases:
         run = {
             "id": case.name,
@@ -177,13 +185,6 @@ def prepare(product: Product, cases: list[Planted], agent: Agent) -> None:
             "builtin": ENVIRONMENT["name"],
             "harness": ENVIRONMENT["harness"],
         },
-    )
-    server = {"name": "agent", "base_url": agent.url, "prices": {"planted": [0.5, 1.5]}}
-    product.ask("POST", "/servers/", server)
-    product.ask(
-        "POST",
-        "/model-versions/",
-        {"kind": "endpoint", "name": "office", "server": "agent", "served_as": "planted"},
     )
     product.ask("POST", "/classification/")
     product.until(lambda: product.ask("GET", "/classification/")["waiting"] == 0)
@@ -300,8 +301,8 @@ def simulate(cases: list[Planted]) -> None:
     """Prints a table: how often the planted step is blamed, by agent and continuations per step."""
     print("| slips | per step | blamed right | certain | certain and right | continuations |")
     print("|---|---|---|---|---|---|")
-    for slip in (0.0, 0.02, 0.05, 0.1, 0.2):
-        for each in (4, 8, 16):
+    for slip in (0.0, 0.05, 0.2):
+        for each in (4, 8):
             rows = [simulated(case, slip, each, every=False) for case in cases]
             right = [row for row in rows if row["blamed"] == row["planted"]]
             sure = [row for row in rows if row["is_sure"]]
@@ -333,10 +334,13 @@ def main() -> None:
     product = Product(given.folder / "data", given.port)
     try:
         if product.is_new:
-            prepare(product, cases, agent)
-        else:
-            product.ask("PATCH", "/servers/agent/", {"base_url": agent.url})
-        settings = NAMES | {"each": given.each, "every": given.every}
+            prepare(product, cases)
+        settings = {
+            "environment": "office@1",
+            "model_version": register(product, agent),
+            "each": given.each,
+            "every": given.every,
+        }
         rows = []
         for case in cases:
             rows.append(measured(product, case, settings))

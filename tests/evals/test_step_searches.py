@@ -261,7 +261,7 @@ def found(
     values = {
         step: 16 * (step <= right) for step in (steps[0], right, after(search, right)) if step
     }
-    return ended(outcome(search, values, 16))
+    return ended(outcome(search, values, 16, messages=messages))
 
 
 def after(search: StepSearch, step: int) -> int | None:
@@ -396,7 +396,7 @@ def test_a_successful_continuation_is_a_suggested_answer_and_a_preference_pair(
 ) -> None:
     case = world.cases[0]
     assert case.kind == "wrong value"
-    right, by = step_of(case), admin_of(world.project)
+    right = step_of(case)
     wrong = case.messages[right - 1]["tool_calls"][0]["function"]
     gold = next(
         call
@@ -417,9 +417,8 @@ def test_a_successful_continuation_is_a_suggested_answer_and_a_preference_pair(
     assert json.loads(pair.data["chosen"]) == gold
     assert json.loads(pair.data["rejected"])["args"] == json.loads(wrong["arguments"])
     assert pair.data["messages"][-1] != case.messages[right - 1]
-    held = evals.create_eval_set(project=world.project, slug="held", by=by)
     world.set.tasks.filter(key=case.name).delete()
-    evals.task_from_trajectory(eval_set=held, trajectory=row, split=Split.HOLDOUT, by=by)
+    add_task(world, case, Split.HOLDOUT)
     again = find_examples(eval_set=world.set, shape="pairs", sources=[Source.REPLAYS])
     assert not again.examples and again.left_out[HELD_OUT]
 
