@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -313,7 +314,14 @@ def _with_quotes(points: list[str], quotes: list[str]) -> list[tuple[str, str]]:
 
 
 def _calls(expected: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """The expected calls; None if something else is expected."""
-    if "calls" in expected:
-        return expected["calls"]
-    return [expected] if "tool" in expected else None
+    """The expected calls, with each argument in one line; None if something else is expected."""
+    if "calls" not in expected and "tool" not in expected:
+        return None
+    return [
+        call | {"lines": [(name, _in_one_line(value)) for name, value in call["args"].items()]}
+        for call in expected.get("calls", [expected])
+    ]
+
+
+def _in_one_line(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
