@@ -277,14 +277,14 @@ def figures(
     if not any(rate.failed for _, rate in over_time):
         return
     if len(over_time) > 1:
-        yield "rate-by-time", _band(over_time, f"Failure rate per {unit}")
+        yield "rate-by-time", _band(over_time, f"Runs with a failure per {unit}")
     if rows := by_mode(project, since):
-        yield "rate-by-mode", _dots(rows, "Failure rate by mode")
+        yield "rate-by-mode", _dots(rows, "Runs with a failure, by mode")
     known = list(kinds(project, since) if known is None else known)
     if rows := by_version(known):
-        yield "rate-by-version", _dots(rows, "Failure rate by agent version, newest on top")
+        yield "rate-by-version", _dots(rows, "Runs with a failure, by agent version, newest on top")
     if len(rows := by_model(known)) > 1:
-        yield "rate-by-model", _dots(rows, "Failure rate by model")
+        yield "rate-by-model", _dots(rows, "Runs with a failure, by model")
 
 
 def _dots(rows: Iterable[Rate], title: str) -> dict:
