@@ -115,7 +115,7 @@ def test_a_killed_worker_is_followed_by_one_that_goes_on(
     assert job.claim("a worker that died")
     steps = classify_job.steps(job)
     for _ in range(2):
-        runner.step(job, steps)
+        runner.step(job, steps, None)
     job.refresh_from_db()
     assert job.done == 1 and job.requeue(Classification.objects.all())
     runner.run(job)

@@ -199,7 +199,7 @@ def test_names_are_the_cause_or_the_fact() -> None:
     called = {group.members[0][0]: group.name for group in cluster(failures()).clusters}
     assert called["0"] == "update_flight · arguments break the schema: payment_id"
     assert called["1"].startswith("update_flight · ") and "not enough seats" in called["1"]
-    assert called["2"] == "cancel_order · dangerous call without confirmation"
+    assert called["2"] == "cancel_order · dangerous call without approval"
     assert called["3"] in KINDS[3][5]
 
 
