@@ -12,15 +12,10 @@ FINE, BAD = Verdict(), Verdict("bad_planning", 3)
 
 def answers(*verdicts: Verdict | None, failed: str, usd: float = 0.0) -> list[Answer]:
     """For each letter of `failed`, f or -, whether people say that the run failed."""
+    named = {"f": ("bad_planning", 3), "-": ("", None)}
     return [
-        Answer(
-            verdict,
-            is_failed == "f",
-            *(("bad_planning", 3) if is_failed == "f" else ()),
-            [1, 3],
-            usd,
-        )
-        for verdict, is_failed in zip(verdicts, failed, strict=True)
+        Answer(verdict, letter == "f", *named[letter], [1, 3], usd)
+        for verdict, letter in zip(verdicts, failed, strict=True)
     ]
 
 
