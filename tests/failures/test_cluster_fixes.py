@@ -43,7 +43,7 @@ from apps.failures.rules.findings import UNEXPLAINED
         pytest.param(
             {"fact": "", "mode": "", "corrected": 1, "failed_after": "a 2"},
             "grpo",
-            "only 1 corrected run:",
+            "only 1 corrected run: too few",
             id="came back, nothing to learn from",
         ),
     ],

@@ -89,4 +89,5 @@ def likely_fix(
         return LikelyFix("dpo", f"{tried} There are {runs}, each a better and a worse answer.")
     if corrected >= DEMONSTRATIONS:
         return LikelyFix("sft", f"{tried} There are {runs} to learn from.")
-    return LikelyFix("grpo", f"{tried} There are only {runs}: too few to learn from directly.")
+    few = f"only {runs}" if corrected else "no corrected runs"
+    return LikelyFix("grpo", f"{tried} There are {few}: too few to learn from directly.")

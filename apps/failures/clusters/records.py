@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from apps.failures.clusters.cases import CAUSE_CHARS, Case, text_of_error
+from apps.failures.judge.precedence import NO_RULES
+from apps.failures.judge.precedence import RULE as JUDGE
+from apps.failures.rules.checks import failed_without_a_finish
 from apps.failures.rules.reading import Call, Run, read
 from workers.lib.messages import schemas_of
 
-JUDGE = "judge"
-NO_FACTS = frozenset((JUDGE, "estimate", "check", "failed_without_a_finish"))
+NO_FACTS = NO_RULES | {failed_without_a_finish.__name__}
 CORRECTED = frozenset(("edit", "takeover"))
 NAME = re.compile(r"[^\W\d][\w.-]*\w")
 

@@ -4,17 +4,18 @@ judge's verdicts, or, without any failed check, counted among the failures that 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from apps.core.models import Project
 from apps.failures.models import Failure
 from apps.failures.outcomes import checks
-from apps.failures.outcomes.rate import Estimate, failure_rate, recall
+from apps.failures.outcomes.rate import Estimate, Stratum, failure_rate, recall
 
 
-@dataclass(frozen=True)
+@dataclass
 class Share:
     """Of all failures, and of all runs, those of a cluster; each has an interval only if it is an
     estimate. `n` is what it rests on: failed checks, or failures that were found.
@@ -25,7 +26,12 @@ class Share:
     rests_on: str
     low: float | None = None
     high: float | None = None
-    rate: Estimate | None = None
+    strata: Sequence[Stratum] = ()
+
+    @cached_property
+    def rate(self) -> Estimate | None:
+        """Of all runs, those that fail this way."""
+        return failure_rate(self.strata)
 
     @property
     def is_estimate(self) -> bool:
@@ -49,7 +55,7 @@ def shares(project: Project, sizes: dict[Any, int], standing: int) -> dict[Any, 
             sample.rests_on,
             estimate.low,
             estimate.high,
-            failure_rate(parts),
+            parts,
         )
     return found
 

@@ -18,6 +18,7 @@ ESTIMATE, CHECK = (
     "estimate",
     "check",
 )  # rules whose evidence is about the outcome, not about an observed fault
+NO_RULES = frozenset((RULE, REPLAY, ESTIMATE, CHECK))
 WEAK_MODE = "incomplete_execution"  # says how a run ended more than why
 
 
@@ -82,9 +83,8 @@ def _with_judge(rules: Label, evidence: Iterable[dict[str, Any]]) -> Label:
 
 def rules_mode(evidence: Iterable[dict[str, Any]]) -> str:
     """The rules' mode, from the evidence of a diagnosis; empty if they found nothing."""
-    others = (RULE, REPLAY, ESTIMATE, CHECK)
     return next(
-        (str(item.get("mode") or "") for item in evidence if item.get("rule") not in others), ""
+        (str(item.get("mode") or "") for item in evidence if item.get("rule") not in NO_RULES), ""
     )
 
 

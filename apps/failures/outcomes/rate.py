@@ -22,6 +22,8 @@ from math import ceil, sqrt
 from operator import mul
 from types import MappingProxyType
 
+import numpy as np
+
 from apps.core.intervals import exact
 
 Flags = frozenset[str]  # names of the layers that flagged a run
@@ -115,9 +117,11 @@ class Stratum:
             return self if is_flagged != never else None
         checks = [
             (
-                check
-                if (layer in check.flags) == is_flagged or check.how == How.WAITING
-                else replace(check, failed=False)
+                replace(check, failed=False)
+                if check.failed is not False
+                and check.how != How.WAITING
+                and (layer in check.flags) != is_flagged
+                else check
             )
             for check in self.checks
         ]
@@ -129,10 +133,13 @@ def represented(checks: Iterable[Check]) -> list[Check]:
     runs of their time: people who fall behind have answered fewer of the latest ones.
     """
     blocks: list[list[Check]] = [[]]
+    asked = 0
     for check in checks:
-        if sum(other.how == How.ASKED for other in blocks[-1]) >= BLOCK:
+        if asked >= BLOCK:
             blocks.append([])
+            asked = 0
         blocks[-1].append(check)
+        asked += check.how == How.ASKED
     if len(blocks) > 1 and sum(check.how == How.ASKED for check in blocks[-1]) < BLOCK:
         blocks[-2:] = [blocks[-2] + blocks[-1]]
     return [check for block in blocks for check in _asked(block)]
@@ -158,29 +165,27 @@ def assisted(
     answer is added, since a judge that was right about all of a few failures is not known to be
     always right. Without verdicts this is the Hájek mean and Kish's effective size.
     """
-    total, n = sum(weights), effective(weights)
-    rows = list(zip(failed, verdicts, weights, strict=True))
-    sums = [
-        sum(weight * bad**i * verdict**j for bad, verdict, weight in rows)
-        for i, j in ((1, 0), (0, 1), (1, 1), (0, 2))
-    ]
-    residuals = []
-    for bad, verdict, weight in rows:
-        own = (bad, verdict, bad * verdict, verdict**2)
-        others = max(total - weight, 1e-9 * total)
-        y, z, yz, zz = (
-            (whole - weight * part) / others for whole, part in zip(sums, own, strict=True)
-        )
-        rarer = max(0.0, min(y, 1 - y)) * (n - 1)
-        spread = zz - z * z
-        slope = (yz - y * z) / spread * rarer / (rarer + 1) if spread > 1e-9 else 0.0
-        residuals.append(bad - slope * verdict)
-    share = sums[0] / total
-    mean = sum(map(mul, weights, residuals)) / total
+    n = effective(weights)
+    bad, verdict, weight = (np.array(row, np.float64) for row in (failed, verdicts, weights))
+    total = weight.sum()
+    share = float(bad @ weight / total)
     spread = share * (1 - share)
     if spread <= 0 or judged <= n:
         return min(1.0, share), n
-    left = sum(w * (rest - mean) ** 2 for w, rest in zip(weights, residuals, strict=True)) / total
+    own = np.stack([bad, verdict, bad * verdict, verdict**2])
+    others = np.maximum(total - weight, 1e-9 * total)
+    y, z, yz, zz = ((own @ weight)[:, None] - weight * own) / others
+    rarer = np.maximum(0.0, np.minimum(y, 1 - y)) * (n - 1)
+    explained = zz - z * z
+    slope = np.divide(
+        (yz - y * z) * rarer,
+        explained * (rarer + 1),
+        out=np.zeros_like(bad),
+        where=explained > 1e-9,
+    )
+    residuals = bad - slope * verdict
+    mean = float(weight @ residuals / total)
+    left = float(weight @ (residuals - mean) ** 2 / total)
     part = min(1.0, left / spread)
     part = min(1.0, part + (1 - part) * n / judged + 1 / (min(share, 1 - share) * n))
     return min(1.0, max(0.0, mean)), n / part
