@@ -182,6 +182,8 @@ def test_the_planted_step_is_blamed(world: World, server: ModelServer, number: i
     told = world.api.get("evals_api:step_search", search.pk).json()
     verdict = told["verdict"]
     assert (verdict["step"], verdict["is_sure"]) == (step_of(case), True), told
+    spent = told["input_tokens"] + told["output_tokens"]
+    assert spent / 3 < before["input_tokens"] + before["output_tokens"] < 3 * spent
     assert told["done"] == sum(one["n"] for one in told["values"]) <= before["continuations"]
     assert told["input_tokens"] > told["output_tokens"] > 0 == told["uncounted"]
     tried = {one["step"]: one for one in told["values"] if one["n"]}
@@ -445,7 +447,7 @@ def test_its_pages_show_the_price_the_steps_and_a_continuation(
 
     assert "Find the step by replay" in page("evals:failure_searches", failure.pk)
     form = page("evals:find_step", failure.pk)
-    assert "About" in form and "continuations over" in form and "no price is known" in form
+    assert "Up to about" in form and "continuations over" in form and "no known price" in form
     more = page(
         "evals:find_step", failure.pk, environment=world.environment.pk, each=64, every="on"
     )

@@ -13,6 +13,7 @@ from apps.environments.models import Environment
 from apps.evals.costs import cost
 from apps.evals.models import EvalRun
 from apps.evals.replays.episode import Replayable
+from apps.evals.samples.transcript import tools_in
 from apps.registry.models import ModelVersion
 from workers.lib.messages import text_of
 from workers.lib.prices import price_from_json
@@ -44,16 +45,16 @@ def forecast(
     each: int,
     every: bool,
 ) -> Forecast:
-    """Continuations are taken to be as long as the rest of the run. The first step is tried most
-    often, and has the longest rest; of the others, the mean counts.
+    """A continuation is taken to have as many turns as the whole run, whose end may have come too
+    early. The first step is tried more often than others; of those, the mean counts.
     """
     steps, continuations = run.steps, most_tries(len(run.steps), each, every=every)
-    left = _tokens_left(run, environment)
+    each_step = _continuations(run, environment)
     first = each if not every and len(steps) > 1 else 0
-    usual = [sum(column) / len(steps) for column in zip(*left, strict=True)]
+    usual = [sum(column) / len(steps) for column in zip(*each_step, strict=True)]
     tokens_in, tokens_out = (
         round(first * at_first + (continuations - first) * mean)
-        for at_first, mean in zip(left[0], usual, strict=True)
+        for at_first, mean in zip(each_step[0], usual, strict=True)
     )
     price = price_from_json(engine.get("price"))
     pace = _seconds_per_token(version)
@@ -67,25 +68,28 @@ def forecast(
     )
 
 
-def _tokens_left(run: Replayable, environment: Environment) -> list[tuple[float, float]]:
-    """(input, output) tokens of the rest of the run from each step, scaled to what it has used."""
-    opening = [*environment.opening, *run.task["messages"]]
-    shown = _size(opening) + len(json.dumps(run.task.get("tools") or []))
-    turns = []
-    for message in run.recorded:
-        size = _size([message])
-        if message.get("role") == "assistant":
-            turns.append((tokens_of(shown), tokens_of(size)))
-        shown += size
-    row = run.source.row
-    totals = [sum(column) for column in zip(*turns, strict=True)]
-    known = (row.input_tokens, row.output_tokens)
-    scale = [(told or total) / total for told, total in zip(known, totals, strict=True)]
-    left, after = [], (0.0, 0.0)
-    for tokens in reversed(turns):
-        after = (after[0] + scale[0] * tokens[0], after[1] + scale[1] * tokens[1])
-        left.append(after)
-    return left[::-1]
+def _continuations(run: Replayable, environment: Environment) -> list[tuple[float, float]]:
+    """(input, output) tokens of a continuation from each step: its prompt, which grows with each
+    turn as it did in the run.
+    """
+    tools = run.task.get("tools") or tools_in(environment)
+    opening = tokens_of(_size([*environment.opening, *run.task["messages"]]))
+    opening += tokens_of(len(json.dumps(tools)))
+    sizes = [tokens_of(_size([message])) for message in run.recorded]
+    written = [
+        size
+        for size, message in zip(sizes, run.recorded, strict=True)
+        if message.get("role") == "assistant"
+    ]
+    turns, grows = len(written), sum(sizes) / len(written)
+    before = (
+        opening + sum(sizes[:at])
+        for at, message in enumerate(run.recorded)
+        if message.get("role") == "assistant"
+    )
+    return [
+        (turns * prompt + grows * turns * (turns - 1) / 2, float(sum(written))) for prompt in before
+    ]
 
 
 def _size(messages: list[dict]) -> int:

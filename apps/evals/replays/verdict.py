@@ -85,11 +85,11 @@ def verdict_of(
 
 def _sentence(step: int, after: int | None, tried: Mapping[int, Tried]) -> str:
     here = tried[step]
-    said = f"Resumed at step #{step}, {here.successes} of {here.n} continuations succeed"
+    succeed = f"{here.successes} of {here.n} continuations succeed"
     if after is None:
-        return f"{said}, which is the last step that can be tried."
+        return f"Resumed at the last step that can be tried, #{step}, {succeed}."
     then = tried[after]
-    return f"{said}; resumed at #{after}, {then.successes} of {then.n}."
+    return f"Resumed at step #{step}, {succeed}; resumed at #{after}, {then.successes} of {then.n}."
 
 
 def _doubt(ended: bool, next_to: bool, differs: bool) -> str:

@@ -54,7 +54,12 @@ def offered(sample: Sample) -> list[dict]:
 
 def tools_of(run: EvalRun) -> tuple[dict, ...]:
     """An environment that cannot be loaded here has the tools of its harness."""
-    return _tools(run.environment.hash, json.dumps(run.prompt, sort_keys=True), run.environment)
+    return tools_in(run.environment, run.prompt)
+
+
+def tools_in(environment: Environment, prompt: dict | None = None) -> tuple[dict, ...]:
+    """The tools of an environment, or those of a prompt version in it."""
+    return _tools(environment.hash, json.dumps(prompt or {}, sort_keys=True), environment)
 
 
 @lru_cache(maxsize=64)
