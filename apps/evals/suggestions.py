@@ -56,6 +56,9 @@ UNREACHABLE = (
     "The log says which changes should result, but the recorded results do not lead there: “{}” is"
     " in none of them, and no user says it."
 )
+CONTRADICTED = (
+    "The log says which changes should result, but the user chose “{}”, which is none of them."
+)
 SAME_CHANGES = "The changes that should result were made, so they do not show what failed."
 
 
@@ -206,6 +209,9 @@ def _episode(source: SourceRun) -> Plan | str | None:
         if is_replay and (missing := _unknown_name(changes, _replayable(runs))):
             why = UNREACHABLE.format(missing[:80])
             continue
+        if origin == TRUTH and (said := _said_otherwise(source)):
+            why = CONTRADICTED.format(said[:80])
+            continue
         cut = _start(source, changes)
         found = _changes_of(source, changes, cut, origin, name, success)
         if found is None:
@@ -333,6 +339,26 @@ def _unknown_name(changes: Iterable[ExpectedCall], texts: Iterable[str]) -> str:
     return ""
 
 
+def _said_otherwise(source: SourceRun) -> str:
+    """An identifier that a user chose and the agent used, where according to the log another one,
+    which no user says, would have been right. Empty if there is none.
+    """
+    said = "\n".join(text for _, text in source.run.users)
+    for item in source.answers.deviations:
+        if item.made is None or item.wanted is None or item.made.tool != item.wanted.tool:
+            continue
+        made, wanted = (
+            {leaf for _, leaf in leaves_of(args) if isinstance(leaf, str)}
+            for args in (item.made.args, item.wanted.args)
+        )
+        names = [leaf for leaf in sorted(made - wanted) if IDENTIFIER.fullmatch(leaf)]
+        chosen = next((leaf for leaf in names if leaf in said), "")
+        instead = [leaf for leaf in wanted - made if IDENTIFIER.fullmatch(leaf)]
+        if chosen and instead and not any(leaf in said for leaf in instead):
+            return chosen
+    return ""
+
+
 def _replayable(runs: Iterable[Run]) -> Iterator[str]:
     """What an agent can learn where these runs are replayed."""
     for run in runs:
@@ -393,7 +419,7 @@ def exact_call(source: SourceRun, cut: int) -> Suggestion | None:
         return None
     right = _of_only_step(source, truth.wanted) if source.steps == [cut] else None
     right = _right_here(source, cut) if right is None else right
-    if right is None or (right and _only_lookups(source, right)):
+    if right is None or (right and _only_lookups(source, right)) or _said_otherwise(source):
         return None
     before = (words_of(message) for message in source.run.messages[:cut])
     if _unknown_name(right, before):

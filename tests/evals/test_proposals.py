@@ -170,6 +170,17 @@ def test_an_exact_call_is_expected_only_where_the_truth_names_it_for_this_step()
     assert plan(other, 1).answer is None, "the first missing call of the run is not this step's"
 
 
+def test_nothing_is_expected_against_what_the_user_has_chosen() -> None:
+    found_both = (FIND | {"args": {"flights": "all"}}, "AB12, CD34")
+    wrong = {"tool": "flights.book", "args": {"flight": "CD34"}}
+    right = truth({"tool": "flights.book", "args": {"flight": "AB12"}})
+    chose = talk("Book a flight.", found_both, "AB12 or CD34?", "CD34.", (wrong, "Done."), "Done.")
+    found = plan(failed(make_project(), chose, **right), 5)
+    assert found.answer is None and "the user chose “CD34”" in found.reason
+    left_open = talk("Book a flight.", found_both, "Which?", "The first.", (wrong, "Ok."), "Done.")
+    assert plan(failed(make_project(), left_open, **right), 5).kind == TaskKind.EPISODE
+
+
 def test_a_look_up_is_never_expected_by_itself_even_if_a_person_wrote_it() -> None:
     edit = {"kind": "edit", "message_index": 3, "after": FIND}
     found = plan(failed(make_project(), interventions=[edit]), 3)
