@@ -857,6 +857,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "failures:check_answer",
         "failures:check_undo",
         "failures:policy_decide",
+        "failures:policy_look",
         "failures:policy_undo",
         "failures:policy_new",
         "failures:policy_edit",

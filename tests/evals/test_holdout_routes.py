@@ -450,6 +450,20 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "evals_api:imports",
         # test_importing.py, test_variants.py: what is left out is a look of the key
         "evals_api:variants",
+        # test_proposals.py: what is proposed of a run that is held out
+        "evals_api:proposal",
+        "evals_api:proposal_confirm",
+        "evals_api:proposal_draft",
+        "evals_api:proposal_edit",
+        "evals_api:proposal_reject",
+        "evals_api:proposal_undo",
+        "evals_api:proposals",
+        "evals_api:proposals_confirm",
+        # test_step_searches.py: a refusal
+        "evals_api:step_searches",
+        "evals_api:step_search_forecast",
+        "evals_api:continuations",
+        "failures_api:rubric_examples",  # tests/failures/test_rubric_alignment.py
     }
     assert set(asked) == {name for name in COUNTED if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():

@@ -213,6 +213,7 @@ def test_the_judge_wins_over_what_rules_are_not_sure_of(rules: Label, by_judge: 
         "quote": "I close it.",
         "mode": "wrong_tool_choice",
         "confidence": "likely",
+        "sure": None,
     }
     assert len(chosen.evidence) == len(rules.evidence) + 1
 
