@@ -420,7 +420,7 @@ def similar(client: Client, failure: Failure) -> list[int]:
 def give(failure: Failure, tools: list[str], text: str) -> None:
     """What the comparison reads of a failure."""
     type(failure.trajectory).objects.filter(pk=failure.trajectory_id).update(tool_names=tools)
-    evidence = [{"rule": "failed_call", "message_index": 1, "quote": text, "confidence": "likely"}]
+    evidence = [{"rule": "failed_call", "message_index": 1, "text": text, "confidence": "likely"}]
     Failure.objects.filter(pk=failure.pk).update(evidence=evidence)
 
 
@@ -432,7 +432,7 @@ def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> N
     give(near, ["refund"], "the call timed out")
     assert similar(client, case)[:2] == [other.pk, near.pk] and len(similar(client, case)) == 6
     page = client.get(url("similar", case)).content.decode()
-    assert "refund" in page and "missing, payment_id" in page
+    assert "refund" in page and "payment_id, missing" in page
     now = timezone.now()
     cluster = FailureCluster.objects.create(
         project=project, name="c", signature={}, first_seen=now, last_seen=now
