@@ -406,6 +406,10 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             reverse("evals_api:from_failure", args=[draft.pk]) + f"?trajectory={run.external_id}",
             None,
         ),
+        "evals_api:continuations": (
+            reverse("evals_api:continuations", args=[scene["pks"]["evals:step_search"]]),
+            None,
+        ),
         "evals_api:meaning_check": (
             reverse("evals_api:meaning_check", args=[check.eval_set_id, check.pk]),
             None,
@@ -447,6 +451,8 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "evals_api:from_evaluation",
         "evals_api:from_environment",
         "evals_api:general",  # as evals_api:from_production
+        "evals_api:step_searches",
+        "evals_api:step_search_forecast",  # test_step_searches.py: a refusal
         "evals_api:imports",
         # test_importing.py, test_variants.py: what is left out is a look of the key
         "evals_api:variants",
