@@ -124,14 +124,16 @@ def step_at(source: SourceRun, cut: int) -> RunStep:
 
 
 def steps_of(messages: list[dict]) -> list[int]:
-    """Where a task may begin: before each turn of the agent that follows a request."""
+    """Where a task may begin: before each turn of the agent that follows a request, or the answer of
+    a tool that brought one.
+    """
     has_request, steps = False, []
     for index, message in enumerate(messages):
         if is_example(message):
             continue
         if message.get("role") == "assistant" and has_request:
             steps.append(index)
-        has_request = has_request or message.get("role") == "user"
+        has_request = has_request or message.get("role") in ("user", "tool")
     return steps
 
 

@@ -66,6 +66,7 @@ def test_a_task_may_be_cut_before_each_step_of_the_agent() -> None:
     assert steps_of(RUN) == [3, 5]
     assert [message["role"] for message in prompt_at(RUN, 5)] == ["user", "assistant", "tool"]
     assert prompt_at(RUN, 3) == [ASK]
+    assert steps_of([SYSTEM, CALL, REPLY, DONE]) == [3], "the request came from a tool"
 
 
 @pytest.mark.parametrize(("blamed", "cut"), [(3, 3), (4, 3), (5, 5), (None, 3), (0, 3)])
