@@ -348,7 +348,9 @@ def main() -> None:
         result = {"machine": machine(), "settings": vars(given) | {"folder": ""}, "rows": rows}
         result["summary"] = summary(rows)
         name = f"replay-{given.slip:g}-{given.each}{'-every' if given.every else ''}.json"
-        (ROOT / "var" / "bench" / name).write_text(json.dumps(result, indent=1))
+        found = ROOT / "var" / "bench" / name
+        found.parent.mkdir(parents=True, exist_ok=True)
+        found.write_text(json.dumps(result, indent=1))
         print(json.dumps(result["summary"], indent=1))
     finally:
         product.stop()

@@ -36,7 +36,9 @@ COLD = (
 
 def searches_of(project: Project) -> QuerySet[StepSearch]:
     rows = StepSearch.objects.filter(project=project)
-    return rows.select_related("environment", "model_version", "failure__trajectory", "task")
+    return rows.select_related(
+        "environment", "model_version", "failure__trajectory", "failure__mode", "task"
+    )
 
 
 @operation(

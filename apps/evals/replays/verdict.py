@@ -22,14 +22,6 @@ class Value:
     low: float
     high: float
 
-    @property
-    def share(self) -> float | None:
-        return self.successes / self.n if self.n else None
-
-    @property
-    def percent(self) -> int:
-        return round(100 * (self.share or 0.0))
-
 
 @dataclass(frozen=True)
 class Verdict:
