@@ -124,8 +124,8 @@ def step_at(source: SourceRun, cut: int) -> RunStep:
 
 
 def steps_of(messages: list[dict]) -> list[int]:
-    """Where a task may begin: before each turn of the agent that follows a request, or the answer
-    of a tool that brought one.
+    """Where a task may begin: before each turn of the agent that follows a request, or a tool's
+    answer that brought one.
     """
     has_request, steps = False, []
     for index, message in enumerate(messages):

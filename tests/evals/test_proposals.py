@@ -448,9 +448,9 @@ def test_what_is_held_out_is_not_proposed_and_that_is_a_view(project: Project) -
         request="[9d1b8c1e-1111-4222-8333-444455556666] Cancel order A-17.",
         split=Split.HOLDOUT,
         by=None,
-        expected=CANCEL,
+        expected={"rubric": "Cancels it"},
     )
-    failed(project, **truth(CANCEL))
+    failed(project, talk("[3f2b8c1e-1111-4222-8333-444455556666] Cancel order A-17.", "No."))
     assert propose(project) == Proposed(held=1) and not TaskProposal.objects.exists()
     assert project.holdout_views.filter(kind="membership").exists()
 
