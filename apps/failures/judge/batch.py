@@ -30,6 +30,7 @@ from workers.lib.spending import NOTHING
 log = logging.getLogger(__name__)
 TOO_MANY_ERRORS = 3  # errors in a row after which the server counts as down
 OFF = "The judge is off."
+OUT_OF_TIME = "The time for one batch is used up; the rest will be asked next time."
 SWITCHED_OFF = "The judge was switched off, or its rubric changed."
 Sleep = Callable[[float], None]
 
@@ -115,9 +116,7 @@ def ask_all(
             for entry in entries:
                 batch.ask(entry)
                 if time.monotonic() > ends and not report.stopped:
-                    report.stopped = (
-                        f"Stopped after {for_s:.0f} s; the rest will be asked next time."
-                    )
+                    report.stopped = OUT_OF_TIME
                 if report.stopped:
                     break
         finally:
