@@ -862,7 +862,6 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "failures:policy_new",
         "failures:policy_edit",
         "failures:policy_remove",
-        "failures:policy_look",
         "failures:cluster_rename",
         "failures:cluster_move",
         "failures:cluster_merge",

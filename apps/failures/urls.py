@@ -73,6 +73,7 @@ urlpatterns = [
     path("judge/diff/", judge.diff, name="rubric_diff"),
     path("judge/run/", judge.run, name="judge_run"),
     *page_urls("failures"),
+    path("judge/examples/", judge_jobs.examples, name="rubric_examples"),
     path("judge/measurements/<uuid:pk>/", judge_jobs.measurement, name="judge_measurement"),
     path(
         "judge/measurements/<uuid:pk>/status/",

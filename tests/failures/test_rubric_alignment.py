@@ -33,6 +33,7 @@ from apps.failures.models import (
     RubricExample,
     Source,
 )
+from apps.failures.pages import judge_jobs
 from apps.trajectories.models import Trajectory
 from tests.factories import admin_of, make_key, make_project
 from tests.failures.judge_server import JudgeServer, Reply, running, says
@@ -504,7 +505,7 @@ def test_the_page_of_examples_says_which_runs_it_shows(
     make_rubric(project, judge)
     decided(project, "late", 20, failed=True)
     judging.judge(project=project, trajectories=project.trajectories.all())
-    monkeypatch.setattr(actions, "runs_shown", lambda project, runs, **_: shown.extend(runs))
+    monkeypatch.setattr(judge_jobs, "runs_shown", lambda project, runs, **_: shown.extend(runs))
     url = reverse("failures:rubric_examples", args=[project.slug])
     page = logged_in(admin_of(project)).get(url).content.decode()
     assert set(shown) == set(side(project, False)) and all(str(run) in page for run in shown)

@@ -13,11 +13,9 @@ from msgspec import Meta, Struct, field
 from apps.core import jobs
 from apps.core.models import JobState, Project, Role
 from apps.core.operations import Moment, Page, Paged, Reference, Rest, choice_of, operation
-from apps.core.routes import RUNS, Disclosure
 from apps.failures.actions.decisions import Refused
 from apps.failures.judge import examples, measure_job, people, rubrics, search_job
 from apps.failures.models import JudgeMeasurement, Rubric, RubricSearch
-from apps.trajectories.shown import runs_shown
 
 Budget = Annotated[
     float, Meta(title="Max cost in $", gt=0, le=1e6, description="It stops before it costs more")
@@ -85,37 +83,11 @@ def _choices(project: Project) -> list[tuple[str, str]]:
     return [(str(run), str(run)) for run in dict.fromkeys([*kept, *runs])]
 
 
-def shown_examples(project: Project, request: Any) -> dict[str, Any]:
-    last = project.rubrics.first()
-    kept = list(last.examples.select_related("trajectory")) if last else []
-    runs = {row.trajectory_id for row in kept}
-    offers = [row for row in examples.offered(project) if row.decision.run not in runs]
-    shown = [*runs, *(row.decision.run for row in offers)]
-    runs_shown(project, shown, to=request.user, where="examples of the judge's rubric")
-    return {
-        "newest": last,
-        "kept": kept,
-        "offers": offers,
-        "most": rubrics.MOST_EXAMPLES,
-        "counts": people.Counts.of(people.decisions(project)),
-        "modes": {mode.slug: mode.name for mode in project.failure_modes.all()},
-    }
-
-
 @operation(
     "rubrics_set_examples",
     rest=Rest("POST", "judge/rubrics/examples/", "rubric_examples", 201),
-    page=Page(
-        "judge/examples/",
-        "rubric_examples",
-        template="failures/rubric_examples.html",
-        context=shown_examples,
-        then="failures:rubric",
-        done="Version {returned.version} has these examples. Compare it before you use it.",
-    ),
     gives=RubricOut,
     role=Role.OPERATOR,
-    shows=Disclosure(RUNS),
 )
 def set_examples(
     *,

@@ -1,20 +1,27 @@
-"""Pages of measurements of the judge, and of searches for a better rubric."""
+"""Pages of the rubric's examples, of measurements of the judge, and of searches for a better
+rubric.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 
 from apps.core.access import project_view
 from apps.core.diffing import changed_lines
 from apps.core.http import progress
 from apps.core.models import Project, Role
-from apps.failures.actions.judge import STOPPED
-from apps.failures.judge import rubrics
+from apps.core.operations import NOT_DONE, submitted
+from apps.core.routes import RUNS, shows
+from apps.failures.actions.judge import STOPPED, set_examples
+from apps.failures.judge import people, rubrics
+from apps.failures.judge.examples import offered
 from apps.failures.models import JudgeMeasurement, Rubric, RubricSearch
+from apps.trajectories.shown import runs_shown
 
 # (measure, its title, whether less is better)
 MEASURES = (
@@ -118,3 +125,34 @@ def search(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 def search_status(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     context = _search(request, project, pk)
     return progress(request, "_job.html", context, runs=context["job"].is_active)
+
+
+@shows(RUNS)
+@project_view(Role.OPERATOR)
+def examples(request: HttpRequest, project: Project) -> HttpResponse:
+    form, returned = submitted(request, set_examples)
+    if isinstance(returned, HttpResponse):
+        return returned
+    if returned is not NOT_DONE:
+        text = f"Version {returned.version} has these examples. Compare it before you use it."
+        messages.success(request, text)
+        return redirect("failures:rubric", project.slug)
+    context = {"form": form} | _examples(request, project)
+    return render(request, "failures/rubric_examples.html", context)
+
+
+def _examples(request: HttpRequest, project: Project) -> dict[str, Any]:
+    last = project.rubrics.first()
+    kept = list(last.examples.select_related("trajectory")) if last else []
+    runs = {row.trajectory_id for row in kept}
+    offers = [row for row in offered(project) if row.decision.run not in runs]
+    shown = [*runs, *(row.decision.run for row in offers)]
+    runs_shown(project, shown, to=request.user, where="examples of the judge's rubric")
+    return {
+        "newest": last,
+        "kept": kept,
+        "offers": offers,
+        "most": rubrics.MOST_EXAMPLES,
+        "counts": people.Counts.of(people.decisions(project)),
+        "modes": {mode.slug: mode.name for mode in project.failure_modes.all()},
+    }
