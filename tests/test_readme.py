@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import unicodedata
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import yaml
 
@@ -21,6 +23,7 @@ from apps.failures.models import Failure
 from apps.trajectories import digest
 from apps.trajectories.models import Trajectory
 from tests.factories import admin_of, make_key, make_project
+from tests.flywheel.machine import eventually, free_port
 from tests.sending.snippets import BLOCK, User
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,6 +100,26 @@ def test_the_variables_it_names_are_read() -> None:
         assert name in code, name
 
 
+def is_served(port: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(port))) == 0
+
+
+def answers(user: User, program: str) -> None:
+    """A server of a page answers as a chat server does."""
+    port = str(free_port())
+    (user.home / "server.py").write_text(re.sub(r"\b9000\b", port, program), encoding="utf-8")
+    with subprocess.Popen([sys.executable, user.home / "server.py"]) as server:
+        try:
+            asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            eventually(lambda: is_served(port))
+            answer = httpx2.post(url, json=asked).json()
+            assert answer["choices"][0]["message"]["content"] and answer["usage"]
+        finally:
+            server.kill()
+
+
 def run_snippets(page: str, user: User) -> None:
     """Does what the page says, from top to bottom, in a terminal whose address and key are the
     user's.
@@ -107,7 +130,11 @@ def run_snippets(page: str, user: User) -> None:
     )
     for language, block in blocks:
         block = block.replace("http://127.0.0.1:8000", user.flywheel_url).replace("fw_…", user.key)
-        if language == "python":
+        if language == "text":
+            continue  # shown, not typed
+        if "serve_forever()" in block:
+            answers(user, block)
+        elif language == "python":
             (user.home / "program.py").write_text(block, encoding="utf-8")
             user.sh(f"{sys.executable} program.py")
         elif block.startswith("make "):

@@ -54,5 +54,7 @@ declare(
         "classification": "",
         "reclassification": "",
         "outcometraining": "",
+        "judgemeasurement": "the comparison of judges",
+        "rubricsearch": "the search for a better rubric",
     },
 )

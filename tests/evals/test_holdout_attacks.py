@@ -259,7 +259,7 @@ def test_an_import_by_a_worker_that_is_refused_is_a_look(
     job.refresh_from_db()
     steps = importing.steps(job)
     with pytest.raises(actions.HoldoutLeak):
-        while step(job, steps):
+        while step(job, steps, None)[0]:
             pass
     assert looks(project) == 1
 

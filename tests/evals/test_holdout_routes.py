@@ -465,8 +465,6 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "evals_api:proposal_undo",
         "evals_api:proposals",
         "evals_api:proposals_confirm",
-        # test_step_searches.py: a refusal
-        "evals_api:continuations",
         "failures_api:rubric_examples",  # tests/failures/test_rubric_alignment.py
     }
     assert set(asked) == {name for name in COUNTED if name not in PAGES} - elsewhere_tested

@@ -253,7 +253,6 @@ def cancel_measurement(*, measurement: JudgeMeasurement, by: Any) -> None:
     rest=Rest("POST", "judge/measurements/<uuid:pk>/resume/", "judge_measurement_resume"),
     page=Page("judge/measurements/<uuid:pk>/resume/", "judge_measurement_resume"),
     gives=JobOut,
-    says={"judgemeasurement.resumed": "resumed “{name}”"},
 )
 def resume_measurement(*, measurement: JudgeMeasurement, by: Any) -> None:
     """Goes on with a measurement that failed or was cancelled, without asking again what has been
@@ -359,7 +358,6 @@ def cancel_search(*, search: RubricSearch, by: Any) -> None:
     rest=Rest("POST", "judge/searches/<uuid:pk>/resume/", "rubric_search_resume"),
     page=Page("judge/searches/<uuid:pk>/resume/", "rubric_search_resume"),
     gives=JobOut,
-    says={"rubricsearch.resumed": "resumed “{name}”"},
 )
 def resume_search(*, search: RubricSearch, by: Any) -> None:
     """Goes on with a search that failed or was cancelled, without asking again what has been
