@@ -97,7 +97,7 @@ STATIONS = {
     "failures:triage": "Nothing left to triage",
     "failures:clusters": "Nothing to cluster",
     "failures:checks": "Nothing to check",
-    "failures:policy": "No rules found",
+    "failures:policy": "No rules yet",
     "failures:measures": "No decisions yet",
     "failures:verdicts": "No verdicts yet",
     "failures:reclassify": "Nothing is classified yet",
@@ -233,6 +233,8 @@ NO_PAGES = {
     ),
     "leads to another page, or is its fragment": (
         "evals:task_samples",
+        "evals:review_proposals",
+        "evals:next_proposal",
         "teamwork:comment",
         "failures:step",
         "reviews:queue",
