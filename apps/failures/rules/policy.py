@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
+from apps.core.storable import refuse_unstorable
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Call, Run
 from workers.lib.errors import SpecError
@@ -96,13 +97,16 @@ def check_of(given: Any, tools: Tools | None = None) -> Check:
     names what they have. Raises CheckError.
     """
     try:
+        refuse_unstorable({"check": given})
         check = convert(given, Check, "check")
+        _ready(_text(check))
     except SpecError as error:
         raise CheckError(str(error), getattr(error, "path", "")) from error
+    except RecursionError as error:
+        raise CheckError("A check cannot be nested this deeply.", "check") from error
     if (check.other is None) == (check.must in NEEDS_OTHER):
         needs = "another call" if check.other is None else "no other call"
         raise CheckError(f"“{check.must}” needs {needs}.", "check.other")
-    _ready(_text(check))
     if tools:
         _refuse_unknown(check, tools)
     return check
