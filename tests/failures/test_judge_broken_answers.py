@@ -16,6 +16,7 @@ from apps.failures.actions.signals import NewSignal
 from apps.failures.judge import prompt_reading, rubrics
 from apps.failures.judge.asking import Answered
 from apps.failures.models import SystemPrompt
+from apps.failures.rules import policy
 from apps.failures.rules.policy import CheckError, check_of
 from apps.failures.signals import asking
 from apps.failures.signals.question import Said
@@ -53,6 +54,18 @@ UNSTORABLE = ["1e999", "-1e999", '"\\u0000"', '"\\ud800"']
 def test_a_check_that_cannot_be_stored_is_no_check(const: str) -> None:
     with pytest.raises(CheckError, match=r"cannot be stored|too large"):
         check_of(json.loads(check(const)))
+
+
+def test_an_unknown_tool_is_compared_with_a_bounded_number_of_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[int] = []
+    monkeypatch.setattr(
+        policy, "get_close_matches", lambda tool, tools, *_: compared.append(len(tools)) or []
+    )
+    with pytest.raises(CheckError, match="No recent run has a tool"):
+        check_of(NEVER, {f"tool_{number}": None for number in range(5_000)})
+    assert compared == [policy.MOST_ALIKE]
 
 
 def test_a_check_that_is_nested_too_deeply_is_no_check() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
@@ -29,6 +30,7 @@ from workers.lib.typed import convert, plain
 log = logging.getLogger(__name__)
 ANY_TOOL = "*"
 LONGEST_SCHEMA, MOST_COMPARED = 2_000, 20_000  # characters; pairs of calls per rule and run
+MOST_ALIKE = 200  # tools with which an unknown one is compared: a run may name thousands
 ENDLESS = ("$ref", "$dynamicRef", "$recursiveRef", "pattern", "patternProperties")  # may never end
 MUST = {
     "never": "must never be called",
@@ -118,7 +120,7 @@ def _refuse_unknown(check: Check, tools: Tools) -> None:
     for name, called in parts:
         for tool in called.tools:
             if tool != ANY_TOOL and tool not in tools:
-                alike = ", ".join(get_close_matches(tool, tools, 3, 0.4))
+                alike = ", ".join(get_close_matches(tool, [*islice(tools, MOST_ALIKE)], 3, 0.4))
                 sentence = f"No recent run has a tool “{tool}”."
                 meant = f" Did you mean {alike}?" if alike else ""
                 raise CheckError(sentence + meant, f"check.{name}.tools")
