@@ -57,6 +57,13 @@ def uuid_of(text: str | None) -> UUID | None:
         return None
 
 
+def whole_number(text: str | int) -> int | None:
+    """None for what is no number that a row can have, such as one of 5,000 digits."""
+    digits = str(text)
+    number = int(digits) if digits.isdecimal() and len(digits) < 20 else 2**63
+    return number if number < 2**63 else None
+
+
 def go(request: HttpRequest, url: str) -> HttpResponse:
     """To another page, as a whole."""
     return HttpResponseClientRedirect(url) if request.htmx else redirect(url)

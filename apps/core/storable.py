@@ -1,5 +1,5 @@
-"""Text that PostgreSQL and UTF-8 cannot hold: NUL, and halves of surrogate pairs. No page and no
-operation of the API takes it. Pure.
+"""What PostgreSQL and UTF-8 cannot hold: NUL, halves of surrogate pairs, and in JSON numbers that
+are not finite (1e999). No page and no operation of the API takes it. Pure.
 
 What is read row by row (trajectories, tasks, answers) does not come here: there a bad character
 costs its row only, or is replaced.
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from math import isfinite
 from typing import Any
 
 from workers.lib.typed import FormError, joined
 
 PROBLEM = "has a character that cannot be stored (NUL, or half of a surrogate pair)"
+TOO_LARGE = "is a number that is too large to be stored"
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 SHOWN = 200  # characters of a name
 
@@ -31,13 +33,13 @@ def is_storable(text: str) -> bool:
 
 
 def refuse_unstorable(value: Any) -> None:
-    """Raises FormError with the path of the first text or key of a JSON value that cannot be
-    stored.
+    """Raises FormError with the path of the first text, key or number of a JSON value that cannot
+    be stored.
     """
-    if (steps := _steps_to(value)) is not None:
-        raise FormError(
-            joined("", [step if isinstance(step, int) else _shown(step) for step in steps]), PROBLEM
-        )
+    if found := _first_problem(value):
+        steps, problem = found
+        path = [step if isinstance(step, int) else _shown(step) for step in steps]
+        raise FormError(joined("", path), problem)
 
 
 def refuse_unstorable_fields(fields: Iterable[tuple[str, Iterable[str]]]) -> None:
@@ -47,9 +49,12 @@ def refuse_unstorable_fields(fields: Iterable[tuple[str, Iterable[str]]]) -> Non
             raise FormError(_shown(name), PROBLEM)
 
 
-def _steps_to(value: Any) -> list[str | int] | None:
+def _first_problem(value: Any) -> tuple[list[str | int], str] | None:
+    """(path, what is wrong)"""
     if isinstance(value, str):
-        return None if is_storable(value) else []
+        return None if is_storable(value) else ([], PROBLEM)
+    if isinstance(value, float):
+        return None if isfinite(value) else ([], TOO_LARGE)
     inner: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
         inner = value.items()
@@ -57,9 +62,9 @@ def _steps_to(value: Any) -> list[str | int] | None:
         inner = enumerate(value)
     for step, item in inner:
         if isinstance(step, str) and not is_storable(step):
-            return [step]
-        if (steps := _steps_to(item)) is not None:
-            return [step, *steps]
+            return [step], PROBLEM
+        if found := _first_problem(item):
+            return [step, *found[0]], found[1]
     return None
 
 

@@ -12,7 +12,7 @@ from django.db.models import Count, QuerySet
 from django.http import Http404
 from msgspec import Meta
 
-from apps.core.http import uuid_of
+from apps.core.http import uuid_of, whole_number
 from apps.core.models import JobState, Project
 from apps.core.operations import Reference
 from apps.environments.models import Environment
@@ -21,7 +21,6 @@ from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.typed import Text
 
 NAMED = re.compile(r"([-a-zA-Z0-9_]{1,80})@(\d{1,9})")
-DIGITS = 20  # of a number that a row can have, at most one less
 VERSION = re.compile(r"([-a-zA-Z0-9_]{1,80})-v(\d{1,9})")
 
 
@@ -73,8 +72,7 @@ def find_version(project: Project, name: str | int) -> ModelVersion:
 
 def _version(rows: QuerySet[ModelVersion], name: str | int) -> ModelVersion | None:
     if isinstance(name, int) or name.isdecimal():  # in a query a number is a text
-        is_one = len(str(name)) < DIGITS and 0 < int(name) < 2**63
-        return rows.filter(pk=name).first() if is_one else None
+        return rows.filter(pk=whole_number(name)).first()
     if named := VERSION.fullmatch(name):
         return rows.filter(name=named[1], version=int(named[2])).first()
     agent, at, version = name.partition("@")

@@ -472,6 +472,7 @@ def test_a_proposal_that_has_come_too_close_to_a_hold_out_is_not_confirmed(
     done = reviewing.confirm_many(project=project, by=admin_of(project), ids=[only(project).pk])
     assert done.confirmed == 0 and "hold-out" in str(done)
     assert only(project).state == ProposalState.PROPOSED
+    assert project.holdout_views.filter(kind="membership").exists()
 
 
 # The judge drafts

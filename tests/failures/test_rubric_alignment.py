@@ -23,6 +23,7 @@ from apps.failures.actions import judge as actions
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, examples, judging, people, rubrics, search_job
+from apps.failures.judge.questions import LOST_AFTER, WAITING
 from apps.failures.models import (
     Failure,
     FailureState,
@@ -300,6 +301,25 @@ def test_a_measurement_stops_at_its_limit_and_goes_on_later(judge: JudgeServer) 
     assert done(job).state == JobState.SUCCEEDED and len(judge.seen) == job.total
     with pytest.raises(Refused, match="Only one that failed"):
         actions.resume_measurement(measurement=job, by=admin_of(project))
+
+
+def test_a_question_that_a_stopped_worker_asked_does_not_count_as_unanswered(
+    judge: JudgeServer,
+) -> None:
+    project = make_project()
+    make_decisions(project)
+    job = done(compared(project, judge))
+    before = [(row["shares"], row["errors"]) for row in job.result["variants"]]
+    waiting = JudgeQuestion.objects.filter(pk=JudgeQuestion.objects.earliest("pk").pk)
+    waiting.update(answer=None, error=WAITING, at=timezone.now())
+    type(job).objects.update(state=JobState.FAILED, result={})
+    job.refresh_from_db()
+    actions.resume_measurement(measurement=job, by=admin_of(project))
+    assert done(job).state == JobState.FAILED and "asking 1 question of this" in job.error
+    waiting.update(at=timezone.now() - LOST_AFTER)
+    actions.resume_measurement(measurement=job, by=admin_of(project))
+    after = [(row["shares"], row["errors"]) for row in done(job).result["variants"]]
+    assert after == before
 
 
 def test_a_cancelled_measurement_keeps_its_answers(

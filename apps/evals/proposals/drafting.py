@@ -101,6 +101,7 @@ class _Draft(Stored):
         rows = TaskProposal.objects.filter(pk=self.proposal and self.proposal.pk)
         rows.update(draft_tries=F("draft_tries") + 1, drafted_at=timezone.now())
 
+    @transaction.atomic
     def settle(self, answered: Answered, correction: float) -> None:
         super().settle(answered, correction)
         self._store(answered.error)

@@ -21,6 +21,7 @@ from apps.evals import actions
 from apps.evals.editing import fingerprint
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.from_failures import free_key, open_draft
+from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
 from apps.evals.proposals.rubric import rubric_of
@@ -229,7 +230,10 @@ def confirm(*, proposal: TaskProposal, by: Any, key: ApiKey | None = None) -> No
     if stored.crossings:
         raise actions.HoldoutLeak(str(stored.crossings[0]), stored.crossings[0])
     if stored.duplicates:
-        raise ProposalError(f"{draft} already has this request. Reject the proposal.")
+        error = ProposalError(f"{draft} already has this request. Reject the proposal.")
+        same = draft.tasks.holdout().filter(canonical_hash=ours.canonical_hash)
+        error.held = list(same.values_list("canonical_hash", flat=True))
+        raise error
     _decided(ours, ProposalState.CONFIRMED, by, task)
     record_occurrences(ours.project, {ours.canonical_hash: [ours.trajectory_id]})
     failure = ours.failure
@@ -397,13 +401,16 @@ class Confirmed:
 def confirm_many(
     *, project: Project, by: Any, ids: ProposalIds, key: ApiKey | None = None
 ) -> Confirmed:
-    """Confirms up to 200 proposals. One that cannot be confirmed is left, with the reason."""
+    """Confirms up to 200 proposals. One that cannot be confirmed is left, with the reason, which
+    counts as a view if it says something about a hold-out.
+    """
     rows = project.task_proposals.filter(pk__in=ids, state=ProposalState.PROPOSED)
     count, left = 0, {}
     for row in rows.select_related("project", "trajectory", "failure__mode"):
         try:
             confirm(proposal=row, by=by, key=key)
         except (actions.EvalSetError, Refused) as error:
+            record_refusal(project, error, by=key or by)
             left[str(row.pk)] = str(error)
         else:
             count += 1

@@ -242,6 +242,8 @@ def edit(*, rule: PolicyRule, by: Any, given: WrittenRule) -> PolicyRule:
     acquire_in(project.pk, ProjectLock.POLICY)
     if _line(given.sentence) == rule.sentence and check == rule.check_spec:
         raise RuleError("Nothing has changed.", "sentence")
+    if rule.state != State.CONFIRMED:
+        _refuse_more(project, given.state)
     _retire(rule, State.REPLACED, by)
     same = {name: getattr(rule, name) for name in ("prompt", "quote", "parts")}
     new = _created(project, given, check, by, **same, version=rule.version + 1, replaces=rule)

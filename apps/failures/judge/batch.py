@@ -14,17 +14,19 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from django.db import IntegrityError, transaction
 
+from apps.core.runner import sentence as sentence_of
 from apps.failures.judge import rubrics
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.models import Rubric
+from flywheel.outages import is_transient
 from workers.lib.spending import NOTHING
 
 log = logging.getLogger(__name__)
@@ -241,7 +243,15 @@ class _Batch:
 
     def _settle(self, asked: _Asked, answered: Answered) -> None:
         cost = asked.server.cost(answered.usage)
-        asked.entry.settle(answered, cost - asked.max_cost)
+        try:
+            asked.entry.settle(answered, cost - asked.max_cost)
+        except Exception as error:
+            if is_transient(error):
+                raise
+            log.exception("The judge's answer was not stored: %s", asked.entry)
+            sentence = f"The answer could not be stored: {sentence_of(error)}"
+            answered = replace(answered, answer=None, error=sentence)
+            asked.entry.settle(answered, cost - asked.max_cost)
         self._left_usd += asked.max_cost - cost
         if asked.max_cost:
             self._cost_factor *= max(1.0, cost / asked.max_cost)

@@ -17,7 +17,7 @@ from apps.failures.judge import batch, people, rubrics
 from apps.failures.judge.comparison import Answer, better, compare
 from apps.failures.judge.measuring import questions_about, verdict_of
 from apps.failures.judge.people import Decision
-from apps.failures.judge.questions import Stored
+from apps.failures.judge.questions import LOST_AFTER, Stored
 from apps.failures.judge.strategies import STRATEGIES
 from apps.failures.models import JudgeMeasurement, Rubric
 from apps.trajectories.models import Trajectory, with_content
@@ -136,6 +136,12 @@ def asked(
         job.cursor["usd"] = job.cursor.get("usd", 0.0) + report.spent_usd
         job.done += len(part) * is_counted
         yield Progress(done=job.done, label=job.label, cursor=job.cursor)
+        if report.later and not report.stopped:
+            plural = "" if report.later == 1 else "s"
+            report.stopped = (
+                f"Another worker may still be asking {report.later} question{plural} of this."
+                f" Resume it in {LOST_AFTER.seconds // 60} minutes."
+            )
         if report.stopped:
             raise Stopped(report.stopped)
 

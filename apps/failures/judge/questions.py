@@ -82,8 +82,7 @@ class Stored(batch.Entry):
     @transaction.atomic
     def settle(self, answered: Answered, correction: float) -> None:
         self.answered = answered
-        if answered.answer is not None:
-            self.answer = self.as_json(answered.answer)
+        self.answer = None if answered.answer is None else self.as_json(answered.answer)
         row = JudgeQuestion.objects.select_for_update().filter(pk=self.row and self.row.pk).first()
         if row is None:
             return

@@ -243,7 +243,7 @@ class _Search:
         if entry.answer:
             self.unanswered = 0
             return {"text": entry.answer}
-        error = entry.answered.error if entry.answered else "It is being asked by another search."
+        error = entry.answered.error if entry.answered else ""
         self.unanswered += 1
         if self.unanswered >= UNANSWERED:
             raise Stopped(error)

@@ -14,10 +14,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
+from apps.core.storable import refuse_unstorable
 from apps.failures.rules.findings import Finding, cut
 from apps.failures.rules.reading import Call, Run
 from workers.lib.errors import SpecError
@@ -28,6 +30,7 @@ from workers.lib.typed import convert, plain
 log = logging.getLogger(__name__)
 ANY_TOOL = "*"
 LONGEST_SCHEMA, MOST_COMPARED = 2_000, 20_000  # characters; pairs of calls per rule and run
+MOST_ALIKE = 200  # tools with which an unknown one is compared: a run may name thousands
 ENDLESS = ("$ref", "$dynamicRef", "$recursiveRef", "pattern", "patternProperties")  # may never end
 MUST = {
     "never": "must never be called",
@@ -96,13 +99,16 @@ def check_of(given: Any, tools: Tools | None = None) -> Check:
     names what they have. Raises CheckError.
     """
     try:
+        refuse_unstorable({"check": given})
         check = convert(given, Check, "check")
+        _ready(_text(check))
     except SpecError as error:
         raise CheckError(str(error), getattr(error, "path", "")) from error
+    except RecursionError as error:
+        raise CheckError("A check cannot be nested this deeply.", "check") from error
     if (check.other is None) == (check.must in NEEDS_OTHER):
         needs = "another call" if check.other is None else "no other call"
         raise CheckError(f"“{check.must}” needs {needs}.", "check.other")
-    _ready(_text(check))
     if tools:
         _refuse_unknown(check, tools)
     return check
@@ -114,7 +120,7 @@ def _refuse_unknown(check: Check, tools: Tools) -> None:
     for name, called in parts:
         for tool in called.tools:
             if tool != ANY_TOOL and tool not in tools:
-                alike = ", ".join(get_close_matches(tool, tools, 3, 0.4))
+                alike = ", ".join(get_close_matches(tool, [*islice(tools, MOST_ALIKE)], 3, 0.4))
                 sentence = f"No recent run has a tool “{tool}”."
                 meant = f" Did you mean {alike}?" if alike else ""
                 raise CheckError(sentence + meant, f"check.{name}.tools")

@@ -156,7 +156,9 @@ class _Entry(batch.Entry):
 
     @transaction.atomic
     def settle(self, answered: Answered, correction: float) -> None:
-        """What is no longer asked, or of a run that is gone, is dropped."""
+        """An answer about a run that is gone is dropped. One to a question that was changed since
+        becomes no score.
+        """
         rows = SignalAnswer.objects.select_for_update()
         ours = rows.filter(pk=self.answer and self.answer.pk).first()
         if ours is None:
@@ -167,8 +169,10 @@ class _Entry(batch.Entry):
         if said := answered.answer:
             ours.quote, ours.reason = said.quote, said.reason
             ours.value = "" if said.value is None else shown(said.value)
-            if said.value is not None:
-                _score(self.signal, ours, self.row, said.value)
+            asked = Signal.objects.select_for_update().filter(pk=ours.signal_id)
+            signal = asked.filter(version=ours.version).first()
+            if signal and said.value is not None:
+                _score(signal, ours, self.row, said.value)
         ours.save()
 
 
