@@ -340,7 +340,7 @@ class World:
         share.set_shares(project=self.project, by=self.by, **given)
         while (report := judging.judge_new(self.project)).asked:
             assert not report.errors, report
-        return rubrics.spent_since(self.project, rubrics.midnight())
+        return rubrics.account_of(self.project).usd
 
     def drawn(self) -> set[str]:
         from apps.failures.models import JudgeVerdict

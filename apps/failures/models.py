@@ -757,6 +757,24 @@ class JudgeVerdict(models.Model):
         return f"{self.mode or 'no failure'} by {self.rubric}"
 
 
+class JudgeDay(models.Model):
+    """What the judge was asked on a day (UTC), and what that cost: the account of the daily budget.
+    What was asked about may be deleted, the account is not.
+    """
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="judge_days", db_index=False)
+    day = models.DateField()
+    asked = models.PositiveIntegerField(default=0)
+    usd = models.FloatField(default=0, help_text="What is under way counts with its highest cost")
+
+    class Meta:
+        ordering = ("-day",)
+        constraints = [models.UniqueConstraint(fields=["project", "day"], name="one_account_a_day")]
+
+    def __str__(self) -> str:
+        return f"{self.day}: {self.asked} asked, ${self.usd:.4f}"
+
+
 class JudgeQuestion(models.Model):
     """A question to the judge's server that is neither a verdict nor a signal, such as a run that a
     rubric is tried or measured on. Its answer is kept, so that the same question is not paid for

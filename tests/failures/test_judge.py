@@ -25,6 +25,7 @@ from apps.failures.models import (
     Classifier,
     Failure,
     FailureState,
+    JudgeDay,
     JudgeVerdict,
     Rubric,
     Source,
@@ -110,8 +111,10 @@ def failure_of(row: Trajectory) -> Failure | None:
 
 
 def later(**ago: Any) -> None:
-    """As if the verdicts were given that long ago."""
-    JudgeVerdict.objects.update(at=timezone.now() - timedelta(**ago))
+    """As if the verdicts were given, and paid, that long ago."""
+    then = timezone.now() - timedelta(**ago)
+    JudgeVerdict.objects.update(at=then)
+    JudgeDay.objects.update(day=then.date())
 
 
 def test_it_is_off_by_default(judge: JudgeServer) -> None:
@@ -361,7 +364,6 @@ def test_a_run_that_a_lost_worker_claimed_is_taken_over(judge: JudgeServer) -> N
     claimed = judging._Entry(rubric, subject, {}, [], Report())
     assert claimed.standing() is Standing.OURS
     claimed.reserve(0.3)
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.3)
     assert run(project).later == 1 and not judge.seen  # somebody is at it
     later(minutes=16)
     assert run(project).failures == 1 and JudgeVerdict.objects.get().cost_usd == pytest.approx(
@@ -590,7 +592,7 @@ def test_a_rubric_is_tried_before_it_is_saved_and_only_the_cost_stays(judge: Jud
         and not JudgeVerdict.objects.exists()
         and not project.rubrics.exists()
     )
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.001)
+    assert rubrics.account_of(project).usd == pytest.approx(0.001)
     assert rubrics.spent_by_day(project)[-1][1] == pytest.approx(0.001)
 
 

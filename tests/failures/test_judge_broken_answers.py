@@ -122,7 +122,7 @@ def test_an_answer_that_cannot_be_stored_is_an_error_of_its_question(
     signal = made(project)
     report = try_signal(signal.pk, 1)
     assert report and (report["asked"], report["errors"]) == (2, 1)
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.002)
+    assert rubrics.account_of(project).usd == pytest.approx(0.002)
     errors = sorted(signal.answers.values_list("error", flat=True))
     assert errors == ["", "The answer could not be stored: It is broken."]
 
@@ -139,7 +139,7 @@ def test_an_answer_to_a_question_that_was_changed_is_no_score(judge: JudgeServer
     signals.edit(signal=signal, by=None, given=other)
     entry.settle(Answered(Said(True), "", [], NOTHING), -0.05)
     assert not Score.objects.filter(project=project).exists()
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(0.05)
+    assert signal.answers.get().cost_usd == pytest.approx(0.05)
 
 
 @pytest.mark.django_db

@@ -85,7 +85,7 @@ def test_the_budget_holds_with_several_a_crash_and_a_busy_server(
     monkeypatch.setattr(Question, "ask", breaks)
     rubric = make_rubric(project, judge, concurrency=4, usd_per_day=0.01, **PRICE)
     report = run(project)
-    spent = rubrics.spent_since(project, rubrics.midnight())
+    spent = rubrics.account_of(project).usd
     assert "used up" in report.stopped and report.errors == 1 and 3 < report.asked < 12
     # what broke may have been paid, so it counts
     assert report.spent_usd == pytest.approx(spent) and spent <= rubric.usd_per_day
@@ -105,7 +105,7 @@ def test_what_is_booked_is_never_more_than_the_budget(
 
     def watched(*given: Any) -> None:
         reserve(*given)
-        most[0] = max(most[0], rubrics.spent_since(project, rubrics.midnight()))
+        most[0] = max(most[0], rubrics.account_of(project).usd)
 
     monkeypatch.setattr(judging._Entry, "reserve", watched)
     make_rubric(project, judge, concurrency=8, usd_per_day=0.01, **PRICE)

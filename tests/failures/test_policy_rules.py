@@ -197,7 +197,7 @@ def test_reading_keeps_to_the_days_budget(project: Project, judge: JudgeServer) 
     assert "Today's budget" in look(project).stopped and not judge.seen
     make_rubric(project, judge, usd_per_day=5)
     assert look(project).asked == 1
-    spent = rubrics.spent_since(project, rubrics.midnight())
+    spent = rubrics.account_of(project).usd
     assert 0 < spent == project.system_prompts.get().cost_usd < 0.1
 
 

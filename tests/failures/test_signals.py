@@ -135,7 +135,7 @@ def test_a_signal_is_tried_then_asked_about_a_share_of_the_new_runs(judge: Judge
     assert set(answers.values_list("probability", flat=True)) == {0.5}
     assert asked(ask_signals_of(project.pk)) == 0
     total = 0.001 * (6 + len(drawn))
-    assert rubrics.spent_since(project, rubrics.midnight()) == pytest.approx(total)
+    assert rubrics.account_of(project).usd == pytest.approx(total)
     signals.switch(signal=signal, by=None, on=False)
     assert asking.drawn(Signal.objects.get()) == []
 
@@ -168,7 +168,7 @@ def test_the_judges_budget_holds_for_signals_and_an_error_is_tried_again(
     signal = made(project)
     report = asking.try_out(signal)
     assert "used up" in report.stopped and 0 < report.asked < 10
-    assert rubrics.spent_since(project, rubrics.midnight()) <= 0.004
+    assert rubrics.account_of(project).usd <= 0.004
     SignalAnswer.objects.all().delete()
     Score.objects.all().delete()
     judge.answer = lambda body: Reply("I do not know", usage=USED)
@@ -221,7 +221,7 @@ def test_a_question_that_breaks_is_an_error_of_its_run(
     assert (report.asked, report.errors, report.stopped) == (5 - (broken == "chat"), 1, "")
     wrong = SignalAnswer.objects.exclude(error="").get()
     assert wrong.error == "The question broke: RuntimeError: broken" and wrong.tries == 1
-    assert report.spent_usd == pytest.approx(rubrics.spent_since(project, rubrics.midnight()))
+    assert report.spent_usd == pytest.approx(rubrics.account_of(project).usd)
     assert (wrong.cost_usd > 0) == (broken == "read")
 
 
@@ -302,3 +302,19 @@ def test_pages_lead_from_the_question_to_its_answers(judge: JudgeServer) -> None
     )
     client.post(reverse("failures:signal_remove", args=[project.slug, signal.pk]))
     assert not Signal.objects.exists() and Score.objects.filter(project=project).count() == 2
+
+
+@pytest.mark.django_db
+def test_what_was_paid_stays_paid_when_the_signal_or_a_run_is_removed(judge: JudgeServer) -> None:
+    project = make_project()
+    make_rubric(project, judge, price=Price(1.0))
+    runs(project, 4)
+    signal = made(project)
+    report = asking.try_out(signal)
+    paid = rubrics.account_of(project)
+    assert paid.asked == 4 and paid.usd == pytest.approx(report.spent_usd) and paid.usd > 0
+    signal.delete()
+    project.trajectories.all().delete()
+    kept = rubrics.account_of(project)
+    assert (kept.asked, kept.usd) == (paid.asked, paid.usd)
+    assert rubrics.spent_by_day(project)[-1][1:] == (paid.usd, 4)

@@ -383,7 +383,7 @@ def test_the_judge_reads_outputs_of_each_checkpoint_and_its_gap_is_an_alarm_of_i
     assert alarm.message.startswith(
         "Success by the verifier minus success by the LLM judge, on 12 sampled outputs: "
     )
-    assert rubrics.spent_since(run.project, rubrics.midnight()) == pytest.approx(12 * 1.1e-3)
+    assert rubrics.account_of(run.project).usd == pytest.approx(12 * 1.1e-3)
     html = page(run).content.decode()
     assert "LLM judge: failed" in html and "It made that up." in html and "people:" not in html
     client = Client()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, replace
+from datetime import date
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -132,6 +133,7 @@ class _Asked:
     entry: Entry
     server: Server
     max_cost: float
+    day: date
 
 
 class _Batch:
@@ -174,16 +176,17 @@ class _Batch:
             estimated = entry.max_cost(server)
         except Exception as error:
             broken = error
-        standing, max_cost = self._claim(entry, server, estimated)
+        day = rubrics.today()
+        standing, max_cost = self._claim(entry, server, estimated, day)
         while standing in (Standing.NO_MONEY, Standing.LIMIT) and self._under_way:
             self._settle_first()
-            standing, max_cost = self._claim(entry, server, estimated)
+            standing, max_cost = self._claim(entry, server, estimated, day)
         if standing is Standing.OURS and broken:
-            self._settle_broken(_Asked(entry, server, 0.0), broken)
+            self._settle_broken(_Asked(entry, server, 0.0, day), broken)
         elif standing is Standing.OURS:
             self._left_usd -= max_cost
             asked = self._threads.submit(entry.ask, server, self._sleep)
-            self._under_way[asked] = _Asked(entry, server, max_cost)
+            self._under_way[asked] = _Asked(entry, server, max_cost, day)
         elif standing is Standing.ANSWERED:
             self._report.kept += 1
             entry.reuse()
@@ -192,17 +195,19 @@ class _Batch:
         elif not self._report.stopped:
             self._report.stopped = self._why(standing, max_cost)
 
-    def _claim(self, entry: Entry, server: Server, estimated: float) -> tuple[Standing, float]:
+    def _claim(
+        self, entry: Entry, server: Server, estimated: float, day: date
+    ) -> tuple[Standing, float]:
         """Whether the question may be asked, and the cost that is reserved for it if so."""
         max_cost = estimated * self._cost_factor
         try:
             with transaction.atomic():
-                return self._reserve(entry, server, max_cost), max_cost
+                return self._reserve(entry, server, max_cost, day), max_cost
         except IntegrityError:  # what it is about was removed a moment ago
             log.info("Not asked, since it is gone: %s", entry)
             return Standing.LATER, max_cost
 
-    def _reserve(self, entry: Entry, server: Server, max_cost: float) -> Standing:
+    def _reserve(self, entry: Entry, server: Server, max_cost: float, day: date) -> Standing:
         project, rubric = self._rubric.project, self._rubric
         rubrics.locked(project)
         if not self._is_trial and not Rubric.objects.filter(pk=rubric.pk, is_on=True).exists():
@@ -211,12 +216,13 @@ class _Batch:
             return standing
         if max_cost > self._left_usd:
             return Standing.LIMIT
-        spent = rubrics.spent_since(project, rubrics.midnight())
-        if max_cost > 0 and spent + max_cost > rubric.usd_per_day:
+        account = rubrics.account_of(project, day)
+        if max_cost > 0 and account.usd + max_cost > rubric.usd_per_day:
             return Standing.NO_MONEY
-        if not server.is_priced and rubrics.asked_today(project) >= rubrics.UNPRICED_A_DAY:
+        if not server.is_priced and account.asked >= rubrics.UNPRICED_A_DAY:
             return Standing.NO_PRICE
         entry.reserve(max_cost)
+        rubrics.book(account, max_cost, asked=1)
         return Standing.OURS
 
     def settle_all(self) -> None:
@@ -244,14 +250,14 @@ class _Batch:
     def _settle(self, asked: _Asked, answered: Answered) -> None:
         cost = asked.server.cost(answered.usage)
         try:
-            asked.entry.settle(answered, cost - asked.max_cost)
+            self._store(asked, answered, cost - asked.max_cost)
         except Exception as error:
             if is_transient(error):
                 raise
             log.exception("The judge's answer was not stored: %s", asked.entry)
             sentence = f"The answer could not be stored: {sentence_of(error)}"
             answered = replace(answered, answer=None, error=sentence)
-            asked.entry.settle(answered, cost - asked.max_cost)
+            self._store(asked, answered, cost - asked.max_cost)
         self._left_usd += asked.max_cost - cost
         if asked.max_cost:
             self._cost_factor *= max(1.0, cost / asked.max_cost)
@@ -263,6 +269,11 @@ class _Batch:
             self._room = min(2 * self._room, self._rubric.concurrency)
         if answered.final and not self._report.stopped:
             self._report.stopped = answered.error or "The judge's server rejects every request."
+
+    @transaction.atomic
+    def _store(self, asked: _Asked, answered: Answered, correction: float) -> None:
+        asked.entry.settle(answered, correction)
+        rubrics.book(rubrics.account_of(self._rubric.project, asked.day), correction)
 
     def _count_error(self) -> None:
         self._report.errors += 1

@@ -10,9 +10,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, F, Max, Q, QuerySet, Sum
-from django.db.models.functions import TruncDate
-from django.utils import timezone
+from django.db.models import Count, F, Max, Q, Sum
+from django.db.models.functions import Greatest
 
 from apps.core.actions import audit
 from apps.core.diffing import changed_lines
@@ -25,16 +24,14 @@ from apps.failures.judge.prompt import Example, Mode
 from apps.failures.judge.strategies import WHOLE, Question
 from apps.failures.models import (
     FailureState,
+    JudgeDay,
     JudgeMeasurement,
-    JudgeQuestion,
     JudgeVerdict,
     Rubric,
     RubricExample,
     RubricSearch,
     Signal,
-    SignalAnswer,
     Source,
-    SystemPrompt,
 )
 from apps.failures.rules.findings import UNEXPLAINED
 from apps.registry.prices import price_for
@@ -248,18 +245,20 @@ def modes_of(project: Project) -> list[Mode]:
     ]
 
 
-def midnight() -> datetime:
-    return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+def today() -> date:
+    return datetime.now(UTC).date()
 
 
-def spent_since(project: Project, since: datetime) -> float:
-    """USD for all that the judge was asked; what is under way counts with its highest cost."""
-    return sum(rows.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0 for rows in _asked(project, since))
+def account_of(project: Project, day: date | None = None) -> JudgeDay:
+    """Of today, if no day is given. All that the judge was asked; what is under way counts with
+    its highest cost.
+    """
+    return JudgeDay.objects.get_or_create(project=project, day=day or today())[0]
 
 
-def asked_today(project: Project) -> int:
-    """Runs that the judge was asked about, once for each question."""
-    return sum(rows.count() for rows in _asked(project, midnight()))
+def book(account: JudgeDay, usd: float, *, asked: int = 0) -> None:
+    rows = JudgeDay.objects.filter(pk=account.pk)
+    rows.update(asked=F("asked") + asked, usd=Greatest(0.0, F("usd") + usd))
 
 
 def no_price(rubric: Rubric) -> str:
@@ -271,31 +270,17 @@ def no_price(rubric: Rubric) -> str:
     )
 
 
-def _asked(project: Project, since: datetime) -> tuple[QuerySet[Any], ...]:
-    return (
-        JudgeVerdict.objects.filter(rubric__project=project, at__gte=since),
-        SignalAnswer.objects.filter(signal__project=project, at__gte=since),
-        JudgeQuestion.objects.filter(project=project, at__gte=since),
-        SystemPrompt.objects.filter(project=project, at__gte=since),
-    )
-
-
 def of_signal(signal: Signal) -> float:
     """USD for all answers of a signal."""
     return signal.answers.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0
 
 
 def spent_by_day(project: Project, days: int = 30) -> list[tuple[date, float, int]]:
-    """(day, USD, answers) of the last days, including days without any."""
-    today = timezone.now().astimezone(UTC).date()
-    since = midnight() - timedelta(days=days - 1)
-    usd = {today - timedelta(days=back): 0.0 for back in range(days - 1, -1, -1)}
-    answers = dict.fromkeys(usd, 0)
-    for rows in _asked(project, since):
-        by_day = rows.annotate(day=TruncDate("at", tzinfo=UTC)).values_list("day").order_by("day")
-        for day, cost, count in by_day.annotate(cost=Sum("cost_usd"), n=Count("pk")):
-            usd[day], answers[day] = usd[day] + cost, answers[day] + count
-    return [(day, cost, answers[day]) for day, cost in usd.items()]
+    """(day, USD, times asked) of the last days, including days without any."""
+    last = [today() - timedelta(days=back) for back in range(days - 1, -1, -1)]
+    rows = JudgeDay.objects.filter(project=project, day__gte=last[0])
+    found = {row.day: (row.usd, row.asked) for row in rows}
+    return [(day, *found.get(day, (0.0, 0))) for day in last]
 
 
 @dataclass(frozen=True)

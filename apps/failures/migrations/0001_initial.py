@@ -1563,6 +1563,40 @@ agent_version, model
             ),
         ),
         migrations.CreateModel(
+            name="JudgeDay",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("day", models.DateField()),
+                ("asked", models.PositiveIntegerField(default=0)),
+                (
+                    "usd",
+                    models.FloatField(
+                        default=0, help_text="What is under way counts with its highest cost"
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="judge_days",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-day",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("project", "day"), name="one_account_a_day")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="JudgeQuestion",
             fields=[
                 (

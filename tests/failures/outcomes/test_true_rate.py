@@ -30,7 +30,7 @@ from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.judge.strategies import Question
-from apps.failures.models import Classifier, Failure, FailureState, JudgeVerdict, OutcomeCheck
+from apps.failures.models import Classifier, Failure, FailureState, JudgeDay, OutcomeCheck
 from apps.failures.outcomes import checks, train_job
 from apps.failures.outcomes.rate import Check, How
 from apps.trajectories.digest import run as digest
@@ -307,7 +307,7 @@ class Life:
         for half in (0.5, 1.0):  # people decide and answer before, between and after the verdicts
             self.triage(half)
             self.answer(world.answered[week] * half)
-            JudgeVerdict.objects.update(at=F("at") - timedelta(days=half))
+            JudgeDay.objects.all().delete()  # another day
             judging.judge_new(self.project)
         runner.run(train_job.start(project=self.project, by=None))
 
