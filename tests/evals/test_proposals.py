@@ -19,6 +19,7 @@ from apps.evals import actions
 from apps.evals.effects import Effect, How, effects_of
 from apps.evals.from_failures import open_draft
 from apps.evals.models import ProposalState, Split, Task, TaskKind, TaskOccurrence, TaskProposal
+from apps.evals.pages import proposals
 from apps.evals.proposals import drafting, reviewing
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
@@ -596,6 +597,32 @@ def test_proposals_are_reviewed_one_after_another(project: Project, client: Clie
         url = reverse("evals:decide_proposal", args=[project.slug, row.pk])
         answer = client.post(url, {"reject": "1"}, **htmx)
     assert "No proposed tasks are left" in answer.content.decode()
+
+
+def test_the_page_shows_what_the_failed_run_did(project: Project, client: Client) -> None:
+    said = talk(
+        "Cancel order A-17.",
+        (FIND, '{"order": "A-17"}'),
+        (REFUND, "Done."),
+        "<b>I refunded it.</b>",
+        "Never mind.",
+    )
+    system = {"role": "system", "content": "Refunds need a manager."}
+    long = talk(*["Anything else?"] * (2 * proposals.MOST_SHOWN))
+    run = failed(project, [system, *said, *long], **truth(FIND, CANCEL))
+    classify_project(project=project)
+    row = make_proposal(Failure.objects.get(trajectory=run), cut=2, messages=said[:1])
+    Failure.objects.update(blamed_message=4)
+    page = logged_in(project, client).get(row.get_absolute_url()).content.decode()
+    before, after = page.split("What the failed run did from here")
+    assert "Refunds need a manager." in before and "I refunded it" not in before
+    assert "&lt;b&gt;I refunded it." in after and "<b>I refunded it." not in after
+    blamed = after[after.index('id="r4"') - 200 :][:700]
+    assert "blamed step" in blamed and after.count("blamed step</span>") == 1
+    last = row.cut + proposals.MOST_SHOWN - 1
+    assert f'id="r{last}"' in after and f'id="r{last + 1}"' not in after
+    left = len(run.messages) - last - 1
+    assert f"{left} more messages" in after and f"#m{last + 1}" in after
 
 
 def test_tasks_of_a_cluster_and_of_selected_failures_are_proposed(

@@ -32,10 +32,12 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.judge import rubrics
 from apps.failures.models import FailureCluster
 from apps.failures.pages import listing as failures
+from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 from workers.lib.verifiers.by_task import form_of
 
 REFUSALS = (actions.EvalSetError, Refused)
+MOST_SHOWN = 60  # messages of the failed run after the cut
 NOTHING_LEFT = "No proposed tasks are left to review."
 
 
@@ -279,11 +281,18 @@ def show(
     """A proposal: the page, or for htmx its fragment."""
     project, form = found.project, form_of(found.expected)
     runs_shown(project, [found.trajectory_id], to=request.user, where="a proposed task")
-    failure, quotes = found.failure, found.metadata.get(drafting.POINTS) or []
+    reader, failure = Reader(found.trajectory), found.failure
+    blamed, quotes = failure and failure.blamed_message, found.metadata.get(drafting.POINTS) or []
     context = {
         "proposal": found,
         "row": found.trajectory,
         "failure": failure,
+        "prompt": reader.prompt(),
+        "went_on": reader.turns_from(found.cut, MOST_SHOWN, blamed),
+        "not_shown": max(0, found.trajectory.message_count - found.cut - MOST_SHOWN),
+        "goes_on_at": found.cut + MOST_SHOWN,
+        "blamed": blamed,
+        "shows_blamed": blamed in range(found.cut, found.cut + MOST_SHOWN),
         "evidence": failure.evidence if failure else [],
         "left": reviewing.open_count(project),
         "seen": seen_in(project, [found.canonical_hash]).get(found.canonical_hash, 0),

@@ -97,6 +97,28 @@ class Reader:
             )
         )
 
+    def turns_from(self, index: int, count: int, blamed: int | None = None) -> list[Turn]:
+        """The turns of up to `count` messages from one on."""
+        messages: list[dict] = []
+        position = self.position_of(index)
+        while position < len(self.firsts) and len(messages) < count:
+            (part,) = self.load(position)
+            messages += part["messages"][max(0, index - self.firsts[position]) :]
+            position += 1
+        found = turns_of(
+            messages[:count],
+            self.head["tools"],
+            first=index,
+            blamed=blamed,
+            interventions=self.interventions,
+        )
+        return fit(self._with_media(found))
+
+    def prompt(self) -> list[Turn]:
+        """The turns before the first request: system messages and examples."""
+        messages = self.head["messages"]
+        return fit(self._with_media(turns_of(messages[: opening_of(messages)])))
+
     def _with_media(self, turns: list[Turn]) -> list[Turn]:
         """The turns with what is known of the media of the run that they refer to."""
         every = [*turns, *(call.reply for turn in turns for call in turn.calls if call.reply)]
