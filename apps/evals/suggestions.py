@@ -46,7 +46,7 @@ PERSON, TRUTH, REPLAYED, SUCCESS, JUDGE = (
     "a later successful run",
     "drafted by the judge",
 )
-BY_HAND = "written by hand"
+BY_HAND, UNWRITTEN = "written by hand", "to be written"
 NOT_KNOWN = "Neither a person nor the log says what would have been right."
 NO_ENVIRONMENT = (
     "The log says which changes should result, but there is no environment to try them in: no"

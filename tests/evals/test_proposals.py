@@ -23,6 +23,7 @@ from apps.evals.pages import proposals
 from apps.evals.proposals import drafting, reviewing
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
+from apps.evals.proposals.rubric import evidence_of
 from apps.evals.proposals.rubric import read as read_points
 from apps.evals.proposals.same import seen_in
 from apps.evals.source_runs import REPLAY, read_run
@@ -514,6 +515,24 @@ def test_the_judge_drafts_points_that_a_person_can_edit(
     assert drafting.draft_due(project).asked == 0
 
 
+def test_the_judge_is_asked_for_a_draft_and_told_what_is_known(
+    project: Project, judge: JudgeServer
+) -> None:
+    make_rubric(project, judge)
+    failed(project)
+    propose(project)
+    drafting.draft_due(project)
+    asked, quoted = (message["content"] for message in judge.seen[0]["messages"])
+    assert "has ended. Draft the rubric" in quoted and "Judge" not in quoted
+    assert "- Nothing but that it failed." in asked and "Unexplained" not in asked
+    found = {"text": "It is unknown.", "message_index": 1, "mode": "wrong_tool"}
+    boilerplate = {"text": "The run is marked as failed.", "mode": "unexplained"}
+    assert evidence_of([boilerplate, found], "Wrong tool", None) == [
+        "It counts as “Wrong tool”.",
+        "At message #1: It is unknown.",
+    ]
+
+
 def test_a_draft_that_is_no_use_is_tried_again_and_then_left_to_a_person(
     project: Project, judge: JudgeServer
 ) -> None:
@@ -526,6 +545,28 @@ def test_a_draft_that_is_no_use_is_tried_again_and_then_left_to_a_person(
         drafting.draft_due(project)
     row = only(project)
     assert not row.is_drafting and not row.expected and "JSON" in row.draft_error
+
+
+def test_a_draft_that_failed_says_so_and_can_be_asked_for_again(
+    project: Project, judge: JudgeServer, client: Client
+) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply("I would <b>rather</b> not.")
+    failed(project)
+    propose(project)
+    url, button = only(project).get_absolute_url(), 'data-key="d"'
+    listed = reverse("evals:proposals", args=[project.slug])
+    page = logged_in(project, client).get(url).content.decode()
+    assert "is drafting" in page and button not in page and "Source: to be written" in page
+    drafting.draft_due(project)
+    page = client.get(url).content.decode()
+    assert "has not drafted the rubric" in page and "JSON" in page and "is drafting" not in page
+    assert "It is asked again" in page and button in page and "Source: to be written" in page
+    assert "Draft failed" in client.get(listed).content.decode()
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    client.post(reverse("evals:draft_proposal", args=[project.slug, only(project).pk]))
+    assert drafting.draft_due(project).asked == 1, "at once"
+    assert "Source: drafted by the judge" in client.get(url).content.decode()
 
 
 def test_what_a_person_wrote_meanwhile_stays(project: Project, judge: JudgeServer) -> None:

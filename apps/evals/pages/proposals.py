@@ -303,6 +303,7 @@ def show(
         "lookups": found.expected.get("lookups"),
         "numbered_from": found.cut - len(found.messages),
         "may_write": request.membership.may(Role.ENGINEER),
+        "tried_again_at": drafting.tried_again_at(found),
         "judge": rubrics.current(project),
         "note": note,
         "error": error,

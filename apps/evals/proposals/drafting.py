@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -24,6 +24,7 @@ from apps.failures.judge.prompt import body_of
 from apps.failures.judge.questions import Stored
 from apps.failures.models import Rubric
 from apps.failures.rules.expected import logged_truth
+from apps.failures.rules.findings import UNEXPLAINED
 from apps.failures.rules.reading import read
 from apps.trajectories.models import with_content
 
@@ -49,6 +50,13 @@ def waiting(project: Project) -> Any:
     rows = project.task_proposals.filter(state=ProposalState.PROPOSED, is_drafting=True)
     ready = Q(drafted_at=None) | Q(drafted_at__lt=timezone.now() - RETRY_AFTER)
     return rows.filter(ready).order_by("created_at", "pk")
+
+
+def tried_again_at(proposal: TaskProposal) -> datetime | None:
+    """When a draft that failed is asked for again; None if it is not."""
+    if not (proposal.is_drafting and proposal.draft_error and proposal.drafted_at):
+        return None
+    return max(timezone.now(), proposal.drafted_at + RETRY_AFTER)
 
 
 def due() -> list[int]:
@@ -79,9 +87,10 @@ class _Draft(Stored):
     def of(cls, proposal: TaskProposal) -> _Draft:
         run = as_input(proposal.trajectory) | {"messages": proposal.trajectory.messages}
         failure, truth = proposal.failure, logged_truth(read(run))
+        is_explained = failure is not None and failure.mode.slug != UNEXPLAINED
         known = rubric.evidence_of(
             failure.evidence if failure else [],
-            failure.mode.name if failure else "failed",
+            failure.mode.name if failure and is_explained else "",
             truth and [{"tool": item.tool, "args": item.args} for item in truth.wanted],
         )
         bodies = [body_of(message) for message in run["messages"]]

@@ -21,7 +21,7 @@ from apps.evals.models import Origin, Split, Task, TaskProposal
 from apps.evals.proposals import drafting
 from apps.evals.proposals.same import Known, Request, record_occurrences
 from apps.evals.source_runs import read_run, settings_of
-from apps.evals.suggestions import BY_HAND, JUDGE, Plan, demonstration_of, plan_of
+from apps.evals.suggestions import UNWRITTEN, Plan, demonstration_of, plan_of
 from apps.failures.models import Failure
 from apps.trajectories.models import with_content
 
@@ -121,7 +121,7 @@ def _proposal(
         trajectory=source.row,
         failure=failure,
         kind=plan.kind,
-        source=answer.source if answer else JUDGE if has_judge else BY_HAND,
+        source=answer.source if answer else UNWRITTEN,
         reason=plan.reason,
         unknown=list(plan.unknown),
         cut=plan.step.cut,

@@ -26,7 +26,7 @@ from apps.evals.models import ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
 from apps.evals.proposals.rubric import rubric_of
 from apps.evals.proposals.same import record_occurrences, seen_in
-from apps.evals.suggestions import BY_HAND, kind_of
+from apps.evals.suggestions import BY_HAND, UNWRITTEN, kind_of
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.shown import runs_shown
@@ -374,8 +374,9 @@ def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
     ours = _locked(proposal)
     if drafting.judge_of(ours.project) is None:
         raise ProposalError(drafting.NO_JUDGE)
-    ours.kind, ours.expected, ours.is_drafting = TaskKind.RUBRIC, {}, True
-    ours.draft_tries, ours.draft_error, ours.drafted_at = 0, "", ours.drafted_at
+    ours.kind, ours.expected, ours.source = TaskKind.RUBRIC, {}, UNWRITTEN
+    ours.is_drafting, ours.draft_tries, ours.draft_error = True, 0, ""
+    ours.drafted_at = None  # at once: a question that is under way is not asked twice
     ours.save()
     drafting.request(ours.project)
     audit("proposal.draft_asked", project=ours.project, by=by, target=ours, kind=ours.kind)

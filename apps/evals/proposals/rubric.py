@@ -9,9 +9,11 @@ from typing import Any
 
 from apps.failures.judge.answer import AnswerError, extract
 from apps.failures.judge.prompt import about, clean
+from apps.failures.rules.findings import UNEXPLAINED
 
 FEWEST, MOST = 3, 7
 MAX_POINT = 300
+ASK = "Draft the rubric by the rules you were given"
 FRAME = """\
 One run of an AI agent, which failed, is quoted in the next message. Draft the rubric of a test \
 that asks an agent for the same again: what must hold of a right answer to this very request?
@@ -47,7 +49,7 @@ class Point:
 def chat(run: dict[str, Any], cut: int, evidence: Sequence[str]) -> list[dict[str, str]]:
     known = "\n".join(f"- {clean(line)}" for line in evidence) or "- Nothing but that it failed."
     frame = FRAME.format(cut=cut, evidence=known, fewest=FEWEST, most=MOST)
-    return about(frame, run)
+    return about(frame, run, ask=ASK)
 
 
 def read(text: str, bodies: Sequence[str]) -> list[Point]:
@@ -87,9 +89,11 @@ def rubric_of(points: Sequence[str]) -> str:
 
 
 def evidence_of(evidence: Sequence[dict], mode: str, truth: Sequence[dict] | None) -> list[str]:
-    """What is known about a failure, in sentences."""
-    lines = [f"It counts as “{mode}”."]
-    for item in evidence[:8]:
+    """What is known about a failure, in sentences; without a `mode`, nobody knows what went wrong.
+    Evidence that names no cause is left out.
+    """
+    lines = [f"It counts as “{mode}”."] if mode else []
+    for item in [item for item in evidence if item.get("mode") != UNEXPLAINED][:8]:
         where = item.get("message_index")
         at = f"At message #{where}: " if where is not None else ""
         quote = f" (“{item['quote']}”)" if item.get("quote") else ""

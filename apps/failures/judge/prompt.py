@@ -77,7 +77,8 @@ The run stands between the two lines with the word {nonce}; each message begins 
 {run}
 </run {nonce}>
 
-The quotation has ended. Judge it by the rules you were given; answer with the JSON object alone."""
+The quotation has ended. {ask}; answer with the JSON object alone."""
+JUDGE_IT = "Judge it by the rules you were given"
 NOTES_FRAME = """\
 You will judge one run of an AI agent: did the agent fail, in which way, at which message? The run \
 is long, so you read it in parts; one part is quoted in the next message.
@@ -254,15 +255,19 @@ def chat_about(question: str, run: dict[str, Any], upto: int | None = None) -> l
     return about(STEP_FRAME.format(question=clean(question)), run, upto)
 
 
-def about(system: str, run: dict[str, Any], upto: int | None = None) -> list[dict[str, str]]:
-    """The chat with these instructions and the run, or its messages up to one, quoted as data."""
+def about(
+    system: str, run: dict[str, Any], upto: int | None = None, ask: str = JUDGE_IT
+) -> list[dict[str, str]]:
+    """The chat with these instructions and the run, or its messages up to one, quoted as data; what
+    it asks for is repeated after the quotation.
+    """
     shown = run if upto is None else run | HIDDEN
     speakers = speech_of(run["messages"]).speakers[: None if upto is None else upto + 1]
     roles, bodies, notes = _parts(shown, speakers)
     nonce = unused_word([*bodies, *roles, *notes, system])
     return [
         {"role": "system", "content": system},
-        _quotation(nonce, [*notes, *_within(MAX_RUN, _blocks(nonce, roles, bodies))]),
+        _quotation(nonce, [*notes, *_within(MAX_RUN, _blocks(nonce, roles, bodies))], ask),
     ]
 
 
@@ -283,8 +288,9 @@ def _role(speaker: str, message: dict[str, Any]) -> str:
     return one_line(f"{role} {name}" if isinstance(name, str) and name else role, 60)
 
 
-def _quotation(nonce: str, blocks: Iterable[str]) -> dict[str, str]:
-    return {"role": "user", "content": QUOTATION.format(nonce=nonce, run="\n".join(blocks))}
+def _quotation(nonce: str, blocks: Iterable[str], ask: str = JUDGE_IT) -> dict[str, str]:
+    content = QUOTATION.format(nonce=nonce, run="\n".join(blocks), ask=ask)
+    return {"role": "user", "content": content}
 
 
 def repair(chat: list[dict[str, str]], answer: str, error: str) -> list[dict[str, str]]:
