@@ -15,7 +15,7 @@ from typing import Any
 from workers.lib.typed import FormError, joined
 
 PROBLEM = "has a character that cannot be stored (NUL, or half of a surrogate pair)"
-TOO_LARGE = "is a number that is too large to be stored"
+NOT_FINITE = "is not a finite number"
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 SHOWN = 200  # characters of a name
 
@@ -54,7 +54,7 @@ def _first_problem(value: Any) -> tuple[list[str | int], str] | None:
     if isinstance(value, str):
         return None if is_storable(value) else ([], PROBLEM)
     if isinstance(value, float):
-        return None if isfinite(value) else ([], TOO_LARGE)
+        return None if isfinite(value) else ([], NOT_FINITE)
     inner: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
         inner = value.items()

@@ -18,7 +18,13 @@ DEEPEST = 20  # levels of lists and objects: PyYAML takes quadratic time for dee
 
 
 class YamlError(ValueError):
-    """The message is a sentence that begins with the line number, if one is at fault."""
+    """The message is a sentence that begins with the line number, if one is at fault; `field` is
+    the path of a value that cannot be stored.
+    """
+
+    def __init__(self, sentence: str, field: str = "") -> None:
+        super().__init__(sentence)
+        self.field = field
 
 
 class _Loader(yaml.SafeLoader):
@@ -73,7 +79,7 @@ def load_yaml(text: str) -> Any:
         refuse_unstorable(value)
         return value
     except FormError as error:
-        raise YamlError(str(error)) from error
+        raise YamlError(str(error), error.path) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"Line {mark.line + 1}: " if mark else ""

@@ -109,7 +109,7 @@ def read(text: str) -> RunConfig:
     try:
         value = load_yaml(text)
     except YamlError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error), error.field) from error
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise ConfigError(
             "A training config is a mapping of names to values, such as `algorithm: grpo`."

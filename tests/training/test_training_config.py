@@ -129,7 +129,7 @@ def test_it_reads_like_the_guides() -> None:
         (MINIMAL + "preset: [dapo]", "preset", "is not known"),
         (MINIMAL + "loss_type: gspo\nclip_high: 0.28", "clip_high", "whole sequence"),
         (MINIMAL + "use_dora: yes please", "use_dora", "true or false"),
-        (MINIMAL + "beta: .nan", "beta", "at least 0"),
+        (MINIMAL + "beta: .nan", "beta", "finite number"),
         (MINIMAL + "steps: 5", "", "written twice"),
         (MINIMAL.replace("grpo", "gpro"), "algorithm", "sft"),
         (MINIMAL.replace("algorithm: grpo\n", ""), "algorithm", "is missing"),
