@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from apps.automation import specs
 from apps.automation.specs import FlowError, FlowSpec
-from apps.core.http import whole_number
+from apps.core.http import row_number
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.failures.models import FailureMode
@@ -203,7 +203,7 @@ class Editor:
             and (kind := data.get(f"new-{group}", "")) in PARTS[group]
         ):
             parts.append(self._blank(group, kind))
-        elif (at := whole_number(number)) is not None and at < len(parts):
+        elif (at := row_number(number)) is not None and at < len(parts):
             if verb == "remove":
                 del parts[at]
             elif verb in ("up", "down") and 0 <= (

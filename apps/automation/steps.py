@@ -23,7 +23,7 @@ from django.utils import timezone
 from apps.automation import specs
 from apps.automation.models import FlowRun, FlowStep
 from apps.core.errors import Rejected
-from apps.core.http import whole_number
+from apps.core.http import row_number
 from apps.core.models import Job, JobState, Project
 from apps.environments.models import Environment
 from apps.evals import actions as evals
@@ -186,7 +186,7 @@ def model_version(project: Project, named: str, made: dict[str, Outputs]) -> Mod
             " version as the step's model.",
         )
     base, _, number = name.rpartition("-v")
-    found = versions.filter(name=base, version=whole_number(number)).first()
+    found = versions.filter(name=base, version=row_number(number)).first()
     return _there(
         found,
         f"There is no model version “{name}”, or it is archived. Use its name and number, for"

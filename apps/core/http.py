@@ -57,7 +57,7 @@ def uuid_of(text: str | None) -> UUID | None:
         return None
 
 
-def whole_number(text: str | int) -> int | None:
+def row_number(text: str | int) -> int | None:
     """None for what is no number that a row can have, such as one of 5,000 digits."""
     digits = str(text)
     number = int(digits) if digits.isdecimal() and len(digits) < 20 else 2**63

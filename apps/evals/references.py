@@ -12,7 +12,7 @@ from django.db.models import Count, QuerySet
 from django.http import Http404
 from msgspec import Meta
 
-from apps.core.http import uuid_of, whole_number
+from apps.core.http import row_number, uuid_of
 from apps.core.models import JobState, Project
 from apps.core.operations import Reference
 from apps.environments.models import Environment
@@ -72,7 +72,7 @@ def find_version(project: Project, name: str | int) -> ModelVersion:
 
 def _version(rows: QuerySet[ModelVersion], name: str | int) -> ModelVersion | None:
     if isinstance(name, int) or name.isdecimal():  # in a query a number is a text
-        return rows.filter(pk=whole_number(name)).first()
+        return rows.filter(pk=row_number(name)).first()
     if named := VERSION.fullmatch(name):
         return rows.filter(name=named[1], version=int(named[2])).first()
     agent, at, version = name.partition("@")

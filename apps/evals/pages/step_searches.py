@@ -30,7 +30,7 @@ def step_search(request: HttpRequest, project: Project, pk: str) -> HttpResponse
     """
     search = get_object_or_404(searches_of(project), pk=pk)
     failure = search.failure
-    verdict, values = results.verdict(search), results.values(search)
+    values, verdict = results.found(search)
     steps = [value.step for value in values]
     chosen = request.GET.get("step", "")
     step = int(chosen) if chosen.isdecimal() and int(chosen) in steps else verdict.step
@@ -66,7 +66,7 @@ def of_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     search = searches_of(project).filter(failure=failure).first()
     context: dict[str, Any] = {"failure": failure, "search": search}
     if search:
-        context |= {"verdict": results.verdict(search), "values": results.values(search)}
+        context["values"], context["verdict"] = results.found(search)
     return render(request, "evals/_failure_searches.html", context)
 
 

@@ -43,10 +43,6 @@ ProposalIds = Annotated[list[UUID], Meta(title="Proposals", min_length=1, max_le
 class ProposalError(actions.EvalSetError):
     """What cannot be done with a proposal, as a sentence."""
 
-    def __init__(self, sentence: str, field: str | None = None) -> None:
-        super().__init__(sentence)
-        self.field = field
-
 
 class ProposalOut(Struct):
     """A proposed task. `expected` is empty while the judge is drafting, or until a person writes

@@ -40,17 +40,12 @@ def differs(search: StepSearch) -> bool:
     return search.replayed.get("differs_at") is not None
 
 
-def values(search: StepSearch) -> list[Value]:
-    return values_of(steps_of(search), tried_of(search))
-
-
-def verdict(search: StepSearch) -> Verdict:
-    return verdict_of(
-        steps_of(search),
-        tried_of(search),
-        ended=bool(search.result) and not search.result.get("stopped"),
-        differs=differs(search),
-    )
+def found(search: StepSearch) -> tuple[list[Value], Verdict]:
+    """What is known of each step, and the step that decided the run."""
+    steps, tried = steps_of(search), tried_of(search)
+    ended = bool(search.result) and not search.result.get("stopped")
+    verdict = verdict_of(steps, tried, ended=ended, differs=differs(search))
+    return values_of(steps, tried), verdict
 
 
 class Used(NamedTuple):
@@ -76,6 +71,7 @@ def used(search: StepSearch) -> Used:
 
 
 def as_out(search: StepSearch) -> SearchOut:
+    values, verdict = found(search)
     return SearchOut(
         id=str(search.pk),
         failure=search.failure_id,
@@ -91,8 +87,8 @@ def as_out(search: StepSearch) -> SearchOut:
         forecast=msgspec.convert(search.spec["forecast"], Forecast),
         **used(search)._asdict(),
         differs_at=search.replayed.get("differs_at"),
-        values=msgspec.convert(values(search), list[ValueOut], from_attributes=True),
-        verdict=msgspec.convert(verdict(search), VerdictOut, from_attributes=True),
+        values=msgspec.convert(values, list[ValueOut], from_attributes=True),
+        verdict=msgspec.convert(verdict, VerdictOut, from_attributes=True),
     )
 
 

@@ -8,7 +8,7 @@ from django.db.models import Case, Q, QuerySet, When
 from django.http import Http404
 from msgspec import Meta, Struct
 
-from apps.core.http import uuid_of, whole_number
+from apps.core.http import row_number, uuid_of
 from apps.core.models import Project
 from apps.core.operations import Reference
 from apps.evals.models import Split, Task
@@ -27,7 +27,7 @@ def find_failure(project: Project, name: int | str) -> Failure:
     """By its number, or the id of its run. Raises Http404."""
     rows = Failure.objects.filter(project=project).select_related("trajectory", "mode", "project")
     named = Q(trajectory__external_id=str(name))
-    if number := whole_number(name):
+    if number := row_number(name):
         named |= Q(pk=number)
     found = rows.filter(named).order_by("pk").first()
     if found is None:

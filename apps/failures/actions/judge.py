@@ -11,6 +11,7 @@ from django.http import Http404
 from msgspec import Meta, Struct, field
 
 from apps.core import jobs
+from apps.core.gepa import absent
 from apps.core.models import JobState, Project, Role
 from apps.core.operations import Moment, Page, Paged, Reference, Rest, choice_of, operation
 from apps.failures.actions.decisions import Refused
@@ -303,7 +304,7 @@ def shown_search(project: Project) -> dict[str, Any]:
         "rubric": rubric,
         "counts": counts,
         "lacking": counts.lacking(),
-        "absent": search_job.absent(),
+        "absent": absent(),
         "forecast": search_job.forecast(rubric, decided) if rubric else None,
     }
 

@@ -51,9 +51,7 @@ EXAMPLE = {
 
 
 class RuleError(Rejected):
-    def __init__(self, message: str, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
+    """What cannot be done with a rule, as a sentence."""
 
 
 class WrittenRule(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -15,7 +15,7 @@ from apps.core.models import Job, JobState, Project
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, people, rubrics
 from apps.failures.judge.comparison import Answer, better, compare
-from apps.failures.judge.measuring import questions_about, verdict_of
+from apps.failures.judge.measuring import cost_of_each, questions_about, verdict_of
 from apps.failures.judge.people import Decision
 from apps.failures.judge.questions import LOST_AFTER, Stored
 from apps.failures.judge.strategies import STRATEGIES
@@ -70,16 +70,14 @@ def variants_of(kind: str, rubric: Rubric, other: Rubric | None) -> list[tuple[R
 
 def forecast(variants: Sequence[tuple[Rubric, str]], decided: Sequence[Decision]) -> float | None:
     """What asking costs at most, in USD, from some of the runs; None without a price."""
-    among = [row.run for row in decided[: rubrics.FORECAST_FROM]]
-    rows = with_content(list(Trajectory.objects.filter(pk__in=among)))
-    if not rows:
+    if not decided:
         return 0.0
     usd = 0.0
     for rubric, strategy in variants:
-        server, entries = rubrics.server_of(rubric), questions_about(rubric, rows, "", strategy)
+        server = rubrics.server_of(rubric)
         if not server.is_priced:
             return None
-        usd += sum(entry.max_cost(server) for entry in entries) / len(rows) * len(decided)
+        usd += cost_of_each(rubric, server, decided, strategy) * len(decided)
     return usd
 
 
@@ -105,10 +103,7 @@ def spec_of(
             }
             for rubric, strategy in variants
         ],
-        "decisions": [
-            {"run": str(row.run), "failed": row.failed, "mode": row.mode, "step": row.step}
-            for row in decided
-        ],
+        "decisions": people.frozen(decided),
         "most_usd": most_usd,
         "earlier": earlier(variants[0][0].project, kind),
     }

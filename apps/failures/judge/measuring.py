@@ -10,10 +10,12 @@ from dataclasses import asdict
 from apps.failures.actions.diagnose import inputs_of
 from apps.failures.judge import rubrics
 from apps.failures.judge.answer import Verdict
+from apps.failures.judge.client import Server
+from apps.failures.judge.people import Decision
 from apps.failures.judge.prompt import Example
 from apps.failures.judge.questions import Stored
 from apps.failures.models import Rubric
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Trajectory, with_content
 from workers.lib.journal import key_of
 
 HIDDEN = {"outcome_reason": "", "outcome_label": "", "interventions": [], "metadata": {}}
@@ -50,6 +52,16 @@ def questions_about(
         return Stored(project, purpose, key, question(run=run), row, as_json=asdict)
 
     return [about(row) for row in rows]
+
+
+def cost_of_each(
+    rubric: Rubric, server: Server, decided: Sequence[Decision], strategy: str
+) -> float:
+    """USD that asking about one run costs at most: the mean of some of them."""
+    among = [row.run for row in decided[: rubrics.FORECAST_FROM]]
+    rows = with_content(list(Trajectory.objects.filter(pk__in=among)))
+    entries = questions_about(rubric, rows, "", strategy)
+    return sum(entry.max_cost(server) for entry in entries) / max(1, len(rows))
 
 
 def verdict_of(entry: Stored) -> Verdict | None:

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from apps.core.models import Project
@@ -80,6 +81,14 @@ def _is_held_back(project: Project, run: UUID, request: str) -> bool:
     group = words if len(words) > GREETING else str(run)
     digest = hashlib.blake2b(f"held back {project.pk} {group}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64 < HELD_BACK
+
+
+def frozen(decided: Iterable[Decision]) -> list[dict[str, Any]]:
+    """As the spec of a job keeps them."""
+    return [
+        {"run": str(row.run), "failed": row.failed, "mode": row.mode, "step": row.step}
+        for row in decided
+    ]
 
 
 @dataclass(frozen=True)

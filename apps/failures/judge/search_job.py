@@ -8,13 +8,13 @@ is paid for twice.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 
+from apps.core.gepa import absent
 from apps.core.kinds import Progress
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import as_input
@@ -24,7 +24,7 @@ from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server, ServerError, ask, estimate
 from apps.failures.judge.measure_job import Stopped, asked
-from apps.failures.judge.measuring import HIDDEN, questions_about, verdict_of
+from apps.failures.judge.measuring import HIDDEN, cost_of_each, questions_about, verdict_of
 from apps.failures.judge.people import Decision
 from apps.failures.judge.prompt import body_of, clean, cut
 from apps.failures.judge.questions import Stored
@@ -46,13 +46,6 @@ MOST_SHOWN, MOST_MESSAGE = 6_000, 1_500  # characters of a run, and of one of it
 UNANSWERED = 3  # proposals in a row without an answer, after which the search ends
 # A verdict that is right scores 1; of a failure whose mode people named, this much for seeing it.
 FOR_OUTCOME = 0.8
-
-
-def absent() -> str:
-    """Why no search can run here; empty if it can."""
-    if shutil.which(settings.FLYWHEEL_GEPA_PYTHON):
-        return ""
-    return "GEPA is not installed here. The operator of this installation can add it: “make gepa”."
 
 
 @dataclass(frozen=True)
@@ -101,10 +94,7 @@ def forecast(
     questions = len(split.validation) * (proposals + 1) + 2 * MINIBATCH * proposals
     server, usd = rubrics.server_of(rubric), None
     if server.is_priced:
-        among = [row.run for row in split.validation[: rubrics.FORECAST_FROM]]
-        rows = with_content(list(Trajectory.objects.filter(pk__in=among)))
-        entries = questions_about(rubric, rows, PURPOSE, rubrics.WHOLE)
-        each = sum(entry.max_cost(server) for entry in entries) / max(1, len(rows))
+        each = cost_of_each(rubric, server, split.validation, rubrics.WHOLE)
         writing = server.price.most(Usage(MINIBATCH * RECORD_TOKENS, REFLECTION_TOKENS))
         usd = questions * each + proposals * writing
     return Forecast(len(split.train), len(split.validation), questions, usd)
@@ -129,17 +119,10 @@ def made(rubric: Rubric, *, most_proposals: int, max_usd: float, seed: int) -> R
             "most_usd": max_usd,
             "digest": rubric.digest,
             "minibatch": min(MINIBATCH, len(split.train)),
-            "train": _frozen(split.train),
-            "validation": _frozen(split.validation),
+            "train": people.frozen(split.train),
+            "validation": people.frozen(split.validation),
         },
     )
-
-
-def _frozen(decided: Iterable[Decision]) -> list[dict[str, Any]]:
-    return [
-        {"run": str(row.run), "failed": row.failed, "mode": row.mode, "step": row.step}
-        for row in decided
-    ]
 
 
 def steps(job: RubricSearch) -> Steps:

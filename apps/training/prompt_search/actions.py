@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 
 from apps.core import jobs
+from apps.core.gepa import absent
 from apps.core.models import JobState, Project
 from apps.environments.models import Environment
 from apps.evals.actions import EvalSetError
@@ -27,14 +26,7 @@ from workers.lib.prices import price_as_json
 from workers.lib.specs.search_prompts import SearchConfig
 from workers.lib.typed import FormError, convert, plain
 
-ABSENT = (
-    "GEPA is not installed here. The operator of this installation can add it with “make gepa”."
-)
 RESUMABLE = (JobState.FAILED, JobState.CANCELLED)
-
-
-def is_installed() -> bool:
-    return shutil.which(settings.FLYWHEEL_GEPA_PYTHON) is not None
 
 
 @transaction.atomic
@@ -57,8 +49,8 @@ def submit_search(
     Raises TrainingLocked if the reward is not reviewed, TrainingError for anything else that can be
     checked in advance.
     """
-    if not is_installed():
-        raise TrainingError(ABSENT)
+    if why := absent():
+        raise TrainingError(why)
     if version.kind == ModelKind.AGENT:
         raise TrainingError(
             f"{version} is an agent whose prompt is part of its own code, so it cannot be searched"
@@ -170,8 +162,8 @@ def resume(*, search: PromptSearch, by: Any) -> None:
     """Queues a failed or cancelled search again; earlier questions are not asked again. Raises
     TrainingError if it is running or has succeeded, TrainingLocked if the reward may no longer be
     optimised."""
-    if not is_installed():
-        raise TrainingError(ABSENT)
+    if why := absent():
+        raise TrainingError(why)
     require_unlocked(environment=search.environment, tasks=search.dataset.tasks(), by=by)
     stopped = PromptSearch.objects.filter(state__in=RESUMABLE)
     if not jobs.restart(

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.charts import lines
 from apps.core.diffing import changed_lines
+from apps.core.gepa import absent
 from apps.core.http import progress
 from apps.core.models import JobLog, Project, Role
 from apps.core.paging import page_of
@@ -80,7 +81,7 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
     context = {
         "form": form,
         "missing": missing,
-        "absent": "" if actions.is_installed() else actions.ABSENT,
+        "absent": absent(),
     }
     return render(request, "training/prompt_search/new.html", context)
 
