@@ -164,7 +164,7 @@ def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
 @given(
     st.text(st.characters(codec="utf-8", exclude_characters="\x00\x85\u2028\u2029"), max_size=40)
     | st.booleans()
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.none()
 )
 def test_a_value_is_read_as_it_was_written(value: Any) -> None:
