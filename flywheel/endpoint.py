@@ -45,7 +45,8 @@ def _application(*, storing: bool) -> Any:
     endpoint = Endpoint(tables, writer, Bounds(**given))
     program = [
         sys.executable,
-        str(settings.BASE_DIR / "manage.py"),
+        "-m",
+        "flywheel.command",
         "store_answers",
         "--parent",
         str(os.getpid()),
@@ -61,7 +62,10 @@ def _application(*, storing: bool) -> Any:
         while True:
             if storing and (process is None or process.poll() is not None):
                 process = subprocess.Popen(
-                    program, stdin=subprocess.DEVNULL, start_new_session=True
+                    program,
+                    cwd=settings.BASE_DIR,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
                 )
             for _ in range(10):
                 await asyncio.sleep(HAND_OVER_S)

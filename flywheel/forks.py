@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import priority
+from flywheel.processes import require_schema
 from workers.lib.guard import LIBC, end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,6 +108,8 @@ def serve(control: socket.socket) -> list[str]:
             if not answer:
                 control.close()
                 _become(descriptors[0], request)
+                if request["part"]:
+                    require_schema()
                 return request["start"]
             os.close(descriptors[0])
         control.send(json.dumps(answer).encode())

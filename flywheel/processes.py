@@ -119,12 +119,31 @@ def _endpoint(host: str, port: int) -> list[str]:
     return [*options, "--factory", "--no-ws", "--respawn-failed-workers"]
 
 
+def require_schema() -> None:
+    """Ends a process, with a sentence, whose database is of another version."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    import django
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.management import CommandError
+    from django.db import connection
+
+    try:
+        django.setup()
+        from apps.core import schema
+
+        schema.require_current()
+        connection.close()
+    except (CommandError, ImproperlyConfigured) as error:
+        sys.exit(str(error))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flywheel.processes", description=__doc__)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
+    require_schema()
     priority.start(given.name)
     given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
     os.execv(

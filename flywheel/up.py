@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from flywheel.supervisor import StackError, running_stack
+from flywheel.version import VERSION
 
 HELP = "Migrates the database and runs the web server, the endpoint, the workers and beat."
 
@@ -28,6 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(host: str, port: int) -> None:
     """Raises StackError."""
     with running_stack(host, port) as stack:
-        print(f"Flywheel is up at {stack.url} (Ctrl-C stops it)")
+        print(f"Flywheel is up at {stack.url} (version {VERSION}; Ctrl-C stops it)")
         print(f"The endpoint answers OpenAI clients at {stack.endpoint_url}/v1", flush=True)
         stack.serve_forever()

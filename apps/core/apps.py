@@ -36,7 +36,7 @@ class CoreConfig(AppConfig):
         from apps.core import schema
 
         connection_created.connect(priority.share)
-        pre_migrate.connect(schema.refuse_another_version, sender=self)
+        pre_migrate.connect(schema.note_plan, sender=self)
         for config in apps.get_app_configs():
             for module in getattr(config, "declares", ()):
                 import_module(f"{config.name}.{module}")

@@ -13,6 +13,7 @@ from django.http import HttpRequest, JsonResponse
 
 from apps.core import lags, schema
 from flywheel import alive
+from flywheel.version import VERSION
 
 log = logging.getLogger(__name__)
 DATABASE_WAIT_S = 2
@@ -21,7 +22,7 @@ DATABASE_WAIT_S = 2
 def healthz(request: HttpRequest) -> JsonResponse:
     parts = {**_database(), **_broker_and_workers()}
     healthy = all(parts.values())
-    answer = {"healthy": healthy, "parts": parts}
+    answer = {"healthy": healthy, "version": VERSION, "parts": parts}
     if parts["database"] and parts["schema"]:
         answer["lag_s"] = lags.seconds()
     return JsonResponse(answer, status=200 if healthy else 503)
@@ -30,15 +31,12 @@ def healthz(request: HttpRequest) -> JsonResponse:
 def _database() -> dict[str, bool]:
     try:
         _require_answer()
-        different = schema.differences()
-        ready = not (different or schema.is_behind())
+        state = schema.schema_state()
     except DatabaseError:
         return {"database": False, "schema": False}
-    if not ready:
-        log.warning(
-            "The database has another schema: %s", "; ".join(different) or "run manage.py prepare"
-        )
-    return {"database": True, "schema": ready}
+    if not state.fits:
+        log.warning("%s", state.sentence)
+    return {"database": True, "schema": state.fits}
 
 
 def _require_answer() -> None:

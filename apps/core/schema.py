@@ -1,6 +1,7 @@
-"""Whether the database has the schema that this version of Flywheel works with.
+"""Whether the database has the schema that this version of Flywheel works with, and what to do
+where it has another.
 
-A migration is known by a digest of its operations, which is kept in the database (as the comment of
+A migration is known by a digest of its file, which is kept in the database (in the comment of
 Django's table of migrations) when it is applied: another version may have one of the same name that
 did something else.
 """
@@ -10,110 +11,242 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from sys import modules
 from typing import Any
 
 from django.apps import apps
 from django.core.management import CommandError
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.migrations import Migration
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
-from django.db.migrations.writer import MigrationWriter
+from django.db.models import TextChoices
 from psycopg import sql
+
+from flywheel.outages import is_away
+from flywheel.version import VERSION
 
 Name = tuple[str, str]  # app, migration
 TABLE = MigrationRecorder.Migration._meta.db_table
 MOST_NAMED = 3
-REFUSED = (
-    "This database belongs to another version of Flywheel, or to another program: {}. Nothing was"
-    " changed. Start the version that it was made with, or name another database with DATABASE_URL"
-    " (or another data folder with FLYWHEEL_DATA_DIR)."
-)
 
 
-def differences() -> list[str]:
-    """What another version of Flywheel, or another program, has made otherwise. [] for a database
-    that is empty or only has to be migrated.
+class Kind(TextChoices):
+    CURRENT = "current"
+    EMPTY = "empty"
+    BEHIND = "behind"  # of an earlier version
+    UNFINISHED = "unfinished"  # an update was interrupted
+    NEWER = "newer"
+    DIFFERENT = "different"  # of another program, or of a version that is no release
+
+
+MIGRATABLE = (Kind.CURRENT, Kind.EMPTY, Kind.BEHIND, Kind.UNFINISHED)
+SENTENCES = {
+    Kind.EMPTY: "This database is empty. Run “manage.py prepare”, which makes its tables.",
+    Kind.BEHIND: (
+        "This database is of an earlier version{of}, and this is Flywheel {here}. It lacks {names}."
+        " Make a backup, then run “manage.py migrate”; “up” and “prepare” do that, too"
+        " (docs/upgrading.md)."
+    ),
+    Kind.UNFINISHED: (
+        "An update of this database was interrupted in {names}. Run “manage.py migrate” with the"
+        " version that began it{of}: it continues there. Or restore the backup"
+        " (docs/upgrading.md)."
+    ),
+    Kind.NEWER: (
+        "This database is newer than this Flywheel {here}: it has {names}{of}. Nothing was changed."
+        " Start the newer version, or restore the backup that was made before the update"
+        " (docs/upgrading.md)."
+    ),
+    Kind.DIFFERENT: (
+        "This database belongs to another version of Flywheel{of}, or to another program: {names}."
+        " Nothing was changed. Start the version that it was made with, or name another database"
+        " with DATABASE_URL (or another data folder with FLYWHEEL_DATA_DIR)."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SchemaState:
+    """How the database's schema compares with the code of this process."""
+
+    kind: Kind
+    sentence: str = ""  # what is wrong and what to do; "" if nothing is
+    # Whether a process that runs already may go on: while an update is under way, old processes
+    # work beside new ones.
+    fits: bool = False
+
+
+def schema_state() -> SchemaState:
+    """Changes nothing. Raises DatabaseError if the database cannot be asked."""
+    applied = set(MigrationRecorder(connection).applied_migrations())
+    noted = _noted()
+    unknown, begun = _unknown(applied, noted), noted.begun - applied
+    if wrong := [*_wrong_history(applied, noted)]:
+        return _state(Kind.DIFFERENT, wrong, noted)
+    if unknown or (begun and not begun <= _migrations().keys()):
+        names = [".".join(name) for name in sorted(unknown | begun)]
+        return _state(Kind.NEWER, names, noted, fits=not any(_other_columns()))
+    if begun:
+        return _state(Kind.UNFINISHED, [".".join(name) for name in sorted(begun)], noted)
+    missing = _missing(applied)
+    if missing:
+        behind = Kind.BEHIND if ("core", "0001_initial") in applied else Kind.EMPTY
+        return _state(behind, [".".join(name) for name in sorted(missing)], noted)
+    if columns := [*_other_columns()]:
+        return _state(Kind.DIFFERENT, columns, noted)
+    return SchemaState(Kind.CURRENT, fits=True)
+
+
+def require_current() -> None:
+    """For what starts and expects this version's schema. Raises CommandError; a database that is
+    away is waited for by whoever uses it.
     """
-    applied = set(MigrationRecorder(connection).applied_migrations())
-    wrong = sorted(_changed(applied) | _unknown(applied))
-    if wrong:
-        return [f"its migration {app}.{name} differs from the one here" for app, name in wrong]
+    try:
+        state = schema_state()
+    except DatabaseError as error:
+        if is_away(error):
+            return
+        raise
+    if state.kind != Kind.CURRENT:
+        raise CommandError(state.sentence)
+
+
+def require_migratable() -> SchemaState:
+    """Before anything is migrated. Raises CommandError."""
+    state = schema_state()
+    if state.kind not in MIGRATABLE:
+        raise CommandError(state.sentence)
+    return state
+
+
+def note_plan(plan: list[tuple[Migration, bool]], **_: Any) -> None:
+    """Listens to `pre_migrate`: what is about to be applied is known by its digest from then on."""
+    digests = _digests()
+    names = [".".join((migration.app_label, migration.name)) for migration, _ in plan]
+    if planned := {name: digests[name] for name in names if name in digests}:
+        noted = _noted()
+        _write_note(noted.version, noted.digests | planned, noted.begun)
+
+
+def note_begun(migration: Migration, *, is_over: bool) -> None:
+    """One that is not atomic may be interrupted halfway; one that is leaves nothing behind."""
+    if not migration.atomic:
+        noted, name = _noted(), {(migration.app_label, migration.name)}
+        begun = noted.begun - name if is_over else noted.begun | name
+        _write_note(VERSION, noted.digests, begun)
+
+
+def note_version() -> None:
+    """After all that was planned was applied."""
+    noted = _noted()
+    if noted.version != VERSION:
+        _write_note(VERSION, noted.digests, noted.begun)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the database says of its own schema."""
+
+    version: str  # that migrated it last
+    digests: dict[str, str]
+    begun: set[Name]  # migrations that are not atomic and were not seen to end
+
+
+def _state(kind: Kind, found: list[str], noted: Note, *, fits: bool = False) -> SchemaState:
+    more = len(found) - MOST_NAMED
+    names = "; ".join(found[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    of = f" ({noted.version})" if noted.version and noted.version != VERSION else ""
+    return SchemaState(kind, SENTENCES[kind].format(names=names, of=of, here=VERSION), fits)
+
+
+def _wrong_history(applied: set[Name], noted: Note) -> Iterator[str]:
+    """What no update of a release explains."""
+    for app, name in sorted(_changed(applied, noted)):
+        yield f"its migration {app}.{name} differs from the one here"
+    graph = _loader().graph
+    for name in sorted(applied & graph.nodes.keys()):
+        for parent in sorted({node.key for node in graph.node_map[name].parents} - applied):
+            yield f"its migration {'.'.join(name)} was applied and {'.'.join(parent)} was not"
     begun = {app for app, _ in applied}
-    if "core" not in begun and (taken := _taken_tables(begun)):
-        return [f"its table {table} was not made by this version" for table in taken]
-    return [] if is_behind() else list(_other_columns())
+    if "core" not in begun:
+        for table in _taken_tables(begun):
+            yield f"its table {table} was not made by this version"
 
 
-def is_behind() -> bool:
-    """Whether there are migrations that the database has yet to get."""
-    applied = set(MigrationRecorder(connection).applied_migrations())
-    return any(
-        not migration.replaces and name not in applied for name, migration in _migrations().items()
-    )
+def _missing(applied: set[Name]) -> set[Name]:
+    return {
+        name
+        for name, migration in _migrations().items()
+        if not migration.replaces and name not in applied
+    }
 
 
-def refuse_another_version(plan: list[tuple[Migration, bool]], **_: Any) -> None:
-    """Before anything is migrated: raises CommandError, or notes what is about to be applied."""
-    different = differences()
-    if different:
-        more = len(different) - MOST_NAMED
-        named = "; ".join(different[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
-        raise CommandError(REFUSED.format(named))
-    if plan:
-        _recorded_plan([(migration.app_label, migration.name) for migration, _ in plan])
+@lru_cache
+def _loader() -> MigrationLoader:
+    return MigrationLoader(None)
 
 
 @lru_cache
 def _migrations() -> dict[Name, Migration]:
-    return MigrationLoader(None).disk_migrations
+    return _loader().disk_migrations
 
 
 @lru_cache
 def _digests() -> dict[str, str]:
     """Of our own migrations. Those of libraries keep what they do under a name."""
-    digests = {}
-    for (app, name), migration in _migrations().items():
-        if migration.__module__.startswith("apps."):
-            text = MigrationWriter(migration, include_header=False).as_string()
-            digests[f"{app}.{name}"] = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return digests
-
-
-def _noted() -> dict[str, str]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT obj_description(to_regclass(%s), 'pg_class')", [TABLE])
-        return json.loads(cursor.fetchone()[0] or "{}")
-
-
-def _recorded_plan(names: list[Name]) -> None:
-    MigrationRecorder(connection).ensure_schema()
-    digests = _digests()
-    planned = {key: digests[key] for name in names if (key := ".".join(name)) in digests}
-    comment = json.dumps(_noted() | planned)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            sql.SQL("COMMENT ON TABLE {} IS {}").format(sql.Identifier(TABLE), sql.Literal(comment))
-        )
-
-
-def _changed(applied: set[Name]) -> set[Name]:
-    noted, digests = _noted(), _digests()
     return {
-        name
-        for name in applied
-        if (key := ".".join(name)) in digests and noted.get(key) != digests[key]
+        f"{app}.{name}": file_digest(Path(str(modules[migration.__module__].__file__)))
+        for (app, name), migration in _migrations().items()
+        if migration.__module__.startswith("apps.")
     }
 
 
-def _unknown(applied: set[Name]) -> set[Name]:
-    noted, migrations = _noted(), _migrations()
+def file_digest(path: Path) -> str:
+    """Of a migration: of its text, which no version of Python or Django writes in another way."""
+    return hashlib.sha256(path.read_text().encode()).hexdigest()[:16]
+
+
+def _noted() -> Note:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT obj_description(to_regclass(%s), 'pg_class')", [TABLE])
+        kept = json.loads(cursor.fetchone()[0] or "{}")
+    begun = {(app, name) for app, name in kept.get("begun", [])}
+    return Note(kept.get("version", ""), kept.get("migrations", {}), begun)
+
+
+def _write_note(version: str, digests: dict[str, str], begun: set[Name]) -> None:
+    MigrationRecorder(connection).ensure_schema()
+    kept = {"version": version, "migrations": digests, "begun": sorted(begun)}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            sql.SQL("COMMENT ON TABLE {} IS {}").format(
+                sql.Identifier(TABLE), sql.Literal(json.dumps(kept))
+            )
+        )
+
+
+def _changed(applied: set[Name], noted: Note) -> set[Name]:
+    digests = _digests()
+    return {
+        name
+        for name in applied
+        if (key := ".".join(name)) in digests and noted.digests.get(key) != digests[key]
+    }
+
+
+def _unknown(applied: set[Name], noted: Note) -> set[Name]:
+    migrations = _migrations()
     known = set(migrations) | {
         tuple(old) for migration in migrations.values() for old in migration.replaces
     }
     labels = {app.label for app in apps.get_app_configs()}
-    return {name for name in applied - known if name[0] in labels or ".".join(name) in noted}
+    return {
+        name for name in applied - known if name[0] in labels or ".".join(name) in noted.digests
+    }
 
 
 def _taken_tables(begun: set[str]) -> list[str]:

@@ -1,4 +1,6 @@
-"""Django's `migrate`, with a faster way to an empty database's tables."""
+"""Django's `migrate`, which refuses a database that this version does not know, and has a faster
+way to an empty database's tables.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,36 @@ from django.core.management.commands import migrate
 from django.db.migrations.state import ModelState, ProjectState, StateApps
 from django.db.models import Field
 
+from apps.core import schema
+
 ADD_MODEL, ADD_FIELD, APPEND_OPTION = (
     ProjectState.add_model,
     ProjectState.add_field,
     ProjectState._append_option,
 )
+MAY_STOP_HALFWAY = {
+    "apply_start": False,
+    "apply_success": True,
+    "unapply_start": False,
+    "unapply_success": True,
+}
 
 
 class Command(migrate.Command):
+    any_schema = True
+
     def handle(self, *args: Any, **options: Any) -> None:
+        schema.require_migratable()
         with building_only_what_changes():
             super().handle(*args, **options)
+        schema.note_version()
+
+    def migration_progress_callback(
+        self, action: str, migration: Any = None, fake: bool = False
+    ) -> None:
+        if migration is not None and action in MAY_STOP_HALFWAY:
+            schema.note_begun(migration, is_over=MAY_STOP_HALFWAY[action])
+        super().migration_progress_callback(action, migration, fake)
 
 
 @contextmanager

@@ -11,14 +11,17 @@ from django.contrib.staticfiles.finders import get_finders
 from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DatabaseError
 
+from apps.core import schema
 from apps.core.actions import bootstrap
 from flywheel import embedded
 from flywheel.outages import is_away
 from flywheel.progress import doing
 from flywheel.servers import reason
+from flywheel.version import VERSION
 
 
 class Command(BaseCommand):
+    any_schema = True
     help = (
         "Migrates the database, collects static files and, the first time, makes an admin, a"
         " project and an API key."
@@ -33,6 +36,9 @@ def prepare_installation(command: BaseCommand) -> None:
     try:
         with doing("Starting PostgreSQL and Valkey"):
             embedded.ensure()
+        state = schema.require_migratable()
+        if state.kind in (schema.Kind.BEHIND, schema.Kind.UNFINISHED):
+            command.stdout.write(f"Updating the database to Flywheel {VERSION}.")
         with doing("Migrating the database"):
             call_command("migrate", verbosity=0)
             call_command("createcachetable", verbosity=0)

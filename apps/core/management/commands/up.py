@@ -12,6 +12,7 @@ from flywheel.supervisor import StackError
 
 
 class Command(BaseCommand):
+    any_schema = True
     help = up.HELP
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -24,6 +24,7 @@ def allow_processes() -> None:
 
 
 class Command(BaseCommand):
+    any_schema = True
     help = (
         "Runs the whole flywheel once on a real model (production, failures, evals, SFT, GRPO,"
         " gate), then serves the UI."

@@ -1,0 +1,93 @@
+"""The command line: `manage.py` of a checkout, `flywheel` of an installed package."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from flywheel.version import VERSION
+
+NO_SERVICES = {
+    "help",
+    "makemigrations",
+    "collectstatic",
+    "check",
+    "startapp",
+    "--help",
+    "spectacular",
+}
+SERVICES = {"demo", "store_answers"}
+STACKS = {"up", "demo"}
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
+    from flywheel import embedded, interrupts
+
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command in ("version", "--version"):
+        print(f"Flywheel {VERSION}")
+        return
+    is_stack = command in STACKS
+    try:
+        if is_stack:
+            interrupts.heed(interrupts.interrupt_now)
+        if command == "up":
+            from flywheel import up
+
+            up.main(sys.argv[2:])
+        else:
+            run_django(command)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except embedded.ServiceError as error:
+        sys.exit(f"{error}")
+    finally:
+        if is_stack:
+            embedded.stop_unused()
+
+
+def run_django(command: str) -> None:
+    from django.core.exceptions import ImproperlyConfigured
+    from django.core.management import CommandError, ManagementUtility
+
+    from apps.core.actor import ACTOR, COMMAND_LINE
+    from flywheel import embedded
+
+    class Utility(ManagementUtility):
+        """Refuses a database of another version before a command does anything with it."""
+
+        def fetch_command(self, subcommand: str) -> Any:
+            found = super().fetch_command(subcommand)
+            if uses_services and subcommand == command and needs_schema(found):
+                from apps.core import schema
+
+                try:
+                    schema.require_current()
+                except CommandError as error:
+                    sys.exit(str(error))
+            return found
+
+    uses_services = command and command not in NO_SERVICES and "--help" not in sys.argv
+    try:
+        if uses_services:
+            embedded.ensure()
+        if command and command not in SERVICES:
+            ACTOR.set(COMMAND_LINE)
+        Utility(sys.argv).execute()
+    except ImproperlyConfigured as error:
+        sys.exit(f"{error}")
+
+
+def needs_schema(command: Any) -> bool:
+    """Ours do, unless they say otherwise; of Django's, those that say so."""
+    ours = type(command).__module__.startswith("apps.")
+    return command.requires_migrations_checks or (
+        ours and not getattr(command, "any_schema", False)
+    )
+
+
+if __name__ == "__main__":
+    main()
