@@ -6,6 +6,8 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from flywheel.version import VERSION
+
 # (key, title, URL name, the letter after “g”), in the order of the wheel
 NAVIGATION = (
     ("dashboard", "Overview", "dashboard:home", "o"),
@@ -38,4 +40,5 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
         "section": SHOWN_UNDER.get(section, section),
         "project": getattr(request, "project", None),
         "membership": getattr(request, "membership", None),
+        "release": VERSION,
     }
