@@ -1,11 +1,14 @@
 from django.urls import include, path
 
 from apps.core.health import healthz
+from apps.core.watching import probes
 
 project = "p/<slug:slug>/"
 
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
+    path("livez", probes.livez, name="livez"),
+    path("readyz", probes.readyz, name="readyz"),
     path("", include("apps.core.urls")),
     path("", include("apps.core.accounts.urls")),
     path("", include("apps.trajectories.otlp_urls")),

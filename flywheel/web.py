@@ -17,6 +17,7 @@ DJANGOS = {"context", "cursor_factory", "server_side_binding", "prepare_threshol
 def application() -> Any:
     """Called once in each worker."""
     end_with_parent(signal.SIGKILL)
+    from apps.core.watching import watcher  # once Django is set up
     from flywheel.bodies import whole_bodies
     from flywheel.postgres.watched import watch
     from flywheel.receiving import receivers
@@ -24,6 +25,7 @@ def application() -> Any:
 
     receivers.join()
     watch.begin(connection_parameters())
+    watcher.begin()
     return at_once(whole_bodies(application))
 
 

@@ -26,6 +26,8 @@ class CoreConfig(AppConfig):
         "accounts.signals",
         "audit_words",
         "projects.deletion",
+        "watching.own",
+        "watching.settings_checks",
     )
 
     def __init__(self, *given: Any) -> None:
