@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from flywheel import logs, priority
+from flywheel import logs, metrics, priority
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -126,6 +126,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
     priority.start(given.name)
+    if given.name == "web":
+        os.environ.setdefault(metrics.VARIABLE, metrics.new_folder())
     given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
     os.execv(
         sys.executable,

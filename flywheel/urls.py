@@ -2,6 +2,7 @@ from django.urls import include, path
 
 from apps.core.health import healthz
 from apps.core.watching import probes
+from apps.core.watching.exposition import metrics
 
 project = "p/<slug:slug>/"
 
@@ -9,6 +10,7 @@ urlpatterns = [
     path("healthz", healthz, name="healthz"),
     path("livez", probes.livez, name="livez"),
     path("readyz", probes.readyz, name="readyz"),
+    path("metrics", metrics, name="metrics"),
     path("", include("apps.core.urls")),
     path("", include("apps.core.accounts.urls")),
     path("", include("apps.trajectories.otlp_urls")),

@@ -27,6 +27,7 @@ class CoreConfig(AppConfig):
         "audit_words",
         "projects.deletion",
         "watching.own",
+        "watching.own_measures",
         "watching.settings_checks",
     )
 

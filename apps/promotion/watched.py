@@ -1,7 +1,8 @@
-"""What can be wrong with what production asks for (`core.watching.conditions`)."""
+"""What can be wrong with what production asks for (`core.watching`)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from django.utils import timezone
 
 from apps.core.models import JobState, Stage
 from apps.core.watching.conditions import Button, Finding, Severity, condition
+from apps.core.watching.measures import Values, measured
 from apps.promotion.models import Channel, Target
 from apps.registry.models import Health, Server, ServerRun
 from apps.registry.servers import refresh_soon
@@ -85,3 +87,16 @@ def failed_servers() -> Iterator[Finding]:
             run.finished_at,
             reverse("registry:server", args=[server.project.slug, server.name]),
         )
+
+
+@measured("flywheel_servers", "Model servers by health", ["kind", "health", "production"])
+def servers() -> Values:
+    live = set(live_servers().values_list("pk", flat=True))
+    rows = Server.objects.values_list("pk", "kind", "health")
+    return Counter((kind, health, "yes" if pk in live else "no") for pk, kind, health in rows)
+
+
+@measured("flywheel_channels", "Channels by whether their version is served", ["served"])
+def channels() -> Values:
+    live, every = Channel.objects.live().count(), Channel.objects.current().count()
+    return {("yes",): live, ("no",): every - live}

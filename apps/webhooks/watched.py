@@ -1,14 +1,16 @@
-"""What can be wrong with what others are sent (`core.watching.conditions`)."""
+"""What can be wrong with what others are sent (`core.watching`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
 
+from django.db.models import Count
 from django.db.models.functions import Now
 
 from apps.core.watching.conditions import Finding, Severity, condition
-from apps.webhooks.models import Delivery, Webhook
+from apps.core.watching.measures import Values, measured
+from apps.webhooks.models import Delivery, DeliveryState, Webhook
 
 LATE = timedelta(minutes=5)
 FAILING = timedelta(minutes=30)
@@ -43,3 +45,10 @@ def failing() -> Iterator[Finding]:
             hook.failing_since,
             hook.get_absolute_url(),
         )
+
+
+@measured("flywheel_webhook_deliveries", "Deliveries of the last day by state", ["state"])
+def deliveries() -> Values:
+    recent = Delivery.objects.filter(created_at__gt=Now() - timedelta(days=1)).order_by()
+    found = dict(recent.values_list("state").annotate(count=Count("pk")))
+    return {(state,): found.get(state, 0) for state in DeliveryState.values}

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
 
-from apps.core.watching.conditions import Checked, check_all, declared
+from apps.core.watching.conditions import Checked, Condition, check_all, declared
 from apps.core.watching.incidents import Memory, Wrong, with_rows
 
 FRESH_S = 2.0  # however often it is asked
 
 
-class Ready:
-    """What this process found last."""
+class Last:
+    """What this process found last of some conditions."""
 
-    def __init__(self) -> None:
+    def __init__(self, conditions: Callable[[], Iterable[Condition]]) -> None:
+        self._conditions = conditions
         self._turn, self._memory = threading.Lock(), Memory()
         self._at = -FRESH_S
         self._found: tuple[list[Checked], list[Wrong]] = [], []
@@ -30,13 +31,14 @@ class Ready:
     def look(self) -> tuple[list[Checked], list[Wrong]]:
         with self._turn:
             if time.monotonic() - self._at >= FRESH_S:
-                checked = check_all(one for one in declared() if one.part)
+                checked = check_all(self._conditions())
                 wrongs = with_rows(self._memory.see(checked, timezone.now()))
                 self._found, self._at = (checked, wrongs), time.monotonic()
             return self._found
 
 
-ready = Ready()
+ready = Last(lambda: [one for one in declared() if one.part])
+everything = Last(declared)
 
 
 def livez(request: HttpRequest) -> JsonResponse:

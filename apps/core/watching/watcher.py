@@ -23,6 +23,7 @@ from apps.core.watching import incidents
 from apps.core.watching.alerts import Alert, send
 from apps.core.watching.conditions import Checked, check_all, named
 from apps.core.watching.incidents import Key, Memory, Wrong
+from apps.core.watching.measures import Computed
 from flywheel.embedded import lock
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ EVERY_S = 10.0
 class Watcher:
     def __init__(self) -> None:
         self.memory = Memory()
+        self.computed = Computed()
         self.told: dict[Key, Wrong] = {}  # while the database did not answer
 
     def look(self) -> None:
@@ -41,6 +43,7 @@ class Watcher:
         wrongs = self.memory.see(checked, now)
         try:
             self._keep(checked, wrongs, now)
+            self.computed.compute_due()
         except (DatabaseError, InterfaceError) as error:
             log.warning("What is wrong cannot be stored: %s", error)
             connection.close()

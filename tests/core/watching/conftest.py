@@ -20,7 +20,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(conditions, "ask", ask)
     monkeypatch.setattr(incidents, "ask", ask)
-    monkeypatch.setattr(probes, "ready", probes.Ready())
+    for last in (probes.ready, probes.everything):
+        monkeypatch.setattr(last, "_memory", incidents.Memory())
     monkeypatch.setattr(probes, "FRESH_S", 0.0)
 
 
