@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 BEAT = "beat"
-EXPIRES_S = {BEAT: 60}
+EXPIRES_S = {BEAT: 45}
 NOTED = "alive"
 
 
@@ -23,6 +23,11 @@ def client() -> redis.Redis:
         url = "unix://" + url.removeprefix("redis+socket://").split("?")[0]
     once = Retry(NoBackoff(), 0)  # redis-py would try for ten seconds
     return redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2, retry=once)
+
+
+def queue_of(worker: str) -> str:
+    """A worker is named after its queue: default@host."""
+    return worker.partition("@")[0]
 
 
 def say(name: str) -> None:

@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import heartbeat_sent, worker_init
+from celery.bootsteps import StartStopStep
+from celery.signals import heartbeat_sent, worker_init, worker_shutdown
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
@@ -27,7 +28,27 @@ def _collect_garbage_seldom(**_: Any) -> None:
 
 @heartbeat_sent.connect
 def _say_alive(sender: Any, **_: Any) -> None:
-    """A worker is named after its queue: default@host."""
     from flywheel import alive
 
-    alive.say(sender.eventer.hostname.partition("@")[0])
+    alive.say(alive.queue_of(sender.eventer.hostname))
+
+
+class Present(StartStopStep):
+    """A worker that is ready signs on (`apps.core.watching.workers`)."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        from apps.core.watching import workers
+
+        workers.presence.join(consumer)
+
+
+@worker_shutdown.connect
+def _sign_off(**_: Any) -> None:
+    from apps.core.watching import workers
+
+    workers.presence.leave()
+
+
+app.steps["consumer"].add(Present)

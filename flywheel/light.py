@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from celery import Celery, beat
 
-from flywheel.celery import app
+from flywheel.celery import Present, app
 from flywheel.processes import LIGHT, WORKERS
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ PAUSE_S = 2.0
 
 
 def main() -> None:
+    from apps.core.watching import workers
+
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, lambda *_: stopping.set())
@@ -34,6 +36,7 @@ def main() -> None:
     stopping.wait()
     try:
         schedule.sync()
+        workers.presence.leave()
     finally:
         os._exit(0)
 
@@ -54,6 +57,7 @@ def _consumer(queue: str) -> Callable[[], None]:
     def consume() -> None:
         own = Celery("flywheel", set_as_current=False)
         own.config_from_object("django.conf:settings", namespace="CELERY")
+        own.steps["consumer"].add(Present)
         worker = own.WorkController(
             hostname=f"{queue}@{socket.gethostname()}",
             queues=[queue],

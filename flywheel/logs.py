@@ -12,6 +12,7 @@ from typing import Any
 REQUEST = (  # granian's fields; the query is left out on purpose
     '%(addr)s "%(method)s %(path)s" %(status)d %(dt_ms).1f ms'
 )
+PROBES = ("/healthz", "/livez", "/readyz", "/metrics")
 
 
 class Line(logging.Formatter):
@@ -27,7 +28,8 @@ class NotHealth(logging.Filter):
     """Whoever asks /healthz reads the answer; a line for each time says nothing."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "/healthz" not in record.getMessage()
+        said = record.getMessage()
+        return not any(f" {path}" in said for path in PROBES)
 
 
 class NotChosen(logging.Filter):

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from flywheel import logs, priority
+from flywheel import logs, metrics, priority
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -145,6 +145,8 @@ def main() -> None:
     given = parser.parse_args()
     require_schema()
     priority.start(given.name)
+    if given.name == "web":
+        os.environ.setdefault(metrics.VARIABLE, metrics.new_folder())
     given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
     os.execv(
         sys.executable,

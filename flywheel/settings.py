@@ -306,6 +306,15 @@ EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = os.environ.get("DEFAULT_FROM_EMAIL") or EMAIL_HOST_USER or "flywheel@localhost"
 ACCOUNT_EMAIL_NOTIFICATIONS = FLYWHEEL_MAIL
 
+# Who is sent what is wrong with the installation (docs/operations.md): addresses, else those of
+# superusers, and a webhook.
+FLYWHEEL_OPERATOR_MAIL = env_list("FLYWHEEL_OPERATOR_MAIL")
+FLYWHEEL_OPERATOR_WEBHOOK = os.environ.get("FLYWHEEL_OPERATOR_WEBHOOK", "")
+if FLYWHEEL_OPERATOR_WEBHOOK and not re.match(r"https?://[^/\s]+", FLYWHEEL_OPERATOR_WEBHOOK):
+    raise ImproperlyConfigured("FLYWHEEL_OPERATOR_WEBHOOK must be https://HOST/PATH.")
+# Who may read /metrics from another machine: Authorization: Bearer TOKEN.
+FLYWHEEL_METRICS_TOKEN = os.environ.get("FLYWHEEL_METRICS_TOKEN", "")
+
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
@@ -413,6 +422,7 @@ CELERY_BEAT_SCHEDULE = {
     "check_servers": {"task": "registry.check_servers", "schedule": 300.0},
     "unload": {"task": "promotion.unload", "schedule": 30.0},
     "check_targets": {"task": "promotion.check_targets", "schedule": 30.0},
+    "check_live_servers": {"task": "promotion.check_live_servers", "schedule": 20.0},
     "look_at_trials": {"task": "promotion.look_at_trials", "schedule": 15.0},
 }
 CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flywheel import embedded, interrupts
+from flywheel import embedded, interrupts, metrics
 from flywheel.forks import Fork, Forks, ForksError
 from flywheel.processes import ENDPOINT_STOPS_S, PARTS, fork_command
 from flywheel.progress import doing
@@ -116,6 +116,7 @@ class Stack:
             for number in range(1, processes + 1)
         ]
         self.logs = embedded.data_dir() / "logs"
+        self.counts = metrics.new_folder()
         self.forks: Forks | None = None
         self.stopping = threading.Event()
         self.interrupted = self.forking = False
@@ -191,6 +192,7 @@ class Stack:
                 "MALLOC_ARENA_MAX": "2",
                 "FLYWHEEL_URL": self.url,
                 "FLYWHEEL_ENDPOINT_URL": self.endpoint_url,
+                metrics.VARIABLE: self.counts,
             }
             self.forks = Forks(
                 environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET}
@@ -297,6 +299,7 @@ class Stack:
             self._stop([program for program in self.programs if (program.name == LAST) == last])
         if self.forks is not None:
             self.forks.close()
+        metrics.remove(self.counts)
         deadline = time.monotonic() + PATIENT_S
         while not self._lines.empty() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -1,11 +1,16 @@
 from django.urls import include, path
 
 from apps.core.health import healthz
+from apps.core.watching import probes
+from apps.core.watching.exposition import metrics
 
 project = "p/<slug:slug>/"
 
 urlpatterns = [
     path("healthz", healthz, name="healthz"),
+    path("livez", probes.livez, name="livez"),
+    path("readyz", probes.readyz, name="readyz"),
+    path("metrics", metrics, name="metrics"),
     path("", include("apps.core.urls")),
     path("", include("apps.core.accounts.urls")),
     path("", include("apps.trajectories.otlp_urls")),

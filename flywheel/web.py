@@ -11,16 +11,31 @@ from typing import Any
 
 from workers.lib.guard import end_with_parent
 
+DJANGOS = {"context", "cursor_factory", "server_side_binding", "prepare_threshold"}
+
 
 def application() -> Any:
     """Called once in each worker."""
     end_with_parent(signal.SIGKILL)
+    from apps.core.watching import watcher  # once Django is set up
     from flywheel.bodies import whole_bodies
+    from flywheel.metrics import counted
+    from flywheel.postgres.watched import watch
     from flywheel.receiving import receivers
     from flywheel.wsgi import application
 
     receivers.join()
-    return at_once(whole_bodies(application))
+    watch.begin(connection_parameters())
+    watcher.begin()
+    return counted(at_once(whole_bodies(application)))
+
+
+def connection_parameters() -> dict[str, Any]:
+    """What the database is connected to with, apart from Django's own wishes."""
+    from django.db import connection
+
+    wanted = connection.get_connection_params()
+    return {key: wanted[key] for key in wanted if key not in DJANGOS}
 
 
 def at_once(application: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,6 +26,9 @@ class CoreConfig(AppConfig):
         "accounts.signals",
         "audit_words",
         "projects.deletion",
+        "watching.own",
+        "watching.own_measures",
+        "watching.settings_checks",
     )
 
     def __init__(self, *given: Any) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 
 from apps.core.bus import Event, publish
 from apps.core.http import ReadableJson
 from apps.core.query import QueryError
+from flywheel.outages import RETRY_AFTER_S, is_transient
 
 TEXTS = {
     400: ("Bad request", "The request was invalid. Go back and try again."),
@@ -25,6 +28,11 @@ TEXTS = {
     500: (
         "Something went wrong",
         "The error was logged. Try again; if it persists, contact the operator of this server.",
+    ),
+    503: (
+        "The database is unavailable",
+        "It cannot be reached, or does not answer. What you sent was not saved; try again in some"
+        " seconds. If it persists, contact the operator of this server.",
     ),
 }
 
@@ -96,4 +104,12 @@ def not_found(request: HttpRequest, exception: Any = None) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    return _page(request, 500)
+    error = sys.exc_info()[1]
+    return _unavailable() if error and is_transient(error) else _page(request, 500)
+
+
+def _unavailable() -> HttpResponse:
+    """Needs neither the database nor who asks."""
+    title, text = TEXTS[503]
+    page = render_to_string("error.html", {"status": 503, "title": title, "text": text})
+    return HttpResponse(page, status=503, headers={"Retry-After": str(RETRY_AFTER_S)})

@@ -598,3 +598,88 @@ class JobLog(models.Model):
 
     def __str__(self) -> str:
         return self.message
+
+
+WORKER_SILENT_AFTER = timedelta(seconds=20)
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    def silent(self) -> Self:
+        return self.filter(beat_at__lt=Now() - WORKER_SILENT_AFTER)
+
+
+class Worker(models.Model):
+    """A process that takes tasks of a queue, for as long as it runs: it says every few seconds that
+    it does. One that stops in order removes its row. `name` is that of Celery.
+    """
+
+    name = models.CharField(max_length=160, unique=True)
+    queue = models.CharField(max_length=40)
+    host = models.CharField(max_length=120)
+    pid = models.PositiveIntegerField()
+    version = models.CharField(max_length=40, blank=True)
+    at_once = models.PositiveSmallIntegerField(default=1)
+    memory_mb = models.PositiveIntegerField(default=0)
+    skew_s = models.FloatField(default=0, help_text="Its machine's clock minus the database's")
+    drained_at = models.DateTimeField(null=True, help_text="Since when it should take nothing more")
+    started_at = models.DateTimeField(db_default=Now())
+    beat_at = models.DateTimeField(db_default=Now())
+
+    objects = WorkerQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("host", "queue", "name")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def of_jobs(self) -> str:
+        """How a job names it (`Job.worker`)."""
+        return f"{self.host}:{self.pid}"
+
+
+class IncidentQuerySet(models.QuerySet["Incident"]):
+    def open(self) -> Self:
+        return self.filter(ended_at=None)
+
+
+class Incident(models.Model):
+    """A condition (`watching.conditions`) that was found, from when it began to when it was over.
+
+    `alerted_at`: when operators were sent it. `muted_until`: they have read it.
+    """
+
+    condition = models.CharField(max_length=40)
+    about = models.CharField(max_length=160, blank=True)
+    says = models.CharField(max_length=500)
+    page = models.CharField(max_length=300, blank=True)
+    since = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    alerted_at = models.DateTimeField(null=True)
+    muted_until = models.DateTimeField(null=True)
+
+    objects = IncidentQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-since", "pk")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["condition", "about"],
+                condition=Q(ended_at=None),
+                name="one_open_incident",
+            )
+        ]
+        indexes = [models.Index(fields=["ended_at"], name="incident_by_end")]
+
+    def __str__(self) -> str:
+        return f"{self.condition} {self.about}".strip()
+
+    def end(self, now: datetime) -> bool:
+        """True for the one caller that ended it."""
+        return bool(Incident.objects.open().filter(pk=self.pk).update(ended_at=now))
+
+    def claim_alert(self, now: datetime) -> bool:
+        """True for the one caller that sends it."""
+        mine = Incident.objects.open().filter(pk=self.pk, alerted_at=None)
+        return bool(mine.update(alerted_at=now))

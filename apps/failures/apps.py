@@ -25,4 +25,5 @@ class FailuresConfig(AppConfig):
         "jobs",
         "run_counts",
         "assignable",
+        "watched",
     )

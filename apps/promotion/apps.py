@@ -27,5 +27,6 @@ class PromotionConfig(AppConfig):
         "reports_api",
         "stopping",
         "targets",
+        "watched",
     )
     audit_section = "models"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
+from apps.promotion import watched
 from apps.promotion.deployment import checking, unloading
 from apps.promotion.models import Target
 from apps.promotion.trials import running
@@ -28,6 +29,11 @@ def check_target(pk: int) -> None:
     )
     if target is not None and not target.channel.not_served:
         checking.check(target)
+
+
+@shared_task(name="promotion.check_live_servers", expires=20)
+def check_live_servers() -> int:
+    return watched.check_soon()
 
 
 @shared_task(name="promotion.look_at_trials", expires=15)

@@ -22,4 +22,5 @@ class TrajectoriesConfig(AppConfig):
         "parquet_files",
         "repricing",
         "uploads",
+        "watched",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -107,14 +107,22 @@ def ensure_ahead() -> None:
     """The partitions of now and of all months that begin in the weeks to come, so that no request
     has to make one.
     """
+    with transaction.atomic():
+        ensure([None, *_ahead()])
+
+
+def missing_ahead() -> list[datetime]:
+    """Months that begin in the weeks to come, and this one, without partitions."""
+    with connection.cursor() as cursor:
+        return [month for month in _ahead() if not _exists(cursor, month)]
+
+
+def _ahead() -> Iterator[datetime]:
     now = timezone.now()
-    months: set[datetime | None] = {None}
     month = month_of(now)
     while month and month <= now + AHEAD:
-        months.add(month)
+        yield month
         month = next_month(month)
-    with transaction.atomic():
-        ensure(months)
 
 
 def suffix(month: datetime | None) -> str:

@@ -9,5 +9,6 @@ class WebhooksConfig(AppConfig):
     declares = (
         "actions",
         "reads",
+        "watched",
     )
     audit_section = "automation"

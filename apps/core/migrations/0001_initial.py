@@ -452,6 +452,77 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="Worker",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("name", models.CharField(max_length=160, unique=True)),
+                ("queue", models.CharField(max_length=40)),
+                ("host", models.CharField(max_length=120)),
+                ("pid", models.PositiveIntegerField()),
+                ("version", models.CharField(blank=True, max_length=40)),
+                ("at_once", models.PositiveSmallIntegerField(default=1)),
+                ("memory_mb", models.PositiveIntegerField(default=0)),
+                (
+                    "skew_s",
+                    models.FloatField(
+                        default=0, help_text="Its machine's clock minus the database's"
+                    ),
+                ),
+                (
+                    "drained_at",
+                    models.DateTimeField(
+                        help_text="Since when it should take nothing more", null=True
+                    ),
+                ),
+                (
+                    "started_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                ),
+                (
+                    "beat_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                ),
+            ],
+            options={
+                "ordering": ("host", "queue", "name"),
+            },
+        ),
+        migrations.CreateModel(
+            name="Incident",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("condition", models.CharField(max_length=40)),
+                ("about", models.CharField(blank=True, max_length=160)),
+                ("says", models.CharField(max_length=500)),
+                ("page", models.CharField(blank=True, max_length=300)),
+                ("since", models.DateTimeField()),
+                ("ended_at", models.DateTimeField(null=True)),
+                ("alerted_at", models.DateTimeField(null=True)),
+                ("muted_until", models.DateTimeField(null=True)),
+            ],
+            options={
+                "ordering": ("-since", "pk"),
+                "indexes": [models.Index(fields=["ended_at"], name="incident_by_end")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        condition=models.Q(("ended_at", None)),
+                        fields=("condition", "about"),
+                        name="one_open_incident",
+                    )
+                ],
+            },
+        ),
         # The audit log is append-only: it refuses every other change, whoever makes it.
         migrations.RunSQL(
             """

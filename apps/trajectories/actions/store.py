@@ -53,6 +53,7 @@ from apps.trajectories.models import (
 from apps.trajectories.redaction import Redactor, TooLong
 from apps.trajectories.rollups import Counts
 from apps.trajectories.schema import EvalSample, Parsed
+from flywheel.counters import ROWS
 from workers.lib.prices import PriceOf
 
 CHUNK = 500  # rows of one transaction
@@ -109,6 +110,13 @@ class Ingested:
             setattr(self, item.outcome, getattr(self, item.outcome) + 1)
             if item.problem:
                 self.rejected.append({"index": item.index, "path": "id", "error": item.problem})
+
+    def add_to_counters(self, cause: Cause) -> None:
+        for outcome in ("accepted", "duplicates", "updated", "held", "deleted"):
+            if count := getattr(self, outcome):
+                ROWS.labels(cause.value, outcome).inc(count)
+        if self.rejected:
+            ROWS.labels(cause.value, "rejected").inc(len(self.rejected))
 
     def as_dict(self) -> dict:
         return {
@@ -171,6 +179,7 @@ def ingest(
         else:
             _store(project, batch, cause, restore)
         done.count(batch)
+    done.add_to_counters(cause)
     return done
 
 

@@ -1,0 +1,61 @@
+"""`manage.py doctor`: what is wrong with this installation, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from django.core import checks
+from django.core.management import BaseCommand, CommandParser
+from django.utils import timezone
+
+from apps.core.watching.conditions import Checked, check_all
+from apps.core.watching.incidents import Memory, Wrong, with_rows
+from apps.core.watching.probes import wrong_json
+
+
+class Command(BaseCommand):
+    help = (
+        "Says what is wrong with this installation, since when, and what to do. Ends with 1 where"
+        " something critical is."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--json", action="store_true", help="for programs")
+
+    def handle(self, *, json: bool, **options: Any) -> None:
+        checked = check_all()
+        wrongs = with_rows(Memory().see(checked, timezone.now()))
+        unfit = checks.run_checks()
+        (self._as_json if json else self._as_text)(checked, wrongs, unfit)
+        if any(wrong.condition.severity == "critical" for wrong in wrongs):
+            sys.exit(1)
+
+    def _as_json(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
+        said = {
+            "wrong": [wrong_json(wrong) | {"says": wrong.says} for wrong in wrongs],
+            "unknown": {one.condition.name: one.unknown for one in checked if one.unknown},
+            "settings": [message.msg for message in unfit],
+        }
+        self.stdout.write(json.dumps(said, indent=2))
+
+    def _as_text(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
+        for wrong in wrongs:
+            one = wrong.condition
+            paint = self.style.ERROR if one.severity == "critical" else self.style.WARNING
+            self.stdout.write(paint(f"{one.severity.upper():<9}{one.title}"))
+            for line in (
+                f"{wrong.says} Since {wrong.since:%Y-%m-%d %H:%M:%S} UTC.",
+                one.todo,
+                f"See {one.docs}.",
+            ):
+                self.stdout.write(f"{'':<9}{line}")
+        for one in (one for one in checked if one.unknown):
+            self.stdout.write(f"{'UNKNOWN':<9}{one.condition.title}? {one.unknown}")
+        for message in unfit:
+            self.stdout.write(self.style.WARNING(f"{'SETTINGS':<9}{message.msg} {message.hint}"))
+        well = len(checked) - len({wrong.condition.name for wrong in wrongs})
+        well -= sum(bool(one.unknown) for one in checked)
+        self.stdout.write(f"{'OK':<9}{well} of {len(checked)} conditions are well.")

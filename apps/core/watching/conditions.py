@@ -1,0 +1,218 @@
+"""What can be wrong with an installation. Each condition is declared once, next to what it is
+about: /readyz, /metrics, the operator's page, `manage.py doctor` and alerts are derived from it.
+
+    @condition("disk_full", "A disk is nearly full", todo="Free some space on it.", part="disk")
+    def full_disks() -> Iterator[Finding]: ...
+
+A check is cheap, and asked every few seconds. It has `LIMIT_S`; what hangs holds up only the checks
+of its own lane, which are unknown then. The first condition of a lane says whether what the lane
+needs (the database, the broker) answers at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from django.db import DatabaseError, close_old_connections, connection
+
+from apps.core.timeouts import TooLong, patience
+from flywheel.outages import AWAY
+
+log = logging.getLogger(__name__)
+LIMIT_S = 1.0
+QUERY_MS = 900
+NO_ANSWER = f"It did not answer within {LIMIT_S:g} s."
+
+
+class Severity(StrEnum):
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Lane(StrEnum):
+    """What a check needs."""
+
+    DATABASE = "database"
+    BROKER = "broker"
+    MACHINE = "machine"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: `about` tells it from others of its condition (a queue, a server),
+    `since` where that is known, `page` the path where to read more.
+    """
+
+    says: str
+    about: str = ""
+    since: datetime | None = None
+    page: str = ""
+
+
+@dataclass(frozen=True)
+class Button:
+    """`press(about, by)` mends a finding and returns what it did, as a sentence."""
+
+    label: str
+    press: Callable[[str, Any], str]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`part`: of /readyz, which says 503 while it is found; "" for what keeps nobody from working.
+    `wait_s`: how long it lasts before operators are alerted. `of_projects`: what is found names
+    projects, so it is for operators only.
+    """
+
+    name: str
+    title: str
+    todo: str
+    check: Callable[[], Iterable[Finding]]
+    lane: Lane = Lane.DATABASE
+    part: str = ""
+    severity: Severity = Severity.CRITICAL
+    wait_s: float = 0.0
+    of_projects: bool = False
+    button: Button | None = None
+
+    @property
+    def docs(self) -> str:
+        return f"docs/operations.md#{self.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`unknown`: why the condition could not be checked."""
+
+    condition: Condition
+    findings: list[Finding] = field(default_factory=list)
+    unknown: str = ""
+
+
+_declared: dict[str, Condition] = {}
+
+
+def condition(name: str, title: str, *, todo: str, **more: Any) -> Callable[[Any], Any]:
+    """Declares the condition that the decorated check looks for."""
+
+    def declare(check: Callable[[], Iterable[Finding]]) -> Callable[[], Iterable[Finding]]:
+        assert name not in _declared, f"The condition {name} is declared twice"
+        _declared[name] = Condition(name, title, todo, check, **more)
+        return check
+
+    return declare
+
+
+def declared() -> list[Condition]:
+    """Those of a lane together, in the order in which they were declared."""
+    lanes = list(Lane)
+    return sorted(_declared.values(), key=lambda one: lanes.index(one.lane))
+
+
+def named(name: str) -> Condition | None:
+    return _declared.get(name)
+
+
+class NoAnswer(Exception):
+    """A lane that hangs."""
+
+
+class Thread:
+    """Does one thing after another for others, who wait for a limited time only. One that hangs is
+    asked nothing more until it is back.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._turn = name, threading.Lock()
+        self._work: Callable[[], Any] | None = None
+        self._given, self._done = threading.Event(), threading.Event()
+        self._result: tuple[Any, Exception | None] = None, None
+        self._is_busy = self._is_started = False
+
+    def ask(self, work: Callable[[], Any], limit_s: float) -> Any:
+        """What `work` returns or raises. Raises NoAnswer after `limit_s`."""
+        with self._turn:
+            if self._is_busy:
+                if not self._done.is_set():
+                    raise NoAnswer
+                self._is_busy = False
+            if not self._is_started:
+                self._is_started = True
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._done.clear()
+            self._work, self._is_busy = work, True
+            self._given.set()
+            if not self._done.wait(limit_s):
+                raise NoAnswer
+            self._is_busy = False
+            returned, error = self._result
+        if error is not None:
+            raise error
+        return returned
+
+    def _run(self) -> None:
+        while True:
+            self._given.wait()
+            self._given.clear()
+            assert self._work is not None
+            try:
+                self._result = self._work(), None
+            except Exception as error:
+                self._result = None, error
+            self._done.set()
+
+
+_threads = {lane: Thread(f"checks of the {lane}") for lane in Lane}
+
+
+def ask(lane: Lane, work: Callable[[], Any]) -> Any:
+    """Does it in the lane's thread. Raises NoAnswer, or what `work` raises."""
+    return _threads[lane].ask(work, LIMIT_S)
+
+
+def check_all(conditions: Iterable[Condition] | None = None) -> list[Checked]:
+    checked = list[Checked]()
+    down: dict[Lane, str] = {}
+    for one in declared() if conditions is None else conditions:
+        is_first = not any(before.condition.lane == one.lane for before in checked)
+        if reason := down.get(one.lane):
+            checked.append(Checked(one, unknown=reason))
+            continue
+        result = _check(one)
+        if result.unknown and is_first and one.lane != Lane.MACHINE:
+            down[one.lane] = f"The {one.lane} does not answer."
+            result = Checked(one, [Finding(result.unknown)])
+        elif result.unknown == NO_ANSWER:
+            down[one.lane] = f"Another check of the {one.lane} did not answer."
+        checked.append(result)
+    return checked
+
+
+def _check(one: Condition) -> Checked:
+    try:
+        return Checked(one, ask(one.lane, lambda: _findings(one)))
+    except NoAnswer:
+        return Checked(one, unknown=NO_ANSWER)
+    except Exception as error:  # a check that fails says nothing about the others
+        if not isinstance(error, (*AWAY, DatabaseError, OSError)):
+            log.exception("The condition %s cannot be checked", one.name)
+        said = " ".join(str(error).split()) or type(error).__name__
+        return Checked(one, unknown=f"It could not be checked: {said}"[:400])
+
+
+def _findings(one: Condition) -> list[Finding]:
+    if one.lane != Lane.DATABASE:
+        return list(one.check())
+    if not connection.in_atomic_block:
+        close_old_connections()
+    try:
+        with patience(QUERY_MS):
+            return list(one.check())
+    except TooLong as error:
+        raise NoAnswer from error

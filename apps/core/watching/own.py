@@ -1,0 +1,260 @@
+"""What can be wrong with what every installation needs: database, broker, workers, disk, jobs."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Now
+
+from apps.core import jobs, schema
+from apps.core.kinds import job_models, kind_of
+from apps.core.models import JobState, Worker
+from apps.core.nouns import noun
+from apps.core.watching.conditions import Button, Finding, Lane, Severity, condition
+from flywheel import alive
+from flywheel.postgres.watched import watch
+
+FULL, NEARLY_FULL = 0.95, 0.85
+FEW_CONNECTIONS = 0.85
+SKEW_S = 5.0
+IDLE = "state = 'idle' AND state_change < now() - interval '1 minute'"
+LOST_SHOWN = timedelta(hours=6)
+WAITS_LONG = timedelta(minutes=15)
+
+
+@condition(
+    "database",
+    "The database does not answer",
+    todo="Check that PostgreSQL runs and is not overloaded or frozen. Nothing that was acknowledged"
+    " is lost; agents are asked to send again.",
+    part="database",
+)
+def database() -> Iterator[Finding]:
+    """Whatever a query raises is the finding."""
+    watch.require_answers()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM core_project")
+    yield from ()
+
+
+@condition(
+    "schema",
+    "The database has another schema",
+    todo="Run “manage.py prepare” with this version, or start the version that the database was"
+    " made with (docs/upgrading.md).",
+    part="schema",
+)
+def other_schema() -> Iterator[Finding]:
+    if different := schema.differences():
+        more = len(different) - schema.MOST_NAMED
+        rest = [f"and {more} more"] if more > 0 else []
+        yield Finding("; ".join([*different[: schema.MOST_NAMED], *rest]).capitalize() + ".")
+    elif schema.is_behind():
+        yield Finding("Migrations of this version have not been applied.")
+
+
+def _end_idle(about: str, by: Any) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND {IDLE}"
+        )
+        (ended,) = cursor.fetchone()
+    return f"Ended {ended} idle connections."
+
+
+@condition(
+    "connections",
+    "The database has few connections left",
+    todo="End what holds connections without using them, raise max_connections, or put PgBouncer"
+    " between. New requests are refused once none is left.",
+    severity=Severity.CRITICAL,
+    button=Button("End idle connections", _end_idle),
+)
+def few_connections() -> Iterator[Finding]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend'"
+        )
+        used, most = cursor.fetchone()
+    if used >= FEW_CONNECTIONS * most:
+        yield Finding(f"{used} of {most} connections are in use.")
+
+
+def _forget_worker(about: str, by: Any) -> str:
+    Worker.objects.silent().filter(name=about).delete()
+    return f"Forgot the worker {about}."
+
+
+@condition(
+    "worker_silent",
+    "A worker stopped answering",
+    todo="Its process is dead or frozen: start it again, or kill it so that it is started again."
+    " Its jobs are taken over by others. Forget it if it is not to come back.",
+    button=Button("Forget", _forget_worker),
+)
+def silent_workers() -> Iterator[Finding]:
+    for worker in Worker.objects.silent():
+        yield Finding(
+            f"The worker {worker.name} (process {worker.pid} on {worker.host}) has not been heard"
+            " of.",
+            worker.name,
+            worker.beat_at,
+        )
+
+
+@condition(
+    "clock_skew",
+    "The clock of a machine is wrong",
+    todo="Synchronise the clock of that machine (chrony, systemd-timesyncd). Charts, schedules and"
+    " the order of runs are wrong until then; jobs go by the database's clock.",
+    severity=Severity.WARNING,
+)
+def skewed_clocks() -> Iterator[Finding]:
+    hosts: dict[str, float] = {}
+    for host, skew in Worker.objects.values_list("host", "skew_s"):
+        if abs(skew) >= max(SKEW_S, abs(hosts.get(host, 0.0))):
+            hosts[host] = skew
+    for host, skew in hosts.items():
+        yield Finding(
+            f"The clock of {host} is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the"
+            " database's.",
+            host,
+        )
+
+
+def _retry(about: str, by: Any) -> str:
+    label, _, pk = about.partition(":")
+    model = next((model for model in job_models() if model._meta.label_lower == label), None)
+    job = model and model.objects.filter(pk=pk).first()
+    if job is None or not jobs.restart(job, among=model.objects.all(), by=by, action="resumed"):
+        return "This job is not one that failed."
+    return f"Queued {noun(model)} “{job.name}” again."
+
+
+@condition(
+    "job_poisoned",
+    "A job killed its workers",
+    todo="Read its log: it probably needs more memory than its machines have. It is not tried"
+    " again by itself.",
+    severity=Severity.WARNING,
+    button=Button("Queue it again", _retry),
+)
+def poisoned_jobs() -> Iterator[Finding]:
+    """Those that were tried as often as allowed, and ended with their worker each time."""
+    for model in job_models():
+        lost = model.objects.filter(
+            state=JobState.FAILED,
+            attempt__gt=1,
+            attempt__gte=F("max_attempts"),
+            finished_at__gt=Now() - LOST_SHOWN,
+        )
+        for job in lost[:20]:
+            yield Finding(
+                f"{noun(model).capitalize()} {job.pk} ended with its worker {job.attempt} times.",
+                f"{model._meta.label_lower}:{job.pk}",
+                job.finished_at,
+            )
+
+
+@condition(
+    "jobs_waiting",
+    "Jobs wait for a worker",
+    todo="Start more workers of the queue, or wait for those that are busy.",
+    severity=Severity.WARNING,
+)
+def waiting_jobs() -> Iterator[Finding]:
+    queues: dict[str, Any] = {}
+    for model in job_models():
+        waiting = model.objects.filter(
+            state=JobState.QUEUED, created_at__lt=Now() - WAITS_LONG, sends__gt=0
+        )
+        oldest = waiting.order_by("created_at").values_list("created_at", flat=True).first()
+        if oldest is not None:
+            queue = kind_of(model()).queue
+            queues[queue] = min(queues.get(queue, oldest), oldest)
+    for queue, since in queues.items():
+        yield Finding(f"Jobs of the queue “{queue}” have been waiting.", queue, since)
+
+
+@condition(
+    "broker",
+    "The broker does not answer",
+    todo="Check that Valkey or Redis (BROKER_URL) runs and is not frozen or out of memory. Pages"
+    " and receiving work without it; jobs start once it is back.",
+    lane=Lane.BROKER,
+    part="broker",
+)
+def broker() -> Iterator[Finding]:
+    alive.client().ping()
+    yield from ()
+
+
+@condition(
+    "queue_unserved",
+    "A queue has no worker",
+    todo="Start one: “python -m flywheel.processes QUEUE”, or its container. What waits in the"
+    " queue is kept.",
+    lane=Lane.BROKER,
+    part="queues",
+    wait_s=10,
+)
+def unserved_queues() -> Iterator[Finding]:
+    for queue in alive.missing(list(settings.QUEUES)):
+        yield Finding(f"No worker of the queue “{queue}” has been heard of.", queue)
+
+
+@condition(
+    "beat_silent",
+    "Nothing is scheduled",
+    todo="Start beat: “python -m flywheel.processes beat”. Schedules, alerts of projects and"
+    " recovery from lost messages rest until then.",
+    lane=Lane.BROKER,
+    part="beat",
+    wait_s=10,
+)
+def silent_beat() -> Iterator[Finding]:
+    if alive.missing([alive.BEAT]):
+        yield Finding("Beat has not been heard of.")
+
+
+@condition(
+    "disk_full",
+    "A disk is full",
+    todo="Free space on it: old logs, exports, checkpoints; shorten the retention of projects; or"
+    " give the data folder a larger disk.",
+    lane=Lane.MACHINE,
+    part="disk",
+)
+def full_disk() -> Iterator[Finding]:
+    yield from _disk(FULL, 1.1)
+
+
+@condition(
+    "disk_nearly_full",
+    "A disk is nearly full",
+    todo="Free space before it is full: nothing can be received then.",
+    lane=Lane.MACHINE,
+    severity=Severity.WARNING,
+)
+def nearly_full_disk() -> Iterator[Finding]:
+    yield from _disk(NEARLY_FULL, FULL)
+
+
+def _disk(least: float, below: float) -> Iterator[Finding]:
+    usage = shutil.disk_usage(settings.FLYWHEEL_DATA_DIR)
+    share = usage.used / (usage.used + usage.free)  # as df does: reserved blocks do not count
+    if least <= share < below:
+        yield Finding(
+            f"The disk of the data folder is {share:.0%} full: {usage.free / 2**30:.1f} GiB are"
+            " free.",
+            socket.gethostname(),
+        )

@@ -1,0 +1,75 @@
+"""What can be wrong with receiving and digesting (`core.watching.conditions`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import Count
+from django.urls import reverse
+from django.utils import timezone
+
+from apps.core import lags
+from apps.core.watching.conditions import Button, Finding, Severity, condition
+from apps.trajectories import digest, partitions
+from apps.trajectories.models import Arrival
+
+LATE_S = 120.0  # twice what may pass before it takes as much of the machine as receiving
+
+
+def _wake(about: str, by: Any) -> str:
+    digest.wake()
+    return "Sent the digest a message."
+
+
+@condition(
+    "digest_late",
+    "The digest is late",
+    todo="Look whether the workers of the queue “ingest” run and are busy; add one if this lasts."
+    " No run is lost: charts, search and failures show it later.",
+    part="digest",
+    button=Button("Wake the digest", _wake),
+)
+def late() -> Iterator[Finding]:
+    for name, seconds in lags.seconds().items():
+        if seconds > LATE_S:
+            yield Finding(
+                f"The oldest run to be {name} has been waiting for {seconds / 60:.0f} minutes.",
+                name,
+                timezone.now() - timedelta(seconds=seconds),
+            )
+
+
+@condition(
+    "set_aside",
+    "Runs could not be indexed",
+    todo="Read why on the project's page “Not indexed”, and retry or discard them there.",
+    severity=Severity.WARNING,
+    of_projects=True,
+)
+def set_aside() -> Iterator[Finding]:
+    rows = Arrival.objects.set_aside().values("project__slug").annotate(n=Count("pk"))
+    for row in rows.order_by("project__slug"):
+        yield Finding(
+            f"{row['n']} batches of the project {row['project__slug']} are set aside.",
+            row["project__slug"],
+            page=reverse("trajectories:arrivals", args=[row["project__slug"]]),
+        )
+
+
+def _make_partitions(about: str, by: Any) -> str:
+    partitions.ensure_ahead()
+    return "Created the partitions of the months to come."
+
+
+@condition(
+    "partition_missing",
+    "A month has no partition",
+    todo="Create it. Requests with runs of that month have to make it until then.",
+    severity=Severity.WARNING,
+    button=Button("Create partitions", _make_partitions),
+)
+def missing_partitions() -> Iterator[Finding]:
+    for month in partitions.missing_ahead():
+        yield Finding(f"{month:%B %Y} has no partitions yet.", f"{month:%Y-%m}")

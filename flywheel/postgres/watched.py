@@ -1,0 +1,137 @@
+"""A database that has stopped answering (a frozen server, a cut network) makes nobody wait longer
+than a second: connections raise OperationalError, as for one that is away.
+
+A slow query is not that. Who has waited for a while asks whether the server still answers anybody:
+other threads of the process, or a probe with a connection of its own. Only processes that answer
+requests watch (`watch.begin`); workers may wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from typing import Any, Self
+
+import psycopg
+from psycopg import errors
+
+WAITED_S = 0.3  # for an answer, before somebody asks whether the server still gives any
+PROBE_S = 0.5  # in which the probe must be answered
+CONNECT_S = 0.8  # libpq and psycopg would wait for two seconds at least
+RENEW_S = 5.0  # without an answer, after which the probe takes a new connection
+AGAIN_S = 0.2
+FROZEN = "The database server does not answer"
+
+
+class Watch:
+    """Of one process. `frozen_since`: the time (`time.time`) since when nothing was answered."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.frozen_since: float | None = None
+        self._answers = 0
+        self._asked = threading.Event()
+        self._parameters: dict[str, Any] = {}
+
+    def begin(self, parameters: dict[str, Any]) -> None:
+        """`parameters`: of a connection."""
+        self._parameters = parameters | {"connect_timeout": 2}
+        self.is_on = True
+        self._asked.set()  # its connection stands before it is needed
+        threading.Thread(target=self._probe, name="database watch", daemon=True).start()
+
+    def note_answer(self) -> None:
+        """Unlocked: a count that is lost is followed by others."""
+        self._answers += 1
+        self.frozen_since = None
+
+    def is_frozen(self) -> bool:
+        """Whether nobody is answered. Waits up to PROBE_S for an answer."""
+        if self.frozen_since is not None:
+            return True
+        before, deadline = self._answers, time.monotonic() + PROBE_S
+        self._asked.set()
+        while (left := deadline - time.monotonic()) > 0:
+            if self._answers != before:
+                return False
+            time.sleep(min(0.02, left))
+        if self._answers != before:
+            return False
+        self.frozen_since = self.frozen_since or time.time() - PROBE_S - WAITED_S
+        return True
+
+    def require_answers(self) -> None:
+        """Raises OperationalError while the server is known to be frozen."""
+        if self.frozen_since is not None:
+            raise psycopg.OperationalError(FROZEN)
+
+    def _probe(self) -> None:
+        connection: _Probe | None = None
+        while True:
+            if self.frozen_since is None:
+                self._asked.wait()
+            else:
+                time.sleep(AGAIN_S)
+            self._asked.clear()
+            try:
+                connection = connection or _Probe.connect(**self._parameters, autocommit=True)
+                connection.execute("SELECT 1")
+            except (errors._WaitTimeout, errors.ConnectionTimeout):
+                connection = connection and connection.close()  # type: ignore[func-returns-value]
+                continue
+            except psycopg.Error:  # an answer, too: that it starts, or has no connection left
+                connection = connection and connection.close()  # type: ignore[func-returns-value]
+            self.note_answer()
+
+
+class _Probe(psycopg.Connection[Any]):
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        return super().wait(gen, interval, RENEW_S)
+
+
+class Connection(psycopg.Connection[Any]):
+    """Where the process watches: gives up when the server is frozen, and is closed then."""
+
+    @classmethod
+    def connect(cls, *given: Any, **options: Any) -> Self:
+        if watch.is_on:
+            watch.require_answers()
+        connection = super().connect(*given, **options)
+        watch.note_answer()
+        return connection
+
+    @classmethod
+    def _connect_gen(cls, *given: Any, **options: Any) -> Generator[Any, Any, Any]:
+        """psycopg resumes it every tenth of a second."""
+        steps = super()._connect_gen(*given, **options)
+        if not watch.is_on:
+            return (yield from steps)
+        deadline, ready = time.monotonic() + CONNECT_S, None
+        while True:
+            try:
+                wanted = steps.send(ready)
+            except StopIteration as end:
+                return end.value
+            ready = yield wanted
+            if not ready and time.monotonic() > deadline:
+                raise errors.ConnectionTimeout(FROZEN)
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        if not watch.is_on or timeout is not None:
+            return super().wait(gen, interval, timeout)
+        if watch.frozen_since is None:
+            while True:
+                try:
+                    answer = super().wait(gen, interval, WAITED_S)
+                except errors._WaitTimeout:
+                    if watch.is_frozen():
+                        break
+                else:
+                    watch.note_answer()
+                    return answer
+        self.close()
+        raise psycopg.OperationalError(FROZEN)
+
+
+watch = Watch()

@@ -1,0 +1,125 @@
+"""What is wrong, as each condition finds it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError
+from django.utils import timezone
+
+from apps.core.models import Incident
+from apps.core.watching import conditions, incidents
+from apps.core.watching.conditions import (
+    NO_ANSWER,
+    Checked,
+    Condition,
+    Finding,
+    Lane,
+    NoAnswer,
+    Thread,
+    check_all,
+    declared,
+)
+from apps.core.watching.incidents import Memory
+
+
+def of(name: str, check: object, **more: object) -> Condition:
+    return Condition(name, name, "Mend it.", check, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.django_db
+def test_nothing_is_wrong_with_a_well_installation() -> None:
+    wrong = [
+        (one.condition.name, one.findings, one.unknown)
+        for one in check_all()
+        if (one.findings or one.unknown) and not one.condition.name.startswith("disk")
+    ]
+    assert wrong == []
+
+
+def test_every_condition_says_what_to_do() -> None:
+    for one in declared():
+        assert one.title[0].isupper() and not one.title.endswith(".")
+        assert one.todo.endswith(".")
+
+
+@pytest.mark.django_db
+def test_where_the_database_is_away_its_other_conditions_are_unknown() -> None:
+    def away() -> list[Finding]:
+        raise DatabaseError("connection refused")
+
+    root = of("root", away)
+    other = of("other", lambda: [Finding("never asked")])
+    machine = of("machine", lambda: [Finding("seen")], lane=Lane.MACHINE)
+    first, second, third = check_all([root, other, machine])
+    assert "connection refused" in first.findings[0].says and not first.unknown
+    assert second.unknown == "The database does not answer." and not second.findings
+    assert third.findings == [Finding("seen")]
+
+
+@pytest.mark.django_db
+def test_a_check_that_fails_says_nothing_about_the_others() -> None:
+    def broken() -> list[Finding]:
+        raise KeyError("x")
+
+    well = of("well", list)
+    results = check_all([well, of("broken", broken), of("after", lambda: [Finding("seen")])])
+    assert [bool(one.unknown) for one in results] == [False, True, False]
+    assert results[2].findings
+
+
+def test_who_asks_a_thread_that_hangs_does_not_wait_for_it() -> None:
+    released, thread = threading.Event(), Thread("test")
+    assert thread.ask(lambda: 1, 300) == 1
+    with pytest.raises(NoAnswer):
+        thread.ask(released.wait, 0)
+    with pytest.raises(NoAnswer):
+        thread.ask(lambda: 2, 300)  # at once, although it would wait long
+    released.set()
+    assert thread._done.wait(300)
+    assert thread.ask(lambda: 3, 300) == 3
+    with pytest.raises(ValueError, match="x"):
+        thread.ask(lambda: int("x"), 300)
+
+
+def test_what_cannot_be_checked_is_neither_found_nor_over() -> None:
+    memory, one, began = Memory(), of("one", list), timezone.now()
+    (found,) = memory.see([Checked(one, [Finding("a", "b")])], began)
+    assert found.since == began
+    assert memory.see([Checked(one, unknown=NO_ANSWER)], began) == []
+    (again,) = memory.see([Checked(one, [Finding("a", "b")])], began + timedelta(minutes=1))
+    assert again.since == began
+    assert memory.see([Checked(one)], began) == []
+    (new,) = memory.see([Checked(one, [Finding("a", "b")])], began + timedelta(minutes=2))
+    assert new.since == began + timedelta(minutes=2)
+
+
+@pytest.mark.django_db
+def test_incidents_begin_and_end_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, memory, now = of("one", list, wait_s=60), Memory(), timezone.now()
+    monkeypatch.setitem(conditions._declared, "one", one)
+
+    def round_(findings: list[Finding], later_s: float, unknown: str = "") -> list[Incident]:
+        at = now + timedelta(seconds=later_s)
+        checked = [Checked(one, findings, unknown)]
+        return incidents.store(checked, memory.see(checked, at), at)
+
+    assert round_([Finding("a"), Finding("b", "c")], 0) == []
+    assert round_([Finding("a")], 10)[0].about == "c"
+    assert incidents.to_alert(now + timedelta(seconds=20)) == []
+    assert round_([], 30, "unknown") == []
+    (due,) = incidents.to_alert(now + timedelta(seconds=61))
+    assert due.says == "a" and due.since == now
+    assert incidents.to_alert(now + timedelta(seconds=62)) == []
+    assert [row.pk for row in round_([], 70)] == [due.pk]
+    assert round_([], 80) == []
+    assert not Incident.objects.open().exists()
+
+
+@pytest.mark.django_db
+def test_what_is_wrong_with_a_machine_is_over_when_that_machine_says_so() -> None:
+    one, now = of("disk", list, lane=Lane.MACHINE), timezone.now()
+    Incident.objects.create(condition="disk", about="another-machine", says="full", since=now)
+    assert incidents.store([Checked(one)], [], now) == []

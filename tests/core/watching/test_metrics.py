@@ -1,0 +1,91 @@
+"""GET /metrics: who may read it, and what it says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
+
+from apps.core.models import Project
+from apps.core.watching import measures
+from flywheel.metrics import door_of
+from tests.factories import key_headers, row
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def families(client: Client) -> dict[str, dict[tuple[str, ...], float]]:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200, answer.content
+    return {
+        family.name: {(s.name, *s.labels.values()): s.value for s in family.samples}
+        for family in text_string_to_metric_families(answer.content.decode())
+    }
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("token", "proxies", "meta", "status"),
+    [
+        ("", 0, {}, 200),
+        ("", 0, {"REMOTE_ADDR": "::1"}, 200),
+        ("", 0, {"REMOTE_ADDR": "10.0.0.7"}, 401),
+        ("", 0, {"REMOTE_ADDR": "10.0.0.7", "HTTP_AUTHORIZATION": "Bearer "}, 401),
+        ("", 0, {"HTTP_X_FORWARDED_FOR": "127.0.0.1"}, 401),
+        ("", 0, {"HTTP_FORWARDED": "for=127.0.0.1"}, 401),
+        ("", 1, {}, 401),
+        (TOKEN, 1, {"HTTP_AUTHORIZATION": f"Bearer {TOKEN}"}, 200),
+        (TOKEN, 0, {"REMOTE_ADDR": "10.0.0.7", "HTTP_AUTHORIZATION": f"Bearer {TOKEN}x"}, 401),
+        (TOKEN, 0, {"REMOTE_ADDR": "10.0.0.7", "HTTP_AUTHORIZATION": "Bearer ä"}, 401),
+    ],
+)
+def test_operators_and_this_machine_read_metrics(
+    client: Client, settings: object, token: str, proxies: int, meta: dict[str, str], status: int
+) -> None:
+    settings.FLYWHEEL_METRICS_TOKEN = token  # type: ignore[attr-defined]
+    settings.FLYWHEEL_PROXIES = proxies  # type: ignore[attr-defined]
+    assert client.get("/metrics", **meta).status_code == status  # type: ignore[arg-type]
+
+
+@pytest.mark.django_db
+def test_it_says_what_is_measured_and_names_no_project(client: Client, project: Project) -> None:
+    project.slug = "the-secret-project"
+    project.save()
+    before = families(client).get("flywheel_rows", {})
+    sent = client.post(
+        "/api/v1/trajectories/",
+        row(name="a"),
+        content_type="application/json",
+        **key_headers(project),
+    )
+    assert sent.status_code == 201
+    measures.Computed().compute_due()
+    found = families(client)
+    key = "flywheel_rows_total", "resent", "accepted"
+    assert found["flywheel_rows"][key] == before.get(key, 0) + 1
+    for one in measures.declared():
+        assert found[one.name] or one.labels, one.name
+        assert found["flywheel_measure_age_seconds"][("flywheel_measure_age_seconds", one.name)] < 60
+    assert found["flywheel_database_bytes"][("flywheel_database_bytes",)] > 1e6
+    assert found["flywheel_partitions"][("flywheel_partitions", "trajectories_trajectory")] >= 2
+    assert found["flywheel_queue_length"][("flywheel_queue_length", "train")] >= 0
+    assert found["flywheel_condition"][("flywheel_condition", "database", "critical")] == 0
+    assert "secret-project" not in client.get("/metrics").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "door"),
+    [
+        ("/v1/traces", "otlp"),
+        ("/api/public/ingestion", "langfuse"),
+        ("/api/v1/trajectories/batch/", "trajectories"),
+        ("/api/v1/models/", "api"),
+        ("/v1/environments/x/seed", "environments"),
+        ("/p/my-agent/failures/", "pages"),
+    ],
+)
+def test_a_path_has_a_door(path: str, door: str) -> None:
+    assert door_of(path) == door
+    assert re.fullmatch("[a-z]+", door)

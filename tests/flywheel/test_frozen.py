@@ -1,0 +1,145 @@
+"""A frozen PostgreSQL or broker (SIGSTOP) keeps nobody waiting."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+from django.conf import settings
+from django.db import OperationalError, connection
+from django.test import Client
+from django.urls import reverse
+
+from apps.core import outbox
+from apps.core.models import Project
+from apps.trajectories import digest
+from flywheel.embedded import ROLE, Layout
+from flywheel.postgres import watched
+from flywheel.servers import _valkey_binary
+from tests.factories import key_headers, make_member, row
+from tests.flywheel.machine import Machine, eventually
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> watched.Watch:
+    """Of a process that watches."""
+    watch = watched.Watch()
+    monkeypatch.setattr(watched, "watch", watch)
+    return watch
+
+
+@contextmanager
+def frozen(pids: list[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def backends(connection: psycopg.Connection[Any]) -> list[int]:
+    """The processes of the server, its postmaster first."""
+    parent = int(Path(f"/proc/{connection.info.backend_pid}/stat").read_text().split()[3])
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [parent, *map(int, children)]
+
+
+@pytest.mark.slow
+def test_a_frozen_database_is_given_up_and_found_again(
+    machine: Machine, watch: watched.Watch
+) -> None:
+    machine.user()
+    address = {"host": str(Layout.of(machine.data).run), "user": ROLE, "dbname": "flywheel"}
+    open_one, other = (
+        watched.Connection.connect(**address, autocommit=True, connect_timeout=60) for _ in range(2)
+    )
+    watch.begin(address)
+    open_one.execute("SELECT pg_sleep(1.5)")  # slow is not frozen
+    with frozen(backends(open_one)):
+        for attempt in (
+            lambda: open_one.execute("SELECT 1"),
+            lambda: other.execute("SELECT 1"),
+            lambda: watched.Connection.connect(**address),
+        ):
+            with pytest.raises(psycopg.OperationalError, match=watched.FROZEN):
+                attempt()
+        assert open_one.closed and other.closed
+        assert watch.frozen_since is not None
+    eventually(lambda: watch.frozen_since is None)
+    with watched.Connection.connect(**address, connect_timeout=60) as again:
+        assert again.execute("SELECT 1").fetchone() == (1,)
+
+
+@pytest.mark.django_db
+def test_nobody_waits_for_a_database_that_is_known_to_be_frozen(
+    project: Project, watch: watched.Watch, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents send again, people read what is wrong."""
+    headers = key_headers(project)
+    client.raise_request_exception = False
+
+    def frozen(*given: Any, **options: Any) -> None:
+        raise OperationalError(watched.FROZEN)
+
+    monkeypatch.setattr(connection, "cursor", frozen)
+    client.cookies["sessionid"] = "x" * 32
+    sent = client.post(
+        "/api/v1/trajectories/", row(name="a"), content_type="application/json", **headers
+    )
+    page = client.get(f"/p/{project.slug}/failures/")
+    assert (sent.status_code, page.status_code) == (503, 503)
+    assert sent["Retry-After"] and page["Retry-After"]
+    assert "The database is unavailable" in page.content.decode()
+
+
+@pytest.fixture
+def frozen_broker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    """A real one that is stopped, and the process's outbox; whoever waits for it waits for ever."""
+    address = folder / "broker.sock"
+    command = [str(_valkey_binary()), "--port", "0", "--unixsocket", str(address), "--save", ""]
+    server = subprocess.Popen([*command, "--dir", str(folder)], stdout=subprocess.DEVNULL)
+    app = Celery("frozen", broker=f"redis+socket://{address}", set_as_current=False)
+    app.conf.broker_transport_options = {"socket_timeout": None}
+    monkeypatch.setattr(outbox, "current_app", app)
+    monkeypatch.setattr(outbox, "_outbox", outbox.Outbox())
+    try:
+        eventually(address.exists)
+        with frozen([server.pid]):
+            yield app
+        assert outbox._outbox.flush(300)  # thawed, it gets all
+        with app.connection_for_read() as connection:
+            assert connection.default_channel.client.llen("ingest") > 0
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_receiving_and_pages_do_not_wait_for_a_frozen_broker(
+    project: Project, frozen_broker: Celery, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest.wake, "_sent_at", -math.inf)
+    frozen_broker.conf.task_routes = settings.CELERY_TASK_ROUTES
+    sent = client.post(
+        "/api/v1/trajectories/",
+        row(name="a"),
+        content_type="application/json",
+        **key_headers(project),
+    )
+    assert sent.status_code == 201, sent.content
+    client.force_login(make_member(project))
+    for page in ("failures:list", "trajectories:list"):
+        assert client.get(reverse(page, args=[project.slug])).status_code == 200
+    assert client.post(reverse("failures:recluster", args=[project.slug])).status_code == 302
+    assert not outbox._outbox.flush(0)
