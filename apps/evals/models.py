@@ -296,6 +296,11 @@ class TaskProposal(models.Model):
         default=list,
         help_text="Tools of which nobody knows whether they change something",
     )
+    warnings = ArrayField(
+        models.TextField(),
+        default=list,
+        help_text="What the run itself says against what is expected",
+    )
     cut = models.PositiveIntegerField(help_text="The message of the run before which it begins")
     canonical_hash = models.CharField(max_length=64)
     messages = models.JSONField()

@@ -20,9 +20,11 @@ from apps.core.timeouts import TooLong, patience
 from apps.evals.actions import answer_text
 from apps.evals.canonical import digest_of
 from apps.evals.effects import Effect, ToolEffects
+from apps.evals.episode_warnings import warnings_of
 from apps.evals.models import Continuation, TaskKind
 from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.source_runs import REPLAY, RunStep, SourceRun, default_cut, read_run, step_at
+from apps.evals.wrong_step import went_wrong
 from apps.failures.actions.diagnose import as_input
 from apps.failures.models import Failure
 from apps.failures.rules.expected import Correction, ExpectedCall, KnownAnswers
@@ -59,6 +61,7 @@ UNREACHABLE = (
 CONTRADICTED = (
     "The log says which changes should result, but the user chose “{}”, which is none of them."
 )
+STEP_UNKNOWN = "Nothing shows at which step the agent went wrong, so it begins {}."
 SAME_CHANGES = "The changes that should result were made, so they do not show what failed."
 
 
@@ -77,13 +80,15 @@ class Suggestion:
 class Plan:
     """The task of a failure. Without an `answer` it is a rubric that is still to be written;
     `reason` says why it is of this kind. `unknown` are tools of which nobody knows whether they
-    change something: their calls do not count, unless they are expected.
+    change something: their calls do not count, unless they are expected. `warnings` are what the
+    run itself says against what is expected.
     """
 
     step: RunStep
     answer: Suggestion | None
     reason: str
     unknown: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def kind(self) -> str:
@@ -92,7 +97,8 @@ class Plan:
 
 def plan_of(source: SourceRun, blamed: int | None) -> Plan | None:
     """What the task of a failed run is. None if the agent took no step."""
-    cut = default_cut(source.steps, blamed)
+    wrong = went_wrong(source.run, source.answers, blamed)
+    cut = default_cut(source.steps, wrong)
     if cut is None:
         return None
     for correction in source.answers.corrections:
@@ -100,7 +106,7 @@ def plan_of(source: SourceRun, blamed: int | None) -> Plan | None:
         if at in source.steps and (found := _corrected(source, correction)):
             return Plan(step_at(source, at), found, "A person wrote what would have been right.")
     reason = NOT_KNOWN
-    if episode := _episode(source):
+    if episode := _episode(source, wrong):
         if isinstance(episode, Plan):
             return episode
         reason = episode
@@ -111,6 +117,8 @@ def plan_of(source: SourceRun, blamed: int | None) -> Plan | None:
     told = next(_texts(source.run, source.answers, first.cut), None)
     if told and len(source.run.users) == 1:
         return Plan(first, told, "The log says what the user should have been told.")
+    if wrong is None and len(source.steps) > 1:
+        reason += f" {STEP_UNKNOWN.format('with the first')}"
     return Plan(step_at(source, cut), None, reason)
 
 
@@ -198,8 +206,10 @@ def _only_lookups(source: SourceRun, calls: Iterable[ExpectedCall]) -> bool:
 # Episodes: the changes that should result
 
 
-def _episode(source: SourceRun) -> Plan | str | None:
-    """The episode; or why there is none although the changes that should result are known."""
+def _episode(source: SourceRun, wrong: int | None) -> Plan | str | None:
+    """The episode; or why there is none although the changes that should result are known. `wrong`
+    is the step at which the agent went wrong, if that is known.
+    """
     why: str | None = None
     for changes, origin, name, success in _known_changes(source):
         if not source.environment:
@@ -212,7 +222,7 @@ def _episode(source: SourceRun) -> Plan | str | None:
         if origin == TRUTH and (said := _said_otherwise(source)):
             why = CONTRADICTED.format(said[:80])
             continue
-        cut = _start(source, changes)
+        cut = _start(source, changes, wrong)
         found = _changes_of(source, changes, cut, origin, name, success)
         if found is None:
             why = SAME_CHANGES
@@ -222,12 +232,17 @@ def _episode(source: SourceRun) -> Plan | str | None:
             if source.environment == REPLAY
             else f"the environment {source.environment} has its tools"
         )
+        reason = f"The changes that should result are known from {origin}, and {where}."
+        if wrong is None and len(source.steps) > 1:
+            reason += f" {STEP_UNKNOWN.format('when the user has said what is needed')}"
         called = {call.tool for call in source.run.calls} | set(source.run.offer.names)
+        left = [ExpectedCall(call["tool"], call["args"]) for call in found.expected["calls"]]
         return Plan(
             step_at(source, cut),
             found,
-            f"The changes that should result are known from {origin}, and {where}.",
+            reason,
             source.effects.unknown(called),
+            warnings_of(source.run, source.effects, left, cut),
         )
     return why
 
@@ -366,21 +381,22 @@ def _replayable(runs: Iterable[Run]) -> Iterator[str]:
         yield from (call.reply or "" for call in run.calls)
 
 
-def _start(source: SourceRun, changes: Sequence[ExpectedCall]) -> int:
-    """Where the episode begins: as soon as users have said every value of the expected changes (or,
-    if none is, of the wrong ones) that they say at all, but before anything was changed, since the
-    environment begins unchanged, and before the agent went wrong.
+def _start(source: SourceRun, changes: Sequence[ExpectedCall], wrong: int | None) -> int:
+    """Where the episode begins: at the step at which the agent went wrong, or, if that is unknown,
+    as soon as users have said every value of the expected changes that they say at all. But before
+    anything was changed, since the environment begins unchanged.
     """
     run, effects = source.run, source.effects
     changed = [call.index for call in run.calls if call.worked and not effects.is_lookup(call.tool)]
-    end = min([*_deviating(source.answers), *changed], default=len(run.messages))
+    deviating = _deviating(source.answers)
+    bounds = [*deviating, *(changed if source.environment != REPLAY or wrong is None else ())]
+    if wrong is not None:
+        return default_cut(source.steps, min([wrong, *bounds])) or source.steps[0]
+    end = min(bounds, default=len(run.messages))
     said = [(at, text.casefold()) for at, text in run.users if at < end]
     if not said:
         return source.steps[0]
-    wanted = [item.args for item in changes] or [
-        item.made.args for item in source.answers.deviations if item.made
-    ]
-    values = {str(leaf).casefold() for _, leaf in leaves_of(wanted)}
+    values = {str(leaf).casefold() for item in changes for _, leaf in leaves_of(item.args)}
     first = (next((at for at, text in said if value in text), None) for value in values)
     known = max((at for at in first if at is not None), default=said[0][0])
     return next((step for step in source.steps if step > known), source.steps[0])

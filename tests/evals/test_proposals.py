@@ -102,7 +102,7 @@ def plan(run: Trajectory, blamed: int | None = None) -> Plan:
 
 def test_known_changes_make_an_episode_in_which_look_ups_are_free() -> None:
     found = plan(failed(make_project(), **truth(FIND, CANCEL)), 3)
-    assert (found.kind, found.step.cut) == (TaskKind.EPISODE, 1)
+    assert (found.kind, found.step.cut) == (TaskKind.EPISODE, 3)
     assert found.answer and found.answer.expected == {
         "calls": [CANCEL],
         "lookups": ["orders.find"],
@@ -199,25 +199,96 @@ def test_a_persons_long_answer_is_a_point_and_no_text_to_repeat() -> None:
     assert found.kind == TaskKind.RUBRIC and said in found.answer.expected["rubric"]  # type: ignore[union-attr]
 
 
-def test_an_episode_begins_when_the_user_has_said_it_all_and_before_anything_is_changed() -> None:
-    messages = talk(
-        "I have a wish.",
-        "Yes?",
-        "Cancel order A-17.",
-        (FIND, '{"order": "A-17"}'),
-        "Really?",
-        "Yes.",
-        (REFUND, "Done."),
-        "Refunded.",
-        "Thanks.",
-    )
-    run = failed(make_project(), messages, **truth(CANCEL))
-    found = plan(run, 7)
+TALKED = talk(
+    "I have a wish.",
+    "Yes?",
+    "Cancel order A-17.",
+    (FIND, '{"order": "A-17"}'),
+    "Shall I refund A-17?",
+    "Yes.",
+    (REFUND, "Done."),
+    "Refunded.",
+    "Thanks.",
+)
+
+
+@pytest.mark.parametrize(
+    ("messages", "told", "blamed", "cut"),
+    [
+        (TALKED, CANCEL, 7, 5),  # the offer, not the call that the user agreed to
+        (TALKED, CANCEL, 3, 3),  # a person or the judge blames an earlier step
+        (RUN, CANCEL, 3, 3),  # nobody agreed
+        (
+            talk("Move A-17 to B-99.", "I take B-77.", "Ok.", (REFUND, "Done."), "Done."),
+            {"tool": "orders.refund", "args": {"order": "B-99"}},
+            None,
+            3,
+        ),
+        (
+            talk(
+                "Cancel A-17.",
+                (FIND, "{}"),
+                ({"tool": "transfer_to_human", "args": {}}, "Ok."),
+                ".",
+            ),
+            CANCEL,
+            None,
+            3,
+        ),
+    ],
+)
+def test_a_task_begins_where_the_agent_went_wrong(
+    messages: list, told: dict, blamed: int | None, cut: int
+) -> None:
+    assert plan(failed(make_project(), messages, **truth(told)), blamed).step.cut == cut
+
+
+def test_if_the_wrong_step_is_unknown_the_task_says_so_and_begins_when_all_is_said() -> None:
+    known = talk("I have a wish.", "Yes?", "Cancel order A-17.", (FIND, "{}"), "No.", "Please.")
+    found = plan(failed(make_project(), known, **truth(CANCEL)))
+    assert (found.kind, found.step.cut) == (TaskKind.EPISODE, 3)
+    assert "Nothing shows at which step" in found.reason
+    assert "Nothing shows at which step" in plan(failed(make_project(), known)).reason
+
+
+def test_what_the_user_says_afterwards_is_replayed() -> None:
+    found = plan(failed(make_project(), TALKED, **truth(CANCEL)), 5)
     assert [item["content"] for item in found.step.prompt if item["role"] == "user"] == [
         "I have a wish.",
         "Cancel order A-17.",
     ]
     assert user_turns(found.step) == ["Yes."], "not what nobody answered any more"
+
+
+PERSON = {"first": "Ada", "last": "Byron", "born": "1815-12-10"}
+PROFILE = json.dumps({"people": [PERSON, PERSON | {"first": "Eve", "born": "1901-01-01"}]})
+
+
+@pytest.mark.parametrize(
+    ("asks", "expected", "warned"),
+    [
+        ("Book for Ada Byron.", PERSON | {"born": "1999-09-09"}, ["1999-09-09", "1815-12-10"]),
+        ("Book for Ada Byron.", PERSON, []),
+        ("Book for Ada Byron, born 1999-09-09.", PERSON | {"born": "1999-09-09"}, []),
+        ("Book for Ada Byron.", PERSON | {"first": "Max", "born": "1999-09-09"}, []),
+    ],
+)
+def test_a_proposal_names_what_a_record_of_the_run_contradicts(
+    asks: str, expected: dict, warned: list[str]
+) -> None:
+    book = {"tool": "seats.book", "args": {"who": [expected]}}
+    run = failed(make_project(), talk(asks, (FIND, PROFILE), (REFUND, "Ok."), "."), **truth(book))
+    found = plan(run).warnings
+    assert bool(found) == bool(warned) and all(word in found[0] for word in warned)
+
+
+def test_no_change_is_expected_with_a_warning_if_the_user_then_agrees_to_one() -> None:
+    nothing = {"metadata": {"expected_calls": []}}
+    found = plan(failed(make_project(), TALKED, **nothing), 7)
+    assert found.answer and found.answer.expected["calls"] == []
+    assert "“Yes.” (#6)" in found.warnings[0] and "orders.refund" in found.warnings[0]
+    assert not plan(failed(make_project(), RUN, **nothing), 3).warnings
+    assert not plan(failed(make_project(), TALKED, **truth(CANCEL)), 7).warnings, "the truth wins"
 
 
 def test_prose_in_an_expected_call_may_be_any() -> None:
@@ -404,7 +475,7 @@ def test_any_form_of_a_task_can_be_expected_instead(
         ("[3f2b8c1e-1111-4222-8333-444455556666] Cancel order A-17.", {}, True),
         ("Please get rid of this: A-17", truth(CANCEL), True),
         ("Cancel order A-18.", truth(CANCEL | {"args": {"order": "A-18"}}), False),
-        ("Cancel order A-17.", truth(REFUND | {"args": {"order": "A-17", "part": "B-2"}}), True),
+        ("Cancel order A-17.", truth(REFUND | {"args": {"order": "A-17", "part": "B-2"}}), False),
     ],
 )
 def test_the_same_request_is_one_task_and_counts_where_it_was_seen(

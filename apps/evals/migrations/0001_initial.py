@@ -1332,6 +1332,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "warnings",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.TextField(),
+                        default=list,
+                        help_text="What the run itself says against what is expected",
+                        size=None,
+                    ),
+                ),
+                (
                     "cut",
                     models.PositiveIntegerField(
                         help_text="The message of the run before which it begins"

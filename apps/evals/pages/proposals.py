@@ -226,17 +226,17 @@ def _open(project: Project) -> Any:
 def _next(
     project: Project, here: TaskProposal | None = None, *, back: bool = False
 ) -> TaskProposal | None:
-    """The next one to review, or from the last one the first: those that say what is expected
-    before those that are still to be written, each in the order in which they were proposed.
+    """The next one to review, or from the last one the first: those that say what is expected, then
+    those that are still to be written, then those with warnings, each in the order in which they
+    were proposed.
     """
-    is_unwritten = Case(When(expected={}, then=1), default=0)
-    rows = _open(project).annotate(unwritten=is_unwritten)
-    rows = rows.order_by("unwritten", "created_at", "pk")
+    rank = Case(When(expected={}, then=1), When(warnings__len__gt=0, then=2), default=0)
+    rows = _open(project).annotate(rank=rank).order_by("rank", "created_at", "pk")
     if here is None:
         return rows.first()
-    unwritten, at = int(not here.expected), here.created_at
-    after = Q(unwritten__gt=unwritten) | Q(unwritten=unwritten) & (
-        Q(created_at__gt=at) | Q(created_at=at, pk__gt=here.pk)
+    at, created = 1 if not here.expected else 2 if here.warnings else 0, here.created_at
+    after = Q(rank__gt=at) | Q(rank=at) & (
+        Q(created_at__gt=created) | Q(created_at=created, pk__gt=here.pk)
     )
     others = rows.exclude(pk=here.pk)
     if back:

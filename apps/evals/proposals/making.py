@@ -124,6 +124,7 @@ def _proposal(
         source=answer.source if answer else UNWRITTEN,
         reason=plan.reason,
         unknown=list(plan.unknown),
+        warnings=list(plan.warnings),
         cut=plan.step.cut,
         canonical_hash=plan.step.digest,
         messages=plan.step.prompt,

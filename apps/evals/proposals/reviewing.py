@@ -46,8 +46,9 @@ class ProposalError(actions.EvalSetError):
 
 class ProposalOut(Struct):
     """A proposed task. `expected` is empty while the judge is drafting, or until a person writes
-    it; `unknown` are tools of which nobody knows whether they change something; `seen_in` is in
-    how many failures the same request was seen.
+    it; `unknown` are tools of which nobody knows whether they change something; `warnings` are what
+    the run itself says against what is expected; `seen_in` is in how many failures the same request
+    was seen.
     """
 
     id: UUID
@@ -61,6 +62,7 @@ class ProposalOut(Struct):
     expected: dict[str, Any]
     demonstration: str
     unknown: list[str]
+    warnings: list[str]
     is_drafting: bool
     draft_error: str
     seen_in: int
@@ -86,6 +88,7 @@ def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
         "expected": row.expected,
         "demonstration": row.demonstration,
         "unknown": row.unknown,
+        "warnings": row.warnings,
         "is_drafting": row.is_drafting,
         "draft_error": row.draft_error,
         "seen_in": seen,
@@ -299,7 +302,7 @@ def edit(*, proposal: TaskProposal, by: Any, given: EditProposal) -> None:
     if expected is not None:
         ours.expected = _checked(expected)
         ours.kind, ours.source = kind_of(expected), BY_HAND
-        ours.is_drafting, ours.draft_error = False, ""
+        ours.is_drafting, ours.draft_error, ours.warnings = False, "", []
         ours.metadata = {
             name: value for name, value in ours.metadata.items() if name != drafting.POINTS
         } | {"source": BY_HAND}
@@ -371,6 +374,7 @@ def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
     if drafting.judge_of(ours.project) is None:
         raise ProposalError(drafting.NO_JUDGE)
     ours.kind, ours.expected, ours.source = TaskKind.RUBRIC, {}, UNWRITTEN
+    ours.warnings = []
     ours.is_drafting, ours.draft_tries, ours.draft_error = True, 0, ""
     ours.drafted_at = None  # at once: a question that is under way is not asked twice
     ours.save()
