@@ -67,7 +67,9 @@ def test_it_says_what_is_measured_and_names_no_project(client: Client, project: 
     assert found["flywheel_rows"][key] == before.get(key, 0) + 1
     for one in measures.declared():
         assert found[one.name] or one.labels, one.name
-        assert found["flywheel_measure_age_seconds"][("flywheel_measure_age_seconds", one.name)] < 60
+        assert (
+            found["flywheel_measure_age_seconds"][("flywheel_measure_age_seconds", one.name)] < 60
+        )
     assert found["flywheel_database_bytes"][("flywheel_database_bytes",)] > 1e6
     assert found["flywheel_partitions"][("flywheel_partitions", "trajectories_trajectory")] >= 2
     assert found["flywheel_queue_length"][("flywheel_queue_length", "train")] >= 0
