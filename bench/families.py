@@ -28,6 +28,8 @@ from rich.table import Table
 
 from apps.core.intervals import wilson
 from apps.failures.classify import Diagnosis, classify
+from apps.failures.rules.reading import read
+from apps.failures.rules.reply_forms import NO_FORMS, Forms, forms_in
 from bench import failures
 from bench.peers import HOME
 
@@ -180,19 +182,27 @@ def reported() -> Family:
     ]
 
 
-def diagnosed(case: Case, *, known: bool, right: bool) -> Diagnosis | None:
+def forms_of(family: Family) -> Forms:
+    """What a project knows of its tools' replies before anybody has decided anything."""
+    runs = (read({"messages": [], "tools": []} | case.run) for case in family)
+    return Forms(forms_in(heard for at, run in enumerate(runs) for heard in run.heard(at)))
+
+
+def diagnosed(case: Case, forms: Forms = NO_FORMS, *, known: bool, right: bool) -> Diagnosis | None:
     given = {name: case.run.get(name) or [] for name in ("messages", "tools", "interventions")}
     status = ("failure" if case.failed else "success") if known else "unknown"
     own = {} if case.right else case.run.get("metadata") or {}
     outcome = {"outcome_status": status, "outcome_reason": ""}
-    return classify(given | outcome | {"metadata": case.right if right else own})
+    metadata = {"metadata": case.right if right else own, "forms": forms}
+    return classify(given | outcome | metadata)
 
 
 def figures(family: Family, rules: dict[str, Counter[bool]], **given: bool) -> dict[str, int]:
     """Counts of a family; adds each rule's hits that are right, and wrong, to `rules`."""
     count: Counter[str] = Counter()
+    forms = forms_of(family)
     for case in family:
-        found = diagnosed(case, **given)
+        found = diagnosed(case, forms, **given)
         structural = case.failed and case.by_structure
         count += Counter(failed=case.failed, fine=not case.failed, by_structure=structural)
         if found is None:

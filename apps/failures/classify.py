@@ -20,7 +20,7 @@ from apps.failures.rules.reading import Run, read
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
 # Increment it when a rule's result changes: earlier runs are then classified again.
-RULES_VERSION = 11
+RULES_VERSION = 12
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"  # an estimate is a hint
@@ -59,6 +59,7 @@ PRECEDENCE = (
     # How the run went, and how it ended.
     Line(checks.looped, LIKELY),
     Line(checks.turn_limit, CERTAIN),
+    Line(checks.ended_on_a_call, LIKELY),
     Line(checks.error_never_recovered, LIKELY),
     Line(checks.answered_with_nothing, LIKELY),
     # What is certain to be wrong, but not why.
@@ -72,7 +73,7 @@ PRECEDENCE = (
 
 def classify(trajectory: dict) -> Diagnosis | None:
     """The diagnosis of a run {messages, tools, outcome_status, outcome_reason, interventions,
-    metadata}, or None.
+    metadata, rules?, forms?}, or None.
     """
     return classify_run(read(trajectory))
 

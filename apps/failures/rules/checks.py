@@ -25,7 +25,9 @@ from apps.failures.rules.ratings import bad_rating
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
 from workers.lib.messages import normalise
 
-LOOP = 3  # same call, same reply
+LOOP = 3  # same call, same reply, at the end of the run
+STUCK = 5  # calls in a row that brought nothing new, wherever
+INFORMS = 20  # characters of a reply; a shorter one may acknowledge an action
 CYCLES, MAX_PERIOD = 2, 4  # A-B-A-B is two cycles of period 2
 # `finish_reason`, `stopReason`, `termination_reason`, `exit_status`, `ended_by`
 LIMITED = r"(?:turn|step|round|iteration|recursion|token|length|context)s?"
@@ -95,7 +97,7 @@ def without_recovered(run: Run, found: list[Finding]) -> list[Finding]:
     """Broken contracts that were not recovered: no later valid call of that tool (of any tool, for
     a non-existent one) worked.
 
-    A tool that answered without an error is there, and has accepted the call as it is.
+    A tool that answered as it answers other calls is there, and has accepted the call as it is.
     """
     if not found:
         return found
@@ -108,12 +110,12 @@ def without_recovered(run: Run, found: list[Finding]) -> list[Finding]:
     return [
         finding
         for finding in found
-        if not _recovered(finding, by_index.get(finding.blamed), last_good)
+        if not _recovered(run, finding, by_index.get(finding.blamed), last_good)
     ]
 
 
-def _recovered(finding: Finding, call: Call | None, last_good: dict[str, int]) -> bool:
-    if call is None or call.worked:
+def _recovered(run: Run, finding: Finding, call: Call | None, last_good: dict[str, int]) -> bool:
+    if call is None or run.accepted(call):
         return call is not None
     tool = "" if finding.mode == "hallucinated_api" else call.tool
     return last_good.get(tool, -1) > call.index
@@ -193,8 +195,9 @@ def expected_words(run: Run) -> Findings:
 
 
 def looped(run: Run) -> Findings:
-    """The run ends with the same steps again and again: calls, or else words."""
-    yield from called_again(run)
+    """The same calls again and again, or a run that ends with the same words."""
+    found = [*called_again(run)]
+    yield from found or stuck(run)
     yield from said_again(run)
 
 
@@ -209,11 +212,7 @@ def called_again(run: Run) -> Findings:
     """
     if len({(call.tool, call.reply) for call in run.calls}) == len(run.calls):
         return  # as in most runs: each call produced something new
-    made: dict[tuple[int, tuple], Call] = {}
-    for call, key in zip(run.calls, _sameness(run.calls), strict=True):
-        made.setdefault((call.index, key), call)
-    keys, steps = [key for _, key in made], list(made.values())
-    last = {key[:2]: key for key in keys}  # by call: with its last reply
+    keys, steps, last = _steps(run)
     new = {key: at for at, key in reversed(list(enumerate(keys)))}  # where each is first
     worked = [new[key] for call, key in zip(steps, keys, strict=True) if call.worked]
     told = max(run.answer_texts.keys() - {call.index for call in run.calls}, default=-1)
@@ -241,6 +240,35 @@ def called_again(run: Run) -> Findings:
                 text = f"The same {period} calls were made twice in a row, with the same replies."
                 again = steps[at - period + 1].index
                 yield Finding("bad_planning", again, call.index, text, cut(call.raw))
+
+
+def stuck(run: Run) -> Findings:
+    """STUCK calls in a row that were all made before, with the same replies, while nobody spoke to
+    the agent: however the run ends, and unless one of them got another reply later. Blames the
+    first of them.
+    """
+    keys, steps, last = _steps(run)
+    seen: set[tuple] = set()
+    row: list[Call] = []
+    for key, call in zip(keys, steps, strict=True):
+        if row and (run.user_before(call.index) or -1) > row[-1].index:
+            row = []
+        informs = call.worked and len(call.reply or "") >= INFORMS
+        row = [*row, call] if key in seen and informs and last[key[:2]] == key else []
+        seen.add(key)
+        if len(row) == STUCK:
+            text = f"{STUCK} calls in a row repeated earlier ones, with the same replies."
+            yield Finding("bad_planning", row[0].index, call.index, text, cut(call.raw))
+            return
+
+
+def _steps(run: Run) -> tuple[list[tuple], list[Call], dict[tuple, tuple]]:
+    """(keys, calls, the last key of each call); equal calls of one step once."""
+    made: dict[tuple[int, tuple], Call] = {}
+    for call, key in zip(run.calls, _sameness(run.calls), strict=True):
+        made.setdefault((call.index, key), call)
+    keys = [key for _, key in made]
+    return keys, list(made.values()), {key[:2]: key for key in keys}
 
 
 def _sameness(calls: list[Call]) -> Iterator[tuple]:
@@ -327,6 +355,23 @@ def turn_limit(run: Run) -> Findings:
             blamed = None if in_a_call else last
             yield Finding("incomplete_execution", blamed, last, text, cut(ending))
             return
+
+
+def ended_on_a_call(run: Run) -> Findings:
+    """The run ends with a call that got no reply, of a tool whose replies are recorded in other
+    runs. One that waits for a person's approval is not cut.
+    """
+    last = run.last_assistant
+    for call in reversed(run.calls) if last == len(run.messages) - 1 else ():
+        if call.index != last:
+            return
+        if (
+            call.reply is None
+            and call.tool not in run.offer.dangerous
+            and run.forms.answers(run.tool_of(call))
+        ):
+            text = f"The run ends with a call of {call.tool} that got no reply."
+            yield Finding("incomplete_execution", last, last, text, cut(call.raw))
 
 
 def _endings(run: Run) -> Iterator[str]:

@@ -16,6 +16,7 @@ import msgspec
 
 from apps.failures.rules.fits import Fits, fits_of
 from apps.failures.rules.protocols import AGENT, PERSON, PROGRAM, Speech, speech_of
+from apps.failures.rules.reply_forms import NO_FORMS, Forms, Heard
 from apps.trajectories.arguments import Checker
 from apps.trajectories.tool_errors import says_failed
 from workers.lib.messages import (
@@ -105,6 +106,7 @@ class Run:
     interventions: list[dict]
     metadata: dict
     rules: Sequence[Any] = ()  # the confirmed `policy.Rule`s that apply to it
+    forms: Forms = NO_FORMS  # of the replies of its project's tools
     calls: list[Call] = field(default_factory=list)
     users: list[tuple[int, str]] = field(default_factory=list)
     answers: list[tuple[int, str]] = field(default_factory=list)
@@ -143,6 +145,32 @@ class Run:
     def words(self, index: int) -> str:
         return text_of(self.messages[index])
 
+    def tool_of(self, call: Call) -> str:
+        """The tool as forms of replies know it: all that were not offered are one."""
+        return call.tool if call.tool in self.offer.names or not self.offer.names else ""
+
+    def breaks_its_contract(self, call: Call) -> bool:
+        """Whether a call does not parse, names a tool that was not offered, or does not match the
+        tool's schema.
+        """
+        if call.args is None or not self.offer.names:
+            return call.args is None
+        return call.tool not in self.offer.names or bool(self.offer.problems(call))
+
+    def accepted(self, call: Call) -> bool:
+        """Whether a tool took a call that breaks its contract: it answered as it answers others."""
+        return call.worked and not self.forms.refused(call, self.tool_of(call))
+
+    def heard(self, run: Any = None) -> list[Heard]:
+        """Its calls for `reply_forms.forms_in`, without those whose reply is known to say that
+        they failed.
+        """
+        return [
+            Heard(call, self.tool_of(call), not self.breaks_its_contract(call), run)
+            for call in self.calls
+            if not call.error
+        ]
+
     @cached_property
     def answer_texts(self) -> dict[int, str]:
         return dict(self.answers)
@@ -170,7 +198,7 @@ def system_of(messages: list[dict]) -> str:
 
 def read(trajectory: dict) -> Run:
     """From {messages, tools, outcome_status, outcome_reason, outcome_label?, interventions,
-    metadata, rules?}.
+    metadata, rules?, forms?}.
     """
     run = Run(
         messages=trajectory["messages"],
@@ -183,6 +211,7 @@ def read(trajectory: dict) -> Run:
         ],
         metadata=trajectory.get("metadata") or {},
         rules=trajectory.get("rules") or (),
+        forms=trajectory.get("forms") or NO_FORMS,
     )
     run.speech = speech_of(run.messages)
     waiting: OpenCalls[Call] = OpenCalls()
@@ -198,7 +227,11 @@ def _read_message(run: Run, index: int, message: dict, waiting: OpenCalls[Call])
         if call := waiting.take(message):
             call.reply, call.reply_index = run.speech.reply(text_of(message)), index
             refused = call.index in run.speech.refused
-            call.error = refused or says_failed(message, call.reply)
+            call.error = (
+                refused
+                or says_failed(message, call.reply)
+                or run.forms.say_failed(call, run.tool_of(call))
+            )
     elif speaker == AGENT and not is_example(message):
         waiting.add(_step(run, index, message))
     else:

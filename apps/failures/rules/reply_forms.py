@@ -1,0 +1,483 @@
+"""The forms of tool replies: what stays the same where the data changes. Pure.
+
+A form is the keys of a record (JSON, XML, labelled lines), or a text without what varies, together
+with the values of the few fields that tell forms apart. Which fields do is told by statistics: few
+values make up most of a project's replies, and they do not repeat the arguments of the call. No
+word of any language is known here: people, or the judge, say which form tells that a call failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+RECORD, TEXT, NOTHING = "record", "text", "nothing"
+MOST_READ, MOST_PATHS, DEEPEST = 20_000, 60, 3
+LONGEST_TEXT, LONGEST_LINE = 300, 120  # of a longer text, the beginning of its first line counts
+LONGEST_VALUE = 40
+# Fields that tell forms apart: their frequent values, and how much of the replies these make up.
+MOST_VALUES, MOST_VALUES_OF_A_TOOL, COVERED, SEEN, OFTEN, MOST_FIELDS = 8, 3, 0.6, 5, 3, 3
+SAME_TEXT, ALIKE = 0.7, 0.5
+TYPICAL, REGULAR, KNOWN = 0.2, 0.8, 3
+UNANSWERED = 0.2
+ECHO, SENTENCE, LONGEST_NAME = "(argument)", "(text)", 24
+_QUOTED = re.compile(
+    r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“”\n]{1,80}[“”]|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`"
+)
+_NUMBERED = re.compile(r"[A-Za-z_.:/-]{0,40}\d[A-Za-z0-9_.:/-]{0,60}")
+_TOKEN = re.compile(
+    r"[*#]|[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0e7f]|[^\W_\u3040-\u30ff\u3400-\u9fff\u0e00-\u0e7f]+|\S"
+)
+_TAG = re.compile(
+    r"<(/?)([A-Za-z_][\w:.-]{0,60})((?:\s+[\w:.-]{1,40}=(?:\"[^\"<]{0,200}\"|'[^'<]{0,200}'))*)\s*(/?)>"
+)
+_ATTRIBUTE = re.compile(r"([\w:.-]{1,40})=[\"']([^\"'<]{0,200})[\"']")
+_LABELLED = re.compile(r"[^\S\n]*([^\W\d][\w .-]{0,30}?)[^\S\n]*[:=：][^\S\n]*(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply as forms see it: its structure, and what each of its fields holds."""
+
+    kind: str
+    structure: str
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Form:
+    """`tool` is empty for tools that were not offered. `values`: (path, tokens, whether the field
+    has one of them, or none).
+    """
+
+    tool: str
+    kind: str
+    structure: str
+    values: tuple[tuple[str, tuple[str, ...], bool], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        told = msgspec.json.encode([self.tool, self.kind, self.structure, self.values])
+        return hashlib.blake2b(told, digest_size=12).hexdigest()
+
+    def fits(self, reply: Reply) -> bool:
+        return (
+            self.kind == reply.kind
+            and (self.structure == reply.structure or self._covers(reply.structure))
+            and all(
+                (reply.fields.get(path) in tokens) == inside for path, tokens, inside in self.values
+            )
+        )
+
+    def _covers(self, text: str) -> bool:
+        """Whether a text has all parts of this one, in order; `*` stands for what varies."""
+        if self.kind != TEXT or "*" not in self.structure:
+            return False
+        first, *parts, last = self.structure.split("*")
+        if not text.startswith(first) or not text.endswith(last):
+            return False
+        at, end = len(first), len(text) - len(last)
+        for part in parts:
+            if (found := text.find(part, at, end)) < 0:
+                return False
+            at = found + len(part)
+        return at <= end
+
+    def is_like(self, reply: Reply) -> bool:
+        """Whether a reply has most of this form's keys, or of its text."""
+        if self.kind != reply.kind:
+            return False
+        if self.kind == TEXT:
+            return self.fits(reply) or _likeness(self.structure, reply.structure) >= ALIKE
+        ours, theirs = set(self.structure.split("\n")), set(reply.structure.split("\n"))
+        return len(ours & theirs) >= ALIKE * len(ours | theirs)
+
+
+@dataclass
+class Counted:
+    """How often a form was seen: with calls in order (`good`), with others, in how many runs, and
+    under which names of tools. `seen` are the calls themselves.
+    """
+
+    form: Form
+    good: int = 0
+    broken: int = 0
+    runs: int = 0
+    names: set[str] = field(default_factory=set)
+    seen: list[Heard] = field(default_factory=list)
+
+    @property
+    def calls(self) -> int:
+        return self.good + self.broken
+
+
+class Forms:
+    """What a project knows of its tools' replies. `failing` say that the call failed, `working`
+    that it did not: people said so.
+    """
+
+    def __init__(
+        self,
+        counted: Iterable[Counted] = (),
+        failing: Iterable[Form] = (),
+        working: Iterable[Form] = (),
+    ) -> None:
+        self._by_tool: defaultdict[str, list[Counted]] = defaultdict(list)
+        for item in counted:
+            self._by_tool[item.form.tool].append(item)
+        self._failing, self._working = _by_tool(failing), _by_tool(working)
+
+    def say_failed(self, call: Any, tool: str) -> bool:
+        """Whether a call's reply has a form that says so. `tool` as in `Form`."""
+        forms = self._failing.get(tool)
+        return bool(forms) and _fits_one(forms, reply_of(call))
+
+    def refused(self, call: Any, tool: str) -> bool:
+        """Whether the answer to a call that its contract does not allow was none: it has another
+        form than the answers that calls in order get. Only where these have few forms.
+
+        A tool that is not offered has none: there, the answer repeats the tool's name, is that
+        of several such tools, or has another value where all tools share a field.
+        """
+        if not self._by_tool:
+            return False
+        reply = reply_of(call)
+        if _fits_one(self._working.get(tool, ()), reply):
+            return False
+        usual = self._usual.get(tool, ())
+        if not tool:
+            usual = [form for forms in self._usual.values() for form in forms]
+        if not usual:
+            return False
+        says = self._shared_fields_say(reply, usual)
+        if says is None:
+            is_other = not any(form.is_like(reply) for form in usual)
+            return is_other and (bool(tool) or self._is_no_tools(reply))
+        return not says
+
+    def _shared_fields_say(self, reply: Reply, usual: Sequence[Form]) -> bool | None:
+        """Whether the fields that several tools have hold what they hold in the usual forms; None
+        if it has none that tell anything.
+        """
+        says = None
+        for path in self._shared & reply.fields.keys():
+            ways = [it for form in usual for it in form.values if it[0] == path]
+            if ways and not any((reply.fields[path] in it[1]) == it[2] for it in ways):
+                return False
+            if ways and self._varied(path):
+                says = True
+        return says
+
+    def _varied(self, path: str) -> bool:
+        ways = {it for form in self._forms for it in form.values if it[0] == path}
+        return len(ways) > 1
+
+    def _is_no_tools(self, reply: Reply) -> bool:
+        others = (item for item in self._by_tool[""] if item.form.fits(reply))
+        return (reply.kind == TEXT and TOOL in reply.structure) or any(
+            len(item.names) > 1 for item in others
+        )
+
+    def answers(self, tool: str) -> bool:
+        """Whether a run rarely ends with an unanswered call of a tool. The last call of some agents
+        is their answer, and no reply to it is recorded.
+        """
+        forms = self._by_tool.get(tool, ())
+        silent = sum(item.runs for item in forms if item.form.kind == NOTHING)
+        answered = max((item.runs for item in forms if item.form.kind != NOTHING), default=0)
+        return answered >= KNOWN and silent <= UNANSWERED * answered
+
+    @cached_property
+    def _usual(self) -> dict[str, list[Form]]:
+        """The forms of most answers to calls in order, of each tool that has some."""
+        found = {}
+        for tool, items in self._by_tool.items():
+            good = [item for item in items if item.good and item.form.kind != NOTHING]
+            total = sum(item.good for item in good)
+            most = max((item.good for item in good), default=0)
+            often = [item for item in good if item.good >= TYPICAL * most]
+            if tool and total >= KNOWN and sum(item.good for item in often) >= REGULAR * total:
+                found[tool] = [item.form for item in often]
+        return found
+
+    @cached_property
+    def _forms(self) -> list[Form]:
+        return [item.form for items in self._by_tool.values() for item in items]
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        tools: defaultdict[str, set[str]] = defaultdict(set)
+        for form in self._forms:
+            for path, _, _ in form.values:
+                tools[path].add(form.tool)
+        return frozenset(path for path, those in tools.items() if len(those) > 1)
+
+
+def _by_tool(forms: Iterable[Form]) -> dict[str, list[Form]]:
+    found: dict[str, list[Form]] = {}
+    for form in forms:
+        found.setdefault(form.tool, []).append(form)
+    return found
+
+
+def _fits_one(forms: Iterable[Form], reply: Reply) -> bool:
+    return any(form.fits(reply) for form in forms)
+
+
+NO_FORMS = Forms()
+
+# From a reply to its structure and fields
+
+TOOL = "(tool)"
+
+
+def reply_of(call: Any) -> Reply:
+    """The reply of a `reading.Call`."""
+    if call.reply is None:
+        return Reply(NOTHING, "", {})
+    text = call.reply[:MOST_READ].strip()
+    given = _arguments(call.args)
+    value = _record(text)
+    if isinstance(value, str):  # a text in JSON
+        text, value = value, _record(value)
+    fields = dict(_paths(value)) if value is not None else {}
+    if not fields:
+        return _text(text, given, call.tool)
+    tokens = {path: _told(token, given, call.tool) for path, token in fields.items()}
+    return Reply(RECORD, "\n".join(sorted(fields)), tokens)
+
+
+def _told(token: str, given: set[str], tool: str) -> str:
+    if token in given:
+        return ECHO
+    if token == tool:
+        return TOOL
+    return token if len(token) <= LONGEST_NAME and len(token.split()) <= 2 else SENTENCE
+
+
+def _arguments(value: Any) -> set[str]:
+    """The texts and numbers in a call's arguments, as tokens."""
+    left, found = [value], set()
+    while left and len(found) < MOST_PATHS:
+        item = left.pop()
+        if isinstance(item, dict):
+            left += item.values()
+        elif isinstance(item, list):
+            left += item
+        elif isinstance(item, str | int | float) and not isinstance(item, bool):
+            found.add(_token(item))
+    return found
+
+
+def _record(text: str) -> Any:
+    """JSON, XML or labelled lines as objects and lists; None for any other text."""
+    if text[:1] in ("{", "[", '"'):
+        try:
+            return _unwrapped(msgspec.json.decode(text))
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            return None
+    if text[:1] == "<":
+        return dict(_tags(text)) or None
+    lines = [_LABELLED.fullmatch(line[:500]) for line in text.splitlines()[:MOST_PATHS]]
+    if len(lines) > 1 and all(lines):
+        return {line[1]: line[2] for line in lines if line}
+    return None
+
+
+def _unwrapped(value: Any) -> Any:
+    """What is in a single content block."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        block = value[0]
+        if block.get("type") == "text" and isinstance(block.get("text"), str):
+            inner = _record(block["text"].strip())
+            return block["text"] if inner is None else inner
+    return value
+
+
+def _tags(text: str) -> Iterator[tuple[str, str]]:
+    """The elements of XML without children, and attributes, by their path."""
+    path: list[str] = []
+    opened = 0
+    for tag in _TAG.finditer(text):
+        closing, name, attributes, empty = tag.groups()
+        if not closing:
+            path.append(name)
+            for key, value in _ATTRIBUTE.findall(attributes):
+                yield ".".join([*path[:DEEPEST], f"@{key}"]), value
+            opened = tag.end()
+        if (closing or empty) and path:
+            if opened:
+                yield ".".join(path[:DEEPEST]), text[opened : tag.start()] if closing else ""
+            opened = 0
+            path.pop()
+
+
+def _paths(value: Any) -> Iterator[tuple[str, str]]:
+    """(path, token) of the fields of a record; lists and what lies deeper are one field."""
+    if isinstance(value, list):
+        value = {"[]": value[0] if value else value}
+    if not isinstance(value, dict):
+        return
+    left: list[tuple[tuple[str, ...], Any]] = [((), value)]
+    for _ in range(MOST_PATHS):
+        if not left:
+            return
+        path, item = left.pop(0)
+        if isinstance(item, dict) and item and len(path) < DEEPEST:
+            left += [((*path, name[:LONGEST_VALUE]), inner) for name, inner in item.items()]
+            if not path:
+                continue
+        yield ".".join(path), _token(item)
+
+
+def _token(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return ("{…}" if isinstance(value, dict) else "[…]") if value else "[]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value).strip()[:LONGEST_VALUE].replace("\0", "")
+
+
+def _text(text: str, given: set[str], tool: str) -> Reply:
+    """A text without what is quoted, repeats the call, or has digits; those are its fields."""
+    if len(text) > LONGEST_TEXT:
+        text = f"{text.split(chr(10), 1)[0][:LONGEST_LINE]} …"
+    text = text.replace("\0", "").replace("*", " ").replace("#", " ")
+    if tool:
+        text = text.replace(tool, TOOL)
+    text = _QUOTED.sub("*", text)
+    for value in sorted(given, key=len, reverse=True):
+        if len(value) > 1:
+            text = text.replace(value, "*")
+    values: dict[str, str] = {}
+
+    def numbered(match: re.Match[str]) -> str:
+        values[f"#{len(values)}"] = match.group()[:LONGEST_VALUE]
+        return "#"
+
+    text = " ".join(_NUMBERED.sub(numbered, text).split())
+    return Reply(TEXT, text, {f"{text} {name}": value for name, value in values.items()})
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, _TOKEN.findall(one), _TOKEN.findall(other), False).ratio()
+
+
+# The forms of many replies
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A call with its reply; `tool` as in `Form`. `source` says where it was."""
+
+    call: Any
+    tool: str
+    good: bool
+    run: Any = None
+
+
+def forms_in(heard: Iterable[Heard], known: Sequence[Form] = ()) -> list[Counted]:
+    """The forms of replies, the most frequent first. A reply in a form that is `known` (since
+    somebody decided on it) counts there.
+    """
+    read = [(item, reply_of(item.call)) for item in heard]
+    telling = _telling(read)
+    texts = _templates(read)
+    by_tool, found = _by_tool(known), dict[Form, Counted]()
+    for item, reply in read:
+        forms = by_tool.get(item.tool, ())
+        form = next((form for form in forms if form.fits(reply)), None)
+        form = form or _form(item.tool, reply, telling, texts)
+        counted = found.setdefault(form, Counted(form))
+        counted.good += item.good
+        counted.broken += not item.good
+        counted.names.add(item.call.tool)
+        counted.seen.append(item)
+    for counted in found.values():
+        counted.runs = len({item.run for item in counted.seen})
+    return sorted(found.values(), key=lambda counted: -counted.calls)
+
+
+def _form(
+    tool: str,
+    reply: Reply,
+    telling: Mapping[str, tuple[int, tuple[str, ...]]],
+    texts: Mapping[tuple[str, str], str],
+) -> Form:
+    structure = texts.get((tool, reply.structure), reply.structure)
+    if structure != reply.structure:
+        return Form(tool, reply.kind, structure)
+    paths = sorted((telling[path][0], path) for path in reply.fields if path in telling)
+    values = []
+    for _, path in paths[:MOST_FIELDS]:
+        often = telling[path][1]
+        inside = reply.fields[path] in often
+        values.append((path, (reply.fields[path],) if inside else often, inside))
+    return Form(tool, reply.kind, structure, tuple(values))
+
+
+def _telling(read: Iterable[tuple[Heard, Reply]]) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """{path: (its rank, its frequent values)} of the fields that tell forms apart. Those that
+    several tools have come first.
+    """
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    tools: defaultdict[str, set[str]] = defaultdict(set)
+    for item, reply in read:
+        for path, token in reply.fields.items():
+            counts[path][token] += 1
+            tools[path].add(item.tool)
+    found = {}
+    for path, values in counts.items():
+        total = values.total()
+        often = [value for value, n in values.items() if n >= max(OFTEN, 0.02 * total)]
+        most = MOST_VALUES if len(tools[path]) > 1 else MOST_VALUES_OF_A_TOOL
+        covered = sum(values[value] for value in often)
+        echoed = values[ECHO] > total / 2
+        if total >= SEEN and 0 < len(often) <= most and covered >= COVERED * total and not echoed:
+            found[path] = (1000 * (len(values) == 1) - len(tools[path]), tuple(sorted(often)))
+    return found
+
+
+def _templates(read: Iterable[tuple[Heard, Reply]]) -> dict[tuple[str, str], str]:
+    """{(tool, text): what it has in common with others} of texts that are rare as they are."""
+    counts = Counter((item.tool, reply.structure) for item, reply in read if reply.kind == TEXT)
+    rare: defaultdict[str, list[str]] = defaultdict(list)
+    for (tool, text), count in counts.items():
+        if count < OFTEN and len(text) <= LONGEST_TEXT:
+            rare[tool].append(text)
+    found = {}
+    for tool, texts in rare.items():
+        groups: list[tuple[str, list[str]]] = []
+        for text in texts[:200]:
+            for at, (template, those) in enumerate(groups[:50]):
+                if _likeness(template, text) >= SAME_TEXT and (common := _common(template, text)):
+                    groups[at] = (common, [*those, text])
+                    break
+            else:
+                groups.append((text, [text]))
+        found |= {(tool, text): template for template, those in groups for text in those}
+    return found
+
+
+def _common(one: str, other: str) -> str:
+    """What two texts have in common, with `*` for the rest; empty if that is next to nothing."""
+    ours, theirs = (list(_TOKEN.finditer(text)) for text in (one, other))
+    words = [[match.group() for match in matches] for matches in (ours, theirs)]
+    parts, last_a, last_b = [], 0, 0
+    for a, b, size in SequenceMatcher(None, *words, False).get_matching_blocks():
+        if a > last_a or b > last_b:
+            parts.append("*")
+        if size:
+            parts.append(one[ours[a].start() : ours[a + size - 1].end()])
+        last_a, last_b = a + size, b + size
+    if len("".join(parts).replace("*", "").strip()) < 6:
+        return ""
+    return re.sub(r"\*(?:\s*\*)+", "*", "".join(parts))
