@@ -409,6 +409,7 @@ CELERY_BEAT_SCHEDULE = {
     "draft_rubrics": {"task": "evals.draft_rubrics_due", "schedule": 180.0},
     "signals": {"task": "failures.ask_signals", "schedule": 180.0},
     "prompts": {"task": "failures.look_at_prompts", "schedule": 180.0},
+    "replies": {"task": "failures.look_at_replies", "schedule": 180.0},
     "forget_sessions": {"task": "environments.forget_sessions", "schedule": 600.0},
     "webhooks": {"task": "webhooks.send_due", "schedule": 10.0},
     "forget_deliveries": {"task": "webhooks.forget_old", "schedule": 21_600.0},

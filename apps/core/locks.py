@@ -35,6 +35,7 @@ class ProjectLock(IntEnum):
     NAMES = 0x666C6E61
     # shared by those who refer to policy rules, exclusive to who adds or removes some
     POLICY = 0x666C706F
+    REPLIES = 0x666C7265
     HOLDOUT_SCORES = 0x6C6F6F6B
     # shared by those who store runs, exclusive for whoever gives feedback on a run that does not
     # exist

@@ -18,6 +18,7 @@ class FailuresConfig(AppConfig):
         "actions.clusters",
         "actions.decisions",
         "actions.judge",
+        "actions.reply_decisions",
         "actions.rule_decisions",
         "actions.signals",
         "audit_words",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -41,12 +41,17 @@ CURRENT = Classifier.objects.filter(policy_done=F("policy"))
 
 @on(RunsDigested)
 def note_unclassified(event: RunsDigested) -> None:
+    note(event.trajectories)
+
+
+def note(trajectories: Iterable[UUID]) -> None:
+    """Has runs classified again in the next seconds."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO failures_unclassified (trajectory_id, project_id) SELECT id, project_id"
             " FROM trajectories_trajectory JOIN failures_classifier USING (project_id) WHERE id ="
             " ANY(%s) ON CONFLICT DO NOTHING",
-            [sorted(event.trajectories)],
+            [sorted(trajectories)],
         )
 
 

@@ -19,6 +19,7 @@ from apps.core.models import Job, JobState, Project, one_active
 from apps.failures.clusters.records import headline_of
 from apps.failures.outcomes.model import in_words as score_in_words
 from apps.failures.rules.policy import in_words
+from apps.failures.rules.reply_forms import Form
 from apps.trajectories.models import Trajectory
 
 
@@ -325,6 +326,9 @@ class Classifier(models.Model):
     prompts_of = models.UUIDField(
         null=True, help_text="The newest run when system prompts were last looked at"
     )
+    replies_of = models.UUIDField(
+        null=True, help_text="The newest run when tool replies were last looked at"
+    )
 
     def __str__(self) -> str:
         return f"rules {self.rules}"
@@ -502,6 +506,81 @@ class PolicyExample(models.Model):
     @property
     def run(self) -> str:
         return self.trajectory.external_id
+
+
+class ReplyForm(models.Model):
+    """A form that replies of a tool have in recent runs (`rules.reply_forms.Form`), and whether it
+    says that the call failed: according to the judge (`quote`), and to a person (`state`), who
+    alone counts. The counts are those of the newest runs.
+    """
+
+    class State(models.TextChoices):
+        SEEN = "seen"
+        PROPOSED = "proposed", "says failed"
+        CONFIRMED = "confirmed"
+        DISMISSED = "dismissed"
+
+    DECIDED = (State.CONFIRMED, State.DISMISSED)
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="reply_forms", db_index=False)
+    tool = models.CharField(max_length=200, blank=True, help_text="Empty: was not offered")
+    digest = models.CharField(max_length=24)
+    kind = models.CharField(max_length=10)
+    structure = models.TextField()
+    values = models.JSONField(default=list)
+    good = models.PositiveIntegerField(default=0, help_text="Replies to calls in order")
+    broken = models.PositiveIntegerField(
+        default=0, help_text="Replies to calls that break their tool's contract"
+    )
+    runs = models.PositiveIntegerField(default=0)
+    names = models.JSONField(default=list, help_text="Names by which the tools were called")
+    trajectory = models.ForeignKey(
+        Trajectory, models.SET_NULL, null=True, related_name="+", help_text="An example"
+    )
+    reply_index = models.PositiveIntegerField(null=True)
+    state = models.CharField(max_length=10, choices=State, default=State.SEEN)
+    quote = models.CharField(max_length=300, blank=True, help_text="What says so, by the judge")
+    asked_at = models.DateTimeField(null=True)
+    read_at = models.DateTimeField(null=True)
+    read_by = models.CharField(max_length=200, blank=True, help_text="The judge's model")
+    error = models.TextField(blank=True, help_text="Why the judge did not read it")
+    tries = models.PositiveSmallIntegerField(default=0)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    decided_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("tool", "-good", "-broken", "pk")
+        constraints = [
+            models.UniqueConstraint(fields=["project", "digest"], name="one_reply_form_per_digest"),
+            models.CheckConstraint(
+                name="decided_reply_form_says_when",
+                condition=Q(state__in=["seen", "proposed"], decided_at__isnull=True)
+                | Q(state__in=["confirmed", "dismissed"], decided_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tool or 'a tool that is not offered'}: {self.meaning}"
+
+    @property
+    def form(self) -> Form:
+        values = tuple((path, tuple(tokens), inside) for path, tokens, inside in self.values)
+        return Form(self.tool, self.kind, self.structure, values)
+
+    @property
+    def meaning(self) -> str:
+        """The form in one line."""
+        return self.form.meaning
+
+    @property
+    def run(self) -> str | None:
+        return self.trajectory and self.trajectory.external_id
+
+    @property
+    def decider(self) -> str | None:
+        return self.decided_by and self.decided_by.username
 
 
 class Classification(Job):

@@ -6,7 +6,7 @@ from apps.core.models import Project
 from apps.failures import classify_job
 from apps.failures.actions import signals
 from apps.failures.clusters import store
-from apps.failures.judge import judging, prompt_reading
+from apps.failures.judge import judging, prompt_reading, reply_reading
 from apps.failures.models import Signal
 from apps.failures.outcomes import alarms, train_job
 from apps.failures.signals import asking
@@ -93,6 +93,21 @@ def look_at_prompts() -> int:
 def look_at_prompts_of(project_id: int, now: bool = False) -> dict | None:
     project = Project.objects.filter(pk=project_id).first()
     return vars(prompt_reading.look(project, now=now)) if project else None
+
+
+@shared_task(name="failures.look_at_replies", expires=150)
+def look_at_replies() -> int:
+    """Every few minutes, for each project with new runs."""
+    projects = [each for each in Project.objects.running() if reply_reading.due(each)]
+    for project in projects:
+        look_at_replies_of.apply_async(args=[project.pk], expires=150)
+    return len(projects)
+
+
+@shared_task(name=reply_reading.TASK)
+def look_at_replies_of(project_id: int) -> dict | None:
+    project = Project.objects.filter(pk=project_id).first()
+    return vars(reply_reading.look(project)) if project else None
 
 
 @shared_task(name="failures.train_outcomes", expires=600)

@@ -13,6 +13,7 @@ from apps.failures.pages import (
     modes,
     prompt_rules,
     reclassify,
+    replies,
     signals,
 )
 
@@ -43,6 +44,9 @@ urlpatterns = [
     path("policy/new/", prompt_rules.new, name="policy_new"),
     path("policy/<int:pk>/edit/", prompt_rules.edit, name="policy_edit"),
     path("policy/undo/", prompt_rules.undo, name="policy_undo"),
+    path("replies/", replies.page, name="replies"),
+    path("replies/decide/", replies.decide, name="replies_decide"),
+    path("replies/undo/", replies.undo, name="replies_undo"),
     path("clusters/", clusters.listing, name="clusters"),
     path("clusters/again/", clusters.recluster, name="recluster"),
     path("clusters/<uuid:pk>/", clusters.detail, name="cluster"),

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from apps.core.actions import audit
 from apps.core.models import Project
-from apps.failures import prompts
+from apps.failures import prompts, replies
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify_run
 from apps.failures.judge.precedence import RULE, Label, joined, rules_mode
@@ -135,9 +135,11 @@ def source_of(evidence: list[dict]) -> Source:
 
 
 def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
-    """The rules' input for runs, with the confirmed rules that apply to them."""
-    policy = prompts.policy_of(project, rows)
-    return {row.pk: as_input(row) | policy.get(row.pk, {}) for row in rows}
+    """The rules' input for runs, with the confirmed rules that apply to them, and the forms of
+    their tools' replies.
+    """
+    policy, forms = prompts.policy_of(project, rows), {"forms": replies.forms_of(project)}
+    return {row.pk: as_input(row) | forms | policy.get(row.pk, {}) for row in rows}
 
 
 def as_input(row: Trajectory) -> dict:

@@ -460,6 +460,12 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
+                (
+                    "replies_of",
+                    models.UUIDField(
+                        help_text="The newest run when tool replies were last looked at", null=True
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
@@ -1487,6 +1493,122 @@ agent_version, model
                 related_name="verdicts",
                 to="failures.policyrule",
             ),
+        ),
+        migrations.CreateModel(
+            name="ReplyForm",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "tool",
+                    models.CharField(
+                        blank=True, help_text="Empty: was not offered", max_length=200
+                    ),
+                ),
+                ("digest", models.CharField(max_length=24)),
+                ("kind", models.CharField(max_length=10)),
+                ("structure", models.TextField()),
+                ("values", models.JSONField(default=list)),
+                (
+                    "good",
+                    models.PositiveIntegerField(default=0, help_text="Replies to calls in order"),
+                ),
+                (
+                    "broken",
+                    models.PositiveIntegerField(
+                        default=0, help_text="Replies to calls that break their tool's contract"
+                    ),
+                ),
+                ("runs", models.PositiveIntegerField(default=0)),
+                (
+                    "names",
+                    models.JSONField(
+                        default=list, help_text="Names by which the tools were called"
+                    ),
+                ),
+                ("reply_index", models.PositiveIntegerField(null=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("seen", "Seen"),
+                            ("proposed", "says failed"),
+                            ("confirmed", "Confirmed"),
+                            ("dismissed", "Dismissed"),
+                        ],
+                        default="seen",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "quote",
+                    models.CharField(
+                        blank=True, help_text="What says so, by the judge", max_length=300
+                    ),
+                ),
+                ("asked_at", models.DateTimeField(null=True)),
+                ("read_at", models.DateTimeField(null=True)),
+                (
+                    "read_by",
+                    models.CharField(blank=True, help_text="The judge's model", max_length=200),
+                ),
+                ("error", models.TextField(blank=True, help_text="Why the judge did not read it")),
+                ("tries", models.PositiveSmallIntegerField(default=0)),
+                ("decided_at", models.DateTimeField(null=True)),
+                (
+                    "decided_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="reply_forms",
+                        to="core.project",
+                    ),
+                ),
+                (
+                    "trajectory",
+                    models.ForeignKey(
+                        help_text="An example",
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to="trajectories.trajectory",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("tool", "-good", "-broken", "pk"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "digest"), name="one_reply_form_per_digest"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("decided_at__isnull", True), ("state__in", ["seen", "proposed"])
+                            ),
+                            models.Q(
+                                ("decided_at__isnull", False),
+                                ("state__in", ["confirmed", "dismissed"]),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="decided_reply_form_says_when",
+                    ),
+                ],
+            },
         ),
         migrations.CreateModel(
             name="PolicyExample",

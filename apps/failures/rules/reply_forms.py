@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -67,6 +68,21 @@ class Form:
     def digest(self) -> str:
         told = msgspec.json.encode([self.tool, self.kind, self.structure, self.values])
         return hashlib.blake2b(told, digest_size=12).hexdigest()
+
+    @property
+    def meaning(self) -> str:
+        """In one line: `status is "done"; code is none of 0, 1; with id, total`."""
+        if self.kind == NOTHING:
+            return "no reply"
+        if self.kind == TEXT:
+            return self.structure or "an empty text"
+        told = [
+            f"{path} is {'' if inside else 'none of '}{', '.join(tokens)}"
+            for path, tokens, inside in self.values
+        ]
+        known = {path for path, _, _ in self.values}
+        others = [path for path in self.structure.split("\n") if path not in known]
+        return "; ".join([*told, *(["with " + ", ".join(others)] if others else [])])
 
     def fits(self, reply: Reply) -> bool:
         return (
@@ -200,7 +216,13 @@ class Forms:
         """The forms of most answers to calls in order, of each tool that has some."""
         found = {}
         for tool, items in self._by_tool.items():
-            good = [item for item in items if item.good and item.form.kind != NOTHING]
+            good = [
+                item
+                for item in items
+                if item.good
+                and item.form.kind != NOTHING
+                and item.form not in self._failing.get(tool, ())
+            ]
             total = sum(item.good for item in good)
             most = max((item.good for item in good), default=0)
             often = [item for item in good if item.good >= TYPICAL * most]
@@ -243,7 +265,7 @@ def reply_of(call: Any) -> Reply:
     """The reply of a `reading.Call`."""
     if call.reply is None:
         return Reply(NOTHING, "", {})
-    text = call.reply[:MOST_READ].strip()
+    text = _storable(call.reply[:MOST_READ].strip())
     given = _arguments(call.args)
     value = _record(text)
     if isinstance(value, str):  # a text in JSON
@@ -285,7 +307,7 @@ def _record(text: str) -> Any:
         except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
             return None
     if text[:1] == "<":
-        return dict(_tags(text)) or None
+        return dict(islice(_tags(text), MOST_PATHS)) or None
     lines = [_LABELLED.fullmatch(line[:500]) for line in text.splitlines()[:MOST_PATHS]]
     if len(lines) > 1 and all(lines):
         return {line[1]: line[2] for line in lines if line}
@@ -332,10 +354,10 @@ def _paths(value: Any) -> Iterator[tuple[str, str]]:
             return
         path, item = left.pop(0)
         if isinstance(item, dict) and item and len(path) < DEEPEST:
-            left += [((*path, name[:LONGEST_VALUE]), inner) for name, inner in item.items()]
+            left += [((*path, name[:LONGEST_LINE]), inner) for name, inner in item.items()]
             if not path:
                 continue
-        yield ".".join(path), _token(item)
+        yield _storable(".".join(path)), _token(item)
 
 
 def _token(value: Any) -> str:
@@ -343,14 +365,19 @@ def _token(value: Any) -> str:
         return ("{…}" if isinstance(value, dict) else "[…]") if value else "[]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return str(value).strip()[:LONGEST_VALUE].replace("\0", "")
+    return _storable(str(value).strip()[:LONGEST_VALUE])
+
+
+def _storable(text: str) -> str:
+    """Without what PostgreSQL cannot store."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def _text(text: str, given: set[str], tool: str) -> Reply:
     """A text without what is quoted, repeats the call, or has digits; those are its fields."""
     if len(text) > LONGEST_TEXT:
         text = f"{text.split(chr(10), 1)[0][:LONGEST_LINE]} …"
-    text = text.replace("\0", "").replace("*", " ").replace("#", " ")
+    text = text.replace("*", " ").replace("#", " ")
     if tool:
         text = text.replace(tool, TOOL)
     text = _QUOTED.sub("*", text)

@@ -1,0 +1,197 @@
+"""Looks at the tool replies of a project's recent runs: which forms they have, and has the judge
+say, once for each form, whether it tells that a call failed.
+
+Runs that the new counts make the rules see differently are noted, and classified again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from apps.core.locks import ProjectLock, acquire_in
+from apps.core.models import Project
+from apps.failures.classify_job import note
+from apps.failures.judge import batch, rubrics
+from apps.failures.judge.asking import Answered, Chat
+from apps.failures.judge.client import Server
+from apps.failures.judge.prompt_reading import Seen, recent_runs, storable
+from apps.failures.judge.reply_question import MAX_OUTPUT, MOST_AT_ONCE, Example, Reader, chat_about
+from apps.failures.models import Classifier, ReplyForm, Rubric
+from apps.failures.replies import State, forms_of
+from apps.failures.rules.checks import ended_on_a_call
+from apps.failures.rules.reading import Run
+from apps.failures.rules.reply_forms import NOTHING, Counted, Forms, forms_in
+from apps.trajectories.models import Trajectory
+
+TASK = "failures.look_at_replies_of"
+MOST_FORMS, MOST_NAMES, MOST_EXAMPLES = 400, 10, 3
+LONGEST_TOOL = 200
+MOST_A_DAY = 400  # forms that the judge is asked about
+MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
+BATCH_S = 120.0
+
+
+@dataclass
+class Report(batch.Report):
+    """`proposed`: forms that tell of a failed call, according to the judge."""
+
+    proposed: int = 0
+
+
+def due(project: Project) -> bool:
+    newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
+    looked = Classifier.objects.filter(project=project).values_list("replies_of", flat=True).first()
+    return newest is not None and newest != looked
+
+
+def look(project: Project, *, sleep: batch.Sleep = time.sleep) -> Report:
+    """Counts the forms of recent replies, and has the judge read those that it has not read."""
+    recent, report = recent_runs(project), Report()
+    counted = _store(project, recent)
+    if rubric := rubrics.current(project):
+        entries = _entries(project, rubric, counted, report)
+        longer = {"max_output": MAX_OUTPUT}
+        batch.ask_all(rubric, entries, report, sleep=sleep, for_s=BATCH_S, patience=longer)
+    if recent and not (report.stopped or report.errors):
+        Classifier.objects.filter(project=project).update(replies_of=recent[0].row.pk)
+    return report
+
+
+@transaction.atomic
+def _store(project: Project, recent: Sequence[Seen]) -> list[Counted]:
+    acquire_in(project.pk, ProjectLock.REPLIES)
+    before, rows = forms_of(project), list(project.reply_forms.all())
+    lasting = [row for row in rows if row.state != State.SEEN or row.read_at]
+    heard = (each for seen in recent for each in seen.run.heard(seen.row.pk))
+    counted = forms_in(heard, [row.form for row in lasting])[:MOST_FORMS]
+    known = {row.digest: row for row in rows}
+    kept = [_row(project, item, known) for item in counted]
+    there = Trajectory.objects.filter(pk__in=[row.trajectory_id for row in kept])
+    runs = set(there.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+    for row in kept:
+        row.trajectory_id = row.trajectory_id if row.trajectory_id in runs else None
+    digests = {row.digest for row in kept}
+    gone = [row.pk for row in rows if row.digest not in digests]
+    project.reply_forms.filter(pk__in=gone).exclude(state__in=ReplyForm.DECIDED).delete()
+    project.reply_forms.filter(pk__in=gone).update(good=0, broken=0, runs=0)
+    ReplyForm.objects.bulk_create(
+        kept,
+        update_conflicts=True,
+        unique_fields=["project", "digest"],
+        update_fields=[
+            "good",
+            "broken",
+            "runs",
+            "names",
+            "trajectory",
+            "reply_index",
+        ],
+    )
+    after = forms_of(project)
+    note(seen.row.pk for seen in recent if _facts(seen.run, before) != _facts(seen.run, after))
+    return counted
+
+
+def _row(project: Project, item: Counted, known: dict[str, ReplyForm]) -> ReplyForm:
+    form, newest = item.form, item.seen[0]
+    row = known.get(form.digest) or ReplyForm(
+        project=project,
+        tool=storable(form.tool, LONGEST_TOOL),
+        digest=form.digest,
+        kind=form.kind,
+        structure=form.structure,
+        values=form.values,
+    )
+    row.pk, row.good, row.broken, row.runs = None, item.good, item.broken, item.runs
+    names = sorted(item.names)[:MOST_NAMES] if not form.tool else []
+    row.names = [storable(name, LONGEST_TOOL) for name in names]
+    row.trajectory_id = newest.run
+    row.reply_index = newest.call.reply_index
+    return row
+
+
+def _facts(run: Run, forms: Forms) -> list[Any]:
+    """What the rules see of a run that depends on the counts."""
+    run.forms = forms
+    broken = [call for call in run.calls if call.worked and run.breaks_its_contract(call)]
+    return [*(run.accepted(call) for call in broken), *ended_on_a_call(run)]
+
+
+def _entries(
+    project: Project, rubric: Rubric, counted: Sequence[Counted], report: Report
+) -> Iterator[_Entry]:
+    """The questions, each about some forms: first those that answer broken calls."""
+    now = timezone.now()
+    asked = project.reply_forms.filter(asked_at__gt=now - timedelta(days=1)).count()
+    waits = project.reply_forms.filter(read_at=None, state=State.SEEN, tries__lt=MOST_TRIES)
+    waits = waits.exclude(asked_at__gt=now - RETRY_AFTER).exclude(kind=NOTHING)
+    rows = {row.digest: row for row in waits}
+    about = [(rows[item.form.digest], item) for item in counted if item.form.digest in rows]
+    about.sort(key=lambda pair: (-pair[1].broken, -pair[1].calls))
+    about = about[: max(0, MOST_A_DAY - asked)]
+    for at in range(0, len(about), MOST_AT_ONCE):
+        yield _Entry(project, rubric, about[at : at + MOST_AT_ONCE], report)
+
+
+@dataclass
+class _Entry(batch.Entry):
+    """The question about some forms."""
+
+    project: Project
+    rubric: Rubric
+    about: list[tuple[ReplyForm, Counted]]
+    report: Report
+
+    def __str__(self) -> str:
+        return f"{len(self.about)} forms of replies"
+
+    @cached_property
+    def chat(self) -> Chat:
+        examples = [
+            [
+                Example(each.call.tool, each.call.raw, each.call.reply or "")
+                for each in item.seen[:MOST_EXAMPLES]
+            ]
+            for _, item in self.about
+        ]
+        return Chat(chat_about(examples), Reader(examples))
+
+    def max_cost(self, server: Server) -> float:
+        return self.chat.max_cost(server)
+
+    def ask(self, server: Server, sleep: batch.Sleep) -> Answered:
+        return self.chat.ask(server, sleep)
+
+    def _rows(self) -> Any:
+        pks = [row.pk for row, _ in self.about]
+        return self.project.reply_forms.filter(pk__in=pks, read_at=None)
+
+    def standing(self) -> batch.Standing:
+        since = timezone.now() - RETRY_AFTER
+        is_asked = self._rows().filter(asked_at__gt=since).exists()
+        return batch.Standing.LATER if is_asked else batch.Standing.OURS
+
+    def reserve(self, usd: float) -> None:
+        self._rows().update(asked_at=timezone.now(), tries=F("tries") + 1)
+
+    @transaction.atomic
+    def settle(self, answered: Answered, correction: float) -> None:
+        if answered.answer is None:
+            # A wrong API key is not the reply's fault.
+            self._rows().update(error=answered.error, tries=F("tries") - answered.final)
+            return
+        read = {"read_at": timezone.now(), "read_by": self.rubric.model, "error": ""}
+        self._rows().update(**read)
+        for at, quote in answered.answer.items():
+            row = self.project.reply_forms.filter(pk=self.about[at][0].pk, state=State.SEEN)
+            quoted = storable(quote, ReplyForm._meta.get_field("quote").max_length)
+            self.report.proposed += row.update(state=State.PROPOSED, quote=quoted)
