@@ -42,7 +42,8 @@ from apps.evals.models import (
     TaskProposal,
 )
 from apps.evals.stats import summarise
-from apps.failures.models import Failure, FailureCluster, PolicyRule
+from apps.failures.models import Failure, FailureCluster, PolicyRule, ReplyForm
+from apps.failures.rules.reply_forms import Form
 from apps.registry.actions import register_adapter, register_base, register_endpoint
 from apps.registry.artifacts import store_folder
 from apps.registry.models import Health, ModelVersion, Phase, Server, ServerRun
@@ -243,6 +244,26 @@ def make_policy_rule(
     )
     rule.examples.create(trajectory=trajectory, message_index=1, text="tickets.close changed 1234.")
     return rule
+
+
+def make_reply_form(trajectory: Trajectory) -> ReplyForm:
+    """A form that, according to the judge, says that a call failed."""
+    form = Form("tickets.close", "record", "koodi\ntila", (("tila", ("HYLATTY",), True),))
+    return trajectory.project.reply_forms.create(
+        tool=form.tool,
+        digest=form.digest,
+        kind=form.kind,
+        structure=form.structure,
+        values=form.values,
+        good=3,
+        runs=3,
+        trajectory=trajectory,
+        reply_index=len(trajectory.content["messages"]) - 1,
+        state=ReplyForm.State.PROPOSED,
+        quote="HYLATTY",
+        read_at=timezone.now(),
+        read_by="judge-model",
+    )
 
 
 def make_environment(project: Project) -> Environment:

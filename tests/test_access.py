@@ -79,6 +79,7 @@ from tests.factories import (
     make_member,
     make_package,
     make_policy_rule,
+    make_reply_form,
     make_project,
     make_proposal,
     make_rollouts,
@@ -261,6 +262,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
     rays = add_cluster(
         project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
+    reply_form = make_reply_form(trajectory)
     return {
         "project": project,
         "bodies": {
@@ -270,6 +272,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             "failures:blame": {"message": 0},
             "failures:check_answer": {"answer": "fine"},
             "failures:policy_decide": {"state": "confirmed"},
+            "failures:replies_decide": {"form": reply_form.pk, "state": "confirmed"},
             "failures:check_share": {"percent": "2"},
             "failures:judge_share": {"unflagged": "10", "flagged": "100"},
             "reviews:policy_save": DEFAULTS | {"reason": "test"},
@@ -862,6 +865,9 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "failures:policy_new",
         "failures:policy_edit",
         "failures:policy_remove",
+        "failures:replies_decide",
+        "failures:replies_look",
+        "failures:replies_undo",
         "failures:cluster_rename",
         "failures:cluster_move",
         "failures:cluster_merge",

@@ -549,6 +549,7 @@ class ReplyForm(models.Model):
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
     )
     decided_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ("tool", "-good", "-broken", "pk")

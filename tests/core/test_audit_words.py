@@ -16,6 +16,7 @@ from apps.core.auditing.words import FIELD, OF_JOBS, WORDS, pieces, sentence
 from apps.core.kinds import job_models
 from apps.core.models import AuditEvent, Project
 from apps.evals.models import HoldoutView
+from apps.failures.actions.reply_decisions import AUDITED
 from apps.failures.models import PolicyRule
 from apps.promotion.models import Promotion
 from tests.test_architecture import kinds
@@ -38,6 +39,9 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
     },
     "environments/actions.py": {
         "f'{model._meta.model_name}.created'": ["environment.created", "verifier.created"]
+    },
+    "failures/actions/reply_decisions.py": {
+        "f'reply_forms.{AUDITED[state]}'": [f"reply_forms.{word}" for word in AUDITED.values()]
     },
     "failures/actions/rule_decisions.py": {
         "f'policy_rule.{state}'": [f"policy_rule.{state}" for state in PolicyRule.DECISIONS]

@@ -71,6 +71,7 @@ from tests.factories import (
     make_measurement,
     make_package,
     make_policy_rule,
+    make_reply_form,
     make_proposal,
     make_search,
     make_server,
@@ -98,6 +99,7 @@ STATIONS = {
     "failures:clusters": "Nothing to cluster",
     "failures:checks": "Nothing to check",
     "failures:policy": "No rules yet",
+    "failures:replies": "No tool replies yet",
     "failures:measures": "No decisions yet",
     "failures:verdicts": "No verdicts yet",
     "failures:reclassify": "Nothing is classified yet",
@@ -399,6 +401,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         world.eval_set.tasks.filter(split=split).first() for split in (Split.TRAIN, Split.HOLDOUT)
     )
     record_output_view(world.baseline, by=by)
+    make_reply_form(failure.trajectory)
     spans = make_trajectory(project, name="with-spans", metadata={"steps": SPANS})
     args: dict[str, tuple] = {
         "dashboard:dashboard": (charted(project, by).pk,),

@@ -355,6 +355,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
             reverse("failures_api:policy_rule", args=[scene["pks"]["failures:policy_decide"]]),
             {"state": "confirmed"},
         ),
+        "failures_api:reply_forms": (reverse("failures_api:reply_forms"), None),
         "evals_api:set": (reverse("evals_api:set", args=[scene["held"].pk]) + "?holdout=1", None),
         "evals_api:runs": (
             reverse("evals_api:runs"),

@@ -187,7 +187,7 @@ class _Entry(batch.Entry):
     def settle(self, answered: Answered, correction: float) -> None:
         if answered.answer is None:
             # A wrong API key is not the reply's fault.
-            self._rows().update(error=answered.error, tries=F("tries") - answered.final)
+            self._rows().update(error=answered.error, tries=F("tries") - int(answered.final))
             return
         read = {"read_at": timezone.now(), "read_by": self.rubric.model, "error": ""}
         self._rows().update(**read)

@@ -1559,6 +1559,7 @@ agent_version, model
                 ("error", models.TextField(blank=True, help_text="Why the judge did not read it")),
                 ("tries", models.PositiveSmallIntegerField(default=0)),
                 ("decided_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "decided_by",
                     models.ForeignKey(

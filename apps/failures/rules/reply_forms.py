@@ -27,7 +27,8 @@ LONGEST_VALUE = 40
 # Fields that tell forms apart: their frequent values, and how much of the replies these make up.
 MOST_VALUES, MOST_VALUES_OF_A_TOOL, COVERED, SEEN, OFTEN, MOST_FIELDS = 8, 3, 0.6, 5, 3, 3
 SAME_TEXT, ALIKE = 0.7, 0.5
-TYPICAL, REGULAR, KNOWN = 0.2, 0.8, 3
+# The usual forms of a tool: each has a part of its answers to calls in order, and most are alike.
+TYPICAL, REGULAR, AGAIN, KNOWN = 0.25, 0.7, 2, 3
 UNANSWERED = 0.2
 ECHO, SENTENCE, LONGEST_NAME = "(argument)", "(text)", 24
 _QUOTED = re.compile(
@@ -68,6 +69,11 @@ class Form:
     def digest(self) -> str:
         told = msgspec.json.encode([self.tool, self.kind, self.structure, self.values])
         return hashlib.blake2b(told, digest_size=12).hexdigest()
+
+    @property
+    def bare(self) -> Reply:
+        """A reply of this form, whatever its fields hold."""
+        return Reply(self.kind, self.structure, {})
 
     @property
     def meaning(self) -> str:
@@ -175,7 +181,7 @@ class Forms:
             return False
         says = self._shared_fields_say(reply, usual)
         if says is None:
-            is_other = not any(form.is_like(reply) for form in usual)
+            is_other = not _is_like_one(usual, reply)
             return is_other and (bool(tool) or self._is_no_tools(reply))
         return not says
 
@@ -224,10 +230,10 @@ class Forms:
                 and item.form not in self._failing.get(tool, ())
             ]
             total = sum(item.good for item in good)
-            most = max((item.good for item in good), default=0)
-            often = [item for item in good if item.good >= TYPICAL * most]
-            if tool and total >= KNOWN and sum(item.good for item in often) >= REGULAR * total:
-                found[tool] = [item.form for item in often]
+            often = [item.form for item in good if item.good >= max(AGAIN, TYPICAL * total)]
+            alike = sum(item.good for item in good if _is_like_one(often, item.form.bare))
+            if tool and total >= KNOWN and alike >= REGULAR * total:
+                found[tool] = often
         return found
 
     @cached_property
@@ -248,6 +254,10 @@ def _by_tool(forms: Iterable[Form]) -> dict[str, list[Form]]:
     for form in forms:
         found.setdefault(form.tool, []).append(form)
     return found
+
+
+def _is_like_one(forms: Iterable[Form], reply: Reply) -> bool:
+    return any(form.is_like(reply) for form in forms)
 
 
 def _fits_one(forms: Iterable[Form], reply: Reply) -> bool:
