@@ -64,7 +64,7 @@ def answer(body: dict, quote: str = "HYLATTY") -> str:
         return says(failed=False)
     forms = body["messages"][1]["content"].split("Form ")[1:]
     failed = [number for number, text in enumerate(forms, 1) if "HYLATTY" in text]
-    return json.dumps({"failed": [{"form": number, "quote": quote} for number in failed]})
+    return json.dumps({"failing": [{"form": number, "quote": quote} for number in failed]})
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from apps.failures.classify import classify
 from apps.trajectories.dialects import messages_of
 from apps.trajectories.otlp import Event, LogRecord, Span, assemble
 from apps.trajectories.otlp.conventions import read
@@ -126,6 +127,26 @@ def test_an_answer_that_was_fetched_later_is_no_call_of_its_own() -> None:
 def test_how_a_response_ended(said: dict, status: str, tags: list) -> None:
     (run,) = assemble([model(1, 0, [user("Hi")], [], extra=said)], [])
     assert (run.row["outcome"]["status"], run.row["tags"]) == (status, tags)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"gen_ai.response.finish_reasons": ["length"]},
+        {"gen_ai.response.finish_reasons": '["length"]'},
+        {"llm.finish_reason": "length"},
+    ],
+)
+def test_the_finish_reason_of_the_last_call_is_the_runs(said: dict) -> None:
+    stop = {"gen_ai.response.finish_reasons": ["stop"]}
+    spans = [
+        model(1, 0, [user("Hi")], [bot("Ho")], extra=stop),
+        model(2, 9, [user("Hi"), bot("Ho"), user("Tell me.")], [bot("It is")], extra=said),
+    ]
+    (run,) = assemble(spans, [])
+    assert run.row["metadata"]["finish_reason"] == "length"
+    found = classify({"messages": run.row["messages"], "metadata": run.row["metadata"]})
+    assert found and found.evidence[0].rule == "turn_limit" and found.blamed_message == 3
 
 
 def log_of(one: Span, name: str, span_id: str, **attributes: Any) -> LogRecord:

@@ -15,6 +15,7 @@ from apps.trajectories import costs
 from apps.trajectories.interruptions import says_timeout
 from apps.trajectories.otlp.conventions import Reading, flywheel, is_known, tools_of
 from apps.trajectories.otlp.conventions.base import MAX_LINE
+from apps.trajectories.otlp.conventions.genai import REASONS
 from apps.trajectories.otlp.conversation import Conversation
 from apps.trajectories.otlp.links import Links, links_of
 from apps.trajectories.otlp.replies import words_at_end
@@ -389,6 +390,7 @@ def _metadata(
         "request_model": next(
             (c.reading.request_model for c in group.calls if c.reading.request_model), ""
         ),
+        "finish_reason": _finish_reason(group),
         "evaluations": [
             kept(said | {"span_id": node.span.span_id})
             for node in group.nodes
@@ -406,6 +408,14 @@ def _metadata(
         for name, value in metadata.items()
         if value not in ("", 0, [], {}) or name == "content_captured"
     }
+
+
+def _finish_reason(group: Group) -> str:
+    """Why the last model call ended, in its provider's word."""
+    last = next((call for call in reversed(group.calls) if not call.nested), None)
+    said = last.span.attributes if last else {}
+    reasons = structured(said.get(REASONS) or said.get("llm.finish_reason"))
+    return label(reasons[0] if isinstance(reasons, list) and reasons else reasons)[:MAX_LINE]
 
 
 def _step(
