@@ -131,7 +131,7 @@ def decide(*, project: Project, by: Any, given: ReplyDecision) -> DecidedOut:
 
 @operation(
     "reply_forms_look",
-    rest=Rest("POST", "reply-forms/look/", "reply_forms_look", 202),
+    rest=Rest("POST", "reply-forms/look/", "reply_forms_look"),
     page=Page(
         "replies/look/",
         "replies_look",

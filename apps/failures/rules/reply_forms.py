@@ -29,7 +29,7 @@ MOST_VALUES, MOST_VALUES_OF_A_TOOL, COVERED, SEEN, OFTEN, MOST_FIELDS = 8, 3, 0.
 SAME_TEXT, ALIKE = 0.7, 0.5
 # The usual forms of a tool: each has a part of its answers to calls in order, and most are alike.
 TYPICAL, REGULAR, AGAIN, KNOWN = 0.25, 0.7, 2, 3
-UNANSWERED = 0.2
+UNANSWERED, RARE = 0.2, 0.05
 ECHO, SENTENCE, LONGEST_NAME = "(argument)", "(text)", 24
 _QUOTED = re.compile(
     r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“”\n]{1,80}[“”]|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`"
@@ -54,16 +54,21 @@ class Reply:
     fields: Mapping[str, str]
 
 
+Value = tuple[str, tuple[str, ...], bool]  # path, tokens, whether the field has one of them
+
+
+def _holds(value: Value, token: str | None) -> bool:
+    return (token in value[1]) == value[2]
+
+
 @dataclass(frozen=True)
 class Form:
-    """`tool` is empty for tools that were not offered. `values`: (path, tokens, whether the field
-    has one of them, or none).
-    """
+    """`tool` is empty for tools that were not offered; `values` are those of the telling fields."""
 
     tool: str
     kind: str
     structure: str
-    values: tuple[tuple[str, tuple[str, ...], bool], ...] = ()
+    values: tuple[Value, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -94,9 +99,7 @@ class Form:
         return (
             self.kind == reply.kind
             and (self.structure == reply.structure or self._covers(reply.structure))
-            and all(
-                (reply.fields.get(path) in tokens) == inside for path, tokens, inside in self.values
-            )
+            and all(_holds(value, reply.fields.get(value[0])) for value in self.values)
         )
 
     def _covers(self, text: str) -> bool:
@@ -179,28 +182,23 @@ class Forms:
             usual = [form for forms in self._usual.values() for form in forms]
         if not usual:
             return False
-        says = self._shared_fields_say(reply, usual)
-        if says is None:
-            is_other = not _is_like_one(usual, reply)
-            return is_other and (bool(tool) or self._is_no_tools(reply))
-        return not says
+        shared = [self._is_usual(path, reply, usual) for path in self._shared & reply.fields.keys()]
+        if False in shared:
+            return True
+        is_other = True not in shared and not _is_like_one(usual, reply)
+        return is_other and (bool(tool) or self._is_no_tools(reply))
 
-    def _shared_fields_say(self, reply: Reply, usual: Sequence[Form]) -> bool | None:
-        """Whether the fields that several tools have hold what they hold in the usual forms; None
-        if it has none that tell anything.
+    def _is_usual(self, path: str, reply: Reply, usual: Sequence[Form]) -> bool | None:
+        """Whether a field that several tools have holds what it holds in the usual forms. False
+        only if calls in order rarely get that value; None if it tells nothing.
         """
-        says = None
-        for path in self._shared & reply.fields.keys():
-            ways = [it for form in usual for it in form.values if it[0] == path]
-            if ways and not any((reply.fields[path] in it[1]) == it[2] for it in ways):
-                return False
-            if ways and self._varied(path):
-                says = True
-        return says
-
-    def _varied(self, path: str) -> bool:
-        ways = {it for form in self._forms for it in form.values if it[0] == path}
-        return len(ways) > 1
+        ways = [it for form in usual for it in form.values if it[0] == path]
+        token = reply.fields[path]
+        forms = [(item, it) for item in self._items for it in item.form.values if it[0] == path]
+        if any(_holds(it, token) for it in ways):
+            return True if len({it for _, it in forms}) > 1 else None
+        same = sum(item.good for item, it in forms if _holds(it, token))
+        return False if ways and same <= RARE * sum(item.good for item, _ in forms) else None
 
     def _is_no_tools(self, reply: Reply) -> bool:
         others = (item for item in self._by_tool[""] if item.form.fits(reply))
@@ -237,15 +235,15 @@ class Forms:
         return found
 
     @cached_property
-    def _forms(self) -> list[Form]:
-        return [item.form for items in self._by_tool.values() for item in items]
+    def _items(self) -> list[Counted]:
+        return [item for items in self._by_tool.values() for item in items]
 
     @cached_property
     def _shared(self) -> frozenset[str]:
         tools: defaultdict[str, set[str]] = defaultdict(set)
-        for form in self._forms:
-            for path, _, _ in form.values:
-                tools[path].add(form.tool)
+        for item in self._items:
+            for path, _, _ in item.form.values:
+                tools[path].add(item.form.tool)
         return frozenset(path for path, those in tools.items() if len(those) > 1)
 
 
