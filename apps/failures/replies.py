@@ -13,11 +13,11 @@ ORDER = (State.PROPOSED, State.SEEN, State.CONFIRMED, State.DISMISSED)
 
 
 def listed_forms(project: Project) -> QuerySet[ReplyForm]:
-    """First those that need review; of the others, those that answer broken calls."""
+    """First those that need review; then those that answer broken calls, and rare ones."""
     ranks = [When(state=state, then=Value(rank)) for rank, state in enumerate(ORDER)]
     rank = Case(*ranks, output_field=IntegerField())
     rows = project.reply_forms.exclude(kind=NOTHING).select_related("trajectory", "decided_by")
-    return rows.order_by(rank, "-broken", "tool", "-good", "pk")
+    return rows.order_by(rank, "-broken", "good", "tool", "pk")
 
 
 def forms_of(project: Project) -> Forms:

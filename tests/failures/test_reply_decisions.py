@@ -138,7 +138,7 @@ def test_a_person_confirms_by_page_and_undoes_it(project: Project) -> None:
     decide = reverse("failures:replies_decide", args=[project.slug])
     sent = {"form": form.pk, "state": "confirmed"}
     answered = client.post(decide, sent, headers={"HX-Request": "true"}).content.decode()
-    assert "confirmed" in answered
+    assert "Confirmed" in answered
     assert classified(project) == {
         "broken": "arguments_break_the_schema",
         "gave_up": "error_never_recovered",
