@@ -17,6 +17,7 @@ from apps.evals.models import EvalRun
 from apps.failures.models import Classification, Failure
 from apps.failures.outcomes import checks
 from apps.failures.prompts import undecided
+from apps.failures.replies import undecided as undecided_forms
 from apps.promotion.models import GateReport, Verdict
 from apps.promotion.policies import PRODUCTION
 from apps.reviews.models import Judgement, ReviewItem, RewardReview
@@ -81,6 +82,14 @@ def _rules_and_checks(project: Project) -> Iterator[Waiting]:
             "reviewer",
             url,
             "runs that break a confirmed one are failures",
+        )
+    if forms := undecided_forms(project):
+        yield Waiting(
+            "Tool replies to review",
+            forms,
+            "reviewer",
+            reverse("failures:replies", args=[project.slug]),
+            "those of a confirmed form are tool errors",
         )
     if drawn := checks.waiting(project).count():
         url = reverse("failures:checks", args=[project.slug])

@@ -16,8 +16,9 @@ from apps.core.models import JobState, Project, Role
 from apps.dashboard import releases
 from apps.dashboard.waiting import waiting_for
 from apps.evals.models import Split
-from apps.failures.actions import rule_decisions
+from apps.failures.actions import reply_decisions, rule_decisions
 from apps.failures.actions.diagnose import classify_project
+from apps.failures.actions.reply_decisions import ReplyDecision
 from apps.failures.models import Classifier, OutcomeCheck
 from apps.failures.outcomes import checks
 from apps.promotion import actions as promotion
@@ -36,6 +37,7 @@ from tests.factories import (
     make_member,
     make_policy_rule,
     make_project,
+    make_reply_form,
     make_trajectory,
 )
 
@@ -161,11 +163,18 @@ def test_what_waits_for_you_comes_first(data_dir: Path) -> None:
 def test_policy_rules_and_random_checks_wait_for_reviewers() -> None:
     project = make_project()
     make_policy_rule(make_failed(project))
+    form = make_reply_form(project.trajectories.get())
     checked = make_trajectory(project)
     OutcomeCheck.objects.create(project=project, trajectory=checked, probability=0.02)
     member = project.memberships.get(user=make_member(project, Role.REVIEWER))
     found = [(item.title, item.who, item.count) for item in waiting_for(project, member)]
-    assert found == [("Policy rules to review", "reviewer", 1), ("Runs to check", "reviewer", 1)]
+    assert found == [
+        ("Policy rules to review", "reviewer", 1),
+        ("Tool replies to review", "reviewer", 1),
+        ("Runs to check", "reviewer", 1),
+    ]
+    given = ReplyDecision(forms=[form.pk], state="dismissed")
+    reply_decisions.decide(project=project, by=member.user, given=given)
     rule = project.system_prompts.get().rules.get()
     rule_decisions.decide(rule=rule, state="confirmed", by=member.user)
     checks.answer(trajectory=checked, answer="fine", by=member.user)

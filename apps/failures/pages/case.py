@@ -27,6 +27,7 @@ from apps.failures.judge import rubrics
 from apps.failures.likelihood import Likelihood, basis_of
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
 from apps.failures.prompts import undecided
+from apps.failures.replies import undecided as undecided_forms
 from apps.failures.similar.query import SHOWN, similar_to
 from apps.failures.triage_queue import CONFIDENCES, FILTERS, SORTS, TriageQueue
 from apps.trajectories.models import Facet
@@ -303,6 +304,7 @@ def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpRe
     if request.htmx:
         context = {"said": said, "queue": queue, "left": queue.count(), "is_done": not left}
         context["undecided_rules"] = undecided(queue.project)
+        context["undecided_forms"] = undecided_forms(queue.project)
         context["without_judge"] = rubrics.without(queue.project)
         return render(request, "failures/_case_none.html", context)
     if not left and queue.project.failures.exists():

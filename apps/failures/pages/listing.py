@@ -28,6 +28,7 @@ from apps.failures.judge import rubrics
 from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
 from apps.failures.prompts import undecided
+from apps.failures.replies import undecided as undecided_forms
 from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed
 from apps.trajectories.models import Facet
 from apps.trajectories.shown import runs_shown
@@ -92,6 +93,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "last": last_change(request, project) if may else None,
             "job": project.classifications.first(),
             "undecided_rules": undecided(project),
+            "undecided_forms": undecided_forms(project),
             "without_judge": rubrics.without(project),
         },
     )

@@ -247,6 +247,8 @@ def stuck(run: Run) -> Findings:
     the agent: however the run ends, and unless one of them got another reply later. Blames the
     first of them.
     """
+    if len(run.calls) - len({(call.tool, call.reply) for call in run.calls}) < STUCK:
+        return
     keys, steps, last = _steps(run)
     seen: set[tuple] = set()
     row: list[Call] = []
