@@ -41,10 +41,10 @@ CURRENT = Classifier.objects.filter(policy_done=F("policy"))
 
 @on(RunsDigested)
 def note_unclassified(event: RunsDigested) -> None:
-    note(event.trajectories)
+    classify_soon(event.trajectories)
 
 
-def note(trajectories: Iterable[UUID]) -> None:
+def classify_soon(trajectories: Iterable[UUID]) -> None:
     """Has runs classified again in the next seconds."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -151,7 +151,7 @@ def test_a_person_confirms_by_page_and_undoes_it(project: Project) -> None:
     client.post(reverse("failures:replies_undo", args=[project.slug]))
     form.refresh_from_db()
     assert (form.state, form.decided_at) == ("seen", None)
-    assert classified(project).keys() == {"broken"}
+    assert not {"gave_up", "more"} & classified(project).keys()
     client.post(decide, {"form": form.pk, "state": "dismissed"})
     assert classified(project) == {}
 

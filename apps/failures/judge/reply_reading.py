@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from apps.core.locks import ProjectLock, acquire_in
 from apps.core.models import Project
-from apps.failures.classify_job import note
+from apps.failures.classify_job import classify_soon
 from apps.failures.judge import batch, rubrics
 from apps.failures.judge.asking import Answered, Chat
 from apps.failures.judge.client import Server
@@ -97,7 +97,9 @@ def _store(project: Project, recent: Sequence[Seen]) -> list[Counted]:
         ],
     )
     after = forms_of(project)
-    note(seen.row.pk for seen in recent if _facts(seen.run, before) != _facts(seen.run, after))
+    classify_soon(
+        seen.row.pk for seen in recent if _facts(seen.run, before) != _facts(seen.run, after)
+    )
     return counted
 
 
