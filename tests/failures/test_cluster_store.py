@@ -4,6 +4,7 @@ pages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,9 @@ from apps.failures.models import (
     FailureCluster,
     FailureDecision,
     FailureState,
+    JudgeVerdict,
     OutcomeCheck,
+    Rubric,
     Source,
 )
 from apps.failures.tasks import recluster_due
@@ -96,6 +99,12 @@ def fail(
         blamed_message=1,
         evidence=evidence,
         rule_mode=slug,
+    )
+
+
+def make_rubric_of(project: Project) -> Rubric:
+    return Rubric.objects.create(
+        project=project, version=1, text="Strict.", base_url="http://localhost:1/v1", model="m"
     )
 
 
@@ -422,14 +431,100 @@ def test_clusters_that_people_merged_stay_one(project: Project) -> None:
     assert of(project, REFUND) == of(project, PAYMENT) == payments
 
 
-def test_merging_is_undone_by_the_next_clustering(project: Project) -> None:
-    payments, by = of(project, PAYMENT), make_member(project)
-    with pytest.raises(Refused, match="Nobody merged"):
+def test_undoing_a_merge_gives_each_part_its_name_its_state_and_its_id(project: Project) -> None:
+    """Also with failures that came meanwhile, and after a decision about both together."""
+    payments, refunds, by = of(project, PAYMENT), of(project, REFUND), make_member(project)
+    with pytest.raises(Refused, match="nobody merged it"):
         clusters.split(cluster=payments, by=by)
-    clusters.merge(cluster=of(project, REFUND), into=payments, by=by)
+    clusters.rename(cluster=refunds, name="Refunds", by=by)
+    clusters.move(cluster=refunds, to="triaged", by=by)
+    clusters.merge(cluster=refunds, into=payments, by=by)
+    clusters.rename(cluster=payments, name="Money", by=by)
+    clusters.move(cluster=payments, to="fixed", version="a 1", by=by)
+    store.recluster(project)
+    late = fail(project, REFUND)
+    store.place(project, [late])
+    found = clusters.split(cluster=payments, by=by)
+    generated = payments.signature["name"]
+    assert (found.name, found.state, found.size, found.fixed_at) == (generated, "new", 5, None)
+    store.recluster(project)
+    refunds.refresh_from_db(), payments.refresh_from_db(), late.refresh_from_db()
+    assert (refunds.name, refunds.state, refunds.size) == ("Refunds", "triaged", 5)
+    assert (payments.state, payments.size) == ("new", 4) and late.cluster == refunds
+    assert of(project, REFUND) == refunds and of(project, PAYMENT) == payments
+    assert AuditEvent.objects.get(action="cluster.split").detail["parts"] == "“Refunds”"
+
+
+def test_merges_of_merges_are_undone_one_after_the_other(project: Project) -> None:
+    third = ("pay_fine", "Pay it.", "Error: the fine is not due.")
+    for _ in range(3):
+        fail(project, third)
+    store.recluster(project)
+    kinds = (PAYMENT, REFUND, third)
+    payments, refunds, fines = (of(project, kind) for kind in kinds)
+    by = make_member(project)
+    clusters.merge(cluster=refunds, into=payments, by=by)
+    clusters.merge(cluster=payments, into=fines, by=by)
+    store.recluster(project)
+    assert {of(project, kind) for kind in kinds} == {fines}
+    clusters.split(cluster=fines, by=by)
+    store.recluster(project)
+    assert [of(project, kind) for kind in kinds] == [payments, payments, fines]
     clusters.split(cluster=payments, by=by)
     store.recluster(project)
-    assert of(project, REFUND) != of(project, PAYMENT)
+    assert [of(project, kind) for kind in kinds] == [payments, refunds, fines]
+
+
+def test_a_merged_cluster_is_not_listed_and_leads_to_the_one_it_is_part_of(
+    project: Project,
+) -> None:
+    payments, refunds = of(project, PAYMENT), of(project, REFUND)
+    clusters.merge(cluster=refunds, into=payments, by=make_member(project))
+    client = browser(project)
+    page = client.get(reverse("failures:cluster", args=[project.slug, refunds.pk]))
+    assert page.headers["Location"].endswith(f"/{payments.pk}/")
+    page = client.get(page.headers["Location"])
+    assert refunds.name in page.content.decode() and b"Undo merging" in page.content
+    for state in ("", "gone"):
+        rows = client.get(reverse("failures:clusters", args=[project.slug]), {"state": state})
+        assert refunds not in list(rows.context["page"])
+
+
+def test_what_splits_off_is_open_and_its_history_says_from_what(project: Project) -> None:
+    payments = fixed(project, "a 1")
+    clusters.rename(cluster=payments, name="Mine", by=make_member(project))
+    Failure.objects.filter(cluster=of(project, REFUND)).update(cluster=payments)
+    FailureCluster.objects.exclude(pk=payments.pk).delete()
+    store.recluster(project)
+    payments.refresh_from_db()
+    part = next(row for row in (of(project, PAYMENT), of(project, REFUND)) if row != payments)
+    assert (payments.name, payments.state, part.state) == ("Mine", "fixed", "new")
+    assert part.name != "Mine" and part.fixed_at is None
+    event = AuditEvent.objects.get(action="cluster.split_off")
+    assert event.detail["name"] == "Mine" and event.target_id == str(part.pk)
+
+
+@pytest.mark.parametrize(
+    ("judged", "has_judge", "said"),
+    [
+        (0, False, "none is switched on"),
+        (1, True, "has reviewed 1 of them without naming a cause; the rest are waiting"),
+        (2, True, "reviewed them all and named no cause"),
+    ],
+)
+def test_the_list_says_why_failures_are_in_no_cluster(
+    empty: Project, monkeypatch: pytest.MonkeyPatch, judged: int, has_judge: bool, said: str
+) -> None:
+    rows = [fail(empty, PAYMENT), fail(empty, REFUND)]
+    Failure.objects.update(evidence=[])
+    rubric = make_rubric_of(empty)
+    for row in rows[:judged]:
+        JudgeVerdict.objects.create(rubric=rubric, content_digest=row.pk, trajectory=row.trajectory)
+    store.recluster(empty)
+    rubric.is_on = has_judge
+    rubric.save()
+    page = browser(empty).get(reverse("failures:clusters", args=[empty.slug])).content.decode()
+    assert said in " ".join(re.sub(r"<[^>]*>", "", page).split())
 
 
 def test_a_cluster_is_not_merged_into_itself(project: Project) -> None:

@@ -34,9 +34,13 @@ FACTS = {
 }
 
 
-def names(groups: Sequence[Sequence[Case]]) -> list[str]:
-    """One name for each group, all different; the members are most typical first."""
-    return _made_different([" · ".join(filter(None, _parts(group))) for group in groups])
+def names(groups: Sequence[tuple[str, Sequence[Case]]]) -> list[str]:
+    """One name for each group, all different; what somebody called it comes with each, or nothing.
+    The members are most typical first.
+    """
+    return _made_different(
+        [_cut(said) or " · ".join(filter(None, _parts(group))) for said, group in groups]
+    )
 
 
 def _parts(group: Sequence[Case]) -> Iterator[str]:
@@ -46,14 +50,12 @@ def _parts(group: Sequence[Case]) -> Iterator[str]:
         return
     if tool := tool_of(group):
         yield tool
-    fact = fact_of_most(group)
+    fact = next(iter(_most(case.fact for case in group)), "")
     named = _most((name for case in group for name in case.named), least=SHARE * len(group))
     if fact:
         yield ": ".join(filter(None, (in_words(fact), ", ".join(named[:SHOWN]))))
     if len(group) <= 2 * sum(bool(case.error) for case in group):
         yield next(filter(None, map(_error_in_words, group)), "")
-    elif not fact and not tool:
-        yield "similar failures"
 
 
 def fact_of_most(group: Sequence[Case]) -> str:
