@@ -3,7 +3,10 @@ bench.cluster_sentences [--data FILE] [--seeds 10] [--names]`
 
 `bench/data/cause-sentences.json` has five projects in five languages; a cause is said in up to four
 ways. The scripted judge names the planted cause in 85% of the failures, and another cause of the
-project in the rest. B³ and V-measure count a failure in no cluster as a cluster of its own.
+project in the rest. Compared are clusters by words alone, and with its answer to the question which
+causes are the same, in which it puts 15% of the sentences alone or into a wrong cause. B³ and
+V-measure count a failure in no cluster as a cluster of its own. `--data` may be a file of the same
+form, or of a list of {"cause", "mode", "tool", "error", "planted"} by project.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.failures.clusters.cases import Case
-from apps.failures.clusters.find import cluster
+from apps.failures.clusters.find import Label, Labeller, cluster, unlabelled
 
 SENTENCES = Path(__file__).parent / "data" / "cause-sentences.json"
 RIGHT = 0.85
+SENTENCES_ASKED: list[int] = []
 SIZES = (2, 9)  # failures of a cause that is said in several ways
 
 
@@ -36,8 +40,17 @@ class Failed:
 
 def projects(data: dict, seeds: int) -> Iterator[tuple[str, list[Failed]]]:
     for name, project in data.items():
+        if isinstance(project, list):
+            yield name, [_failed(number, row) for number, row in enumerate(project)]
+            continue
         for seed in range(seeds):
             yield name, failures(project, random.Random(f"{name} {seed}"))
+
+
+def _failed(number: int, row: dict) -> Failed:
+    names = ("cause", "mode", "tool", "error", "fact")
+    case = Case(id=f"{number:03}", **{name: row.get(name, "") for name in names})
+    return Failed(case, row["planted"], row.get("said") or row["planted"])
 
 
 def failures(project: dict, chance: random.Random) -> list[Failed]:
@@ -99,8 +112,26 @@ def agreement(truth: Sequence[str], labels: Sequence[int]) -> Agreement:
     )
 
 
-def labels_of(found: Sequence[Failed]) -> list[int]:
-    made = cluster([failed.case for failed in found])
+def scripted(found: Sequence[Failed], chance: random.Random) -> Labeller:
+    """Says what the judge meant by each cause, in 85%; else that it is alone, or another one."""
+    said = {failed.case.cause: failed.said for failed in found}
+    causes = sorted(set(said.values()))
+
+    def label(units: Sequence[Sequence[str]]) -> list[Label]:
+        SENTENCES_ASKED.append(len(units))
+        labels = []
+        for place, unit in enumerate(units):
+            alone = f"alone {place}"
+            wrong = chance.choice((alone, chance.choice(causes)))
+            id = said[unit[0]] if chance.random() < RIGHT else wrong
+            labels.append(Label(id, id))
+        return labels
+
+    return label
+
+
+def labels_of(found: Sequence[Failed], labeller: Labeller = unlabelled) -> list[int]:
+    made = cluster([failed.case for failed in found], labeller=labeller)
     places = {id: place for place, group in enumerate(made.clusters) for id in group.members}
     return [places.get(failed.case.id, -1) for failed in found]
 
@@ -122,19 +153,23 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=SENTENCES)
     parser.add_argument("--seeds", type=int, default=10)
     args = parser.parse_args()
-    by_project: dict[str, list[tuple[Agreement, Agreement]]] = {}
-    for name, found in projects(json.loads(args.data.read_text()), args.seeds):
-        labels = labels_of(found)
-        both = (
-            agreement([failed.said for failed in found], labels),
-            agreement([failed.planted for failed in found], labels),
-        )
-        by_project.setdefault(name, []).append(both)
-    for name, rows in by_project.items():
-        report(f"{name}: as said", [said for said, _ in rows])
-    rows = [row for rows in by_project.values() for row in rows]
-    report("all: as said by the judge", [said for said, _ in rows])
-    report("all: as planted", [planted for _, planted in rows])
+    for with_judge in (False, True):
+        by_project: dict[str, list[tuple[Agreement, Agreement]]] = {}
+        for name, found in projects(json.loads(args.data.read_text()), args.seeds):
+            labeller = scripted(found, random.Random(name)) if with_judge else unlabelled
+            labels = labels_of(found, labeller)
+            both = (
+                agreement([failed.said for failed in found], labels),
+                agreement([failed.planted for failed in found], labels),
+            )
+            by_project.setdefault(name, []).append(both)
+        print("with the judge's answer" if with_judge else "by words alone")
+        for name, rows in by_project.items():
+            report(f"  {name}: as said", [said for said, _ in rows])
+        rows = [row for rows in by_project.values() for row in rows]
+        report("  all: as said by the judge", [said for said, _ in rows])
+        report("  all: as planted", [planted for _, planted in rows])
+    print(f"{statistics.fmean(SENTENCES_ASKED):.0f} sentences asked about per project")
 
 
 if __name__ == "__main__":

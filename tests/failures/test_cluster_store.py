@@ -14,6 +14,15 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from apps.core import outbox
 from apps.core.models import AuditEvent, Project, Role
@@ -21,6 +30,7 @@ from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused, undo
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.clusters import purity, store, versions
+from apps.failures.clusters.life import LEGAL
 from apps.failures.clusters.summary import summarised
 from apps.failures.models import (
     Classifier,
@@ -736,3 +746,123 @@ def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_y
     assert list(found) == ["a 0", "a 1", "a 2", "a 3"]
     assert (found["a 1"], found["a 2"], found["a 3"]) == (began["1"], began["2"], hour + HOUR)
     assert found["a 0"] == hour - 3 * HOUR
+
+
+# Any order of what people and time do
+
+
+class Clusters(RuleBasedStateMachine):
+    """Merging and undoing it, renaming, moving, failures and clusterings in any order: no failure
+    is lost, each cluster keeps its id and what people called it, and undoing a merge gives back
+    what was before.
+    """
+
+    kinds = (PAYMENT, REFUND, ("pay_fine", "Pay it.", "Error: the fine is not due."))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = make_project()
+        for kind in self.kinds:
+            for _ in range(2):
+                fail(self.project, kind)
+        store.recluster(self.project)
+        self.by = make_member(self.project)
+        self.ids = {kind: of(self.project, kind).pk for kind in self.kinds}
+        self.into: dict[Any, Any] = {}  # the cluster that a cluster was merged into
+        self.own: dict[Any, tuple[str, str]] = {}  # name and state before it took others in
+        self.state = dict.fromkeys(self.ids.values(), "new")
+        self.names = dict.fromkeys(self.ids.values(), "")
+        self.named = 0
+
+    def holder(self, kind: Any) -> Any:
+        pk = self.ids[kind]
+        while pk in self.into:
+            pk = self.into[pk]
+        return pk
+
+    def cluster(self, kind: Any) -> FailureCluster:
+        return FailureCluster.objects.get(pk=self.holder(kind))
+
+    @rule(one=st.sampled_from(kinds), other=st.sampled_from(kinds))
+    def merge(self, one: Any, other: Any) -> None:
+        cluster, into = self.cluster(one), self.cluster(other)
+        if cluster == into:
+            return
+        self.own.setdefault(into.pk, (self.names[into.pk], self.state[into.pk]))
+        clusters.merge(cluster=cluster, into=into, by=self.by)
+        self.into[cluster.pk] = into.pk
+
+    @rule(kind=st.sampled_from(kinds))
+    def split(self, kind: Any) -> None:
+        cluster = self.cluster(kind)
+        parts = [pk for pk, into in self.into.items() if into == cluster.pk]
+        if not parts:
+            with pytest.raises(Refused):
+                clusters.split(cluster=cluster, by=self.by)
+            return
+        clusters.split(cluster=cluster, by=self.by)
+        for pk in parts:
+            del self.into[pk]
+        self.names[cluster.pk], self.state[cluster.pk] = self.own.pop(cluster.pk)
+        self.recluster()
+
+    @rule(kind=st.sampled_from(kinds))
+    def rename(self, kind: Any) -> None:
+        self.named += 1
+        cluster = clusters.rename(cluster=self.cluster(kind), name=f"N{self.named}", by=self.by)
+        self.names[cluster.pk] = cluster.name
+
+    @rule(kind=st.sampled_from(kinds), to=st.sampled_from(sorted(LEGAL)))
+    def move(self, kind: Any, to: str) -> None:
+        cluster = self.cluster(kind)
+        if to in LEGAL[cluster.state]:
+            clusters.move(cluster=cluster, to=to, version="a 1", by=self.by)
+            self.state[cluster.pk] = to
+
+    @rule(kind=st.sampled_from(kinds), at_once=st.booleans())
+    def fails(self, kind: Any, at_once: bool) -> None:
+        new = fail(self.project, kind)
+        store.place(self.project, [new]) if at_once else self.recluster()
+        pk = self.holder(kind)
+        self.state[pk] = "reopened" if self.state[pk] == "fixed" else self.state[pk]
+
+    @rule()
+    def recluster(self) -> None:
+        """A part may have been fixed when it was merged: what failed since reopens it."""
+        store.recluster(self.project)
+        for pk, state in self.project.failure_clusters.filter(gone=False).values_list(
+            "pk", "state"
+        ):
+            if self.state[pk] == "fixed":
+                self.state[pk] = state
+                assert state in ("fixed", "reopened")
+
+    @invariant()
+    def each_failure_is_where_people_put_its_cause(self) -> None:
+        shown = set(self.project.failure_clusters.filter(gone=False).values_list("pk", flat=True))
+        assert shown == {self.holder(kind) for kind in self.kinds}
+        for kind in self.kinds:
+            held = Failure.objects.filter(
+                project=self.project, trajectory__tool_names__contains=[kind[0]]
+            )
+            assert set(held.values_list("cluster", flat=True)) == {self.holder(kind)}
+        for row in self.project.failure_clusters.filter(gone=False):
+            assert row.state == self.state[row.pk]
+            assert row.named_by_person == bool(self.names[row.pk])
+            assert row.name == (self.names[row.pk] or row.signature["name"])
+            assert (row.state == "fixed") <= (row.fixed_at is not None)
+
+    def teardown(self) -> None:
+        Project.objects.filter(pk=self.project.pk).delete()
+
+
+def test_any_order_of_merging_splitting_and_failing(db: None) -> None:
+    run_state_machine_as_test(
+        Clusters,
+        settings=hypothesis_settings(
+            max_examples=8,
+            stateful_step_count=12,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

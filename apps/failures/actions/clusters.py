@@ -350,6 +350,7 @@ def _restore(cluster: FailureCluster, parts: Sequence[FailureCluster]) -> None:
     cluster.before_merge = None
     cluster.save(update_fields=[*OWN, "signature", "before_merge"])
     store.refresh(cluster.project, [cluster.pk, *(part.pk for part in parts)])
+    cluster.refresh_from_db()
 
 
 @transaction.atomic
