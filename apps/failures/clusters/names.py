@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from apps.failures.clusters.cases import CLASS, Case, error_of
+from apps.failures.clusters.cases import CLASS, ERROR_CHARS, Case, normalised
 
 SHARE = 0.5  # of the members
 TOOL_SHARE = 0.6
@@ -68,16 +68,21 @@ def in_words(fact: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """The first sentence, at most LONGEST characters of it."""
+    """At most LONGEST characters of a sentence, without its full stop."""
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"
+    if len(text) > LONGEST:
+        return text[:LONGEST].rpartition(" ")[0] + " …"
+    return text.rstrip(".。") or text
 
 
 def _error_in_words(case: Case) -> str:
-    words = error_of(case).partition("\n")[0].split()[:LONGEST_ERROR]
-    return " ".join("…" if word[0] == "<" or word[-1] == "_" else word for word in words).strip(
-        " …"
-    )
+    """The beginning of the call's error as it was written, without what differs by chance."""
+    shown: list[str] = []
+    for word in case.error[:ERROR_CHARS].split()[:LONGEST_ERROR]:
+        plain = normalised(word)
+        word = word if plain and "<" not in plain else "…"
+        shown += [word] if shown[-1:] != [word] else []
+    return " ".join(shown).strip(" …")
 
 
 def tool_of(group: Sequence[Case]) -> str:
