@@ -155,8 +155,10 @@ def main() -> None:
     args = parser.parse_args()
     for with_judge in (False, True):
         by_project: dict[str, list[tuple[Agreement, Agreement]]] = {}
-        for name, found in projects(json.loads(args.data.read_text()), args.seeds):
-            labeller = scripted(found, random.Random(name)) if with_judge else unlabelled
+        made = projects(json.loads(args.data.read_text()), args.seeds)
+        for number, (name, found) in enumerate(made):
+            chance = random.Random(number)
+            labeller = scripted(found, chance) if with_judge else unlabelled
             labels = labels_of(found, labeller)
             both = (
                 agreement([failed.said for failed in found], labels),

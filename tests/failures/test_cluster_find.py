@@ -223,6 +223,9 @@ def test_names_are_the_cause_or_the_fact() -> None:
             "It lied",
             id="the most typical cause",
         ),
+        pytest.param(
+            [Case("1", "m", fact="f", named=(name,)) for name in "abcda"], "f: a, b", id="few names"
+        ),
         pytest.param([Case("1", "m", "word " * 90)], "word " * 21 + "word …", id="a long cause"),
         pytest.param(
             [Case("1", "m", fact="looped", tool="a", error="HTTP 503: AuthError, id 4711 99 lost")],

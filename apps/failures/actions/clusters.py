@@ -304,7 +304,7 @@ def merge(
     gives=ClusterOut,
     says={
         "cluster.split": "split {=a cluster@} into its parts[: {parts}]",
-        "cluster.split_off": "found {=a cluster@} as a part of “{name}” with a cause of its own",
+        "cluster.split_off": "split {=a cluster@} off “{name}”, since its cause differs",
     },
 )
 @transaction.atomic

@@ -148,6 +148,8 @@ def _united(
 
 def _causes(cases: Sequence[Case], vectors: sparse.csr_array, rows: list[int]) -> list[str]:
     """The different causes of a group, most typical first."""
+    if len(rows) == 1:
+        return [cases[rows[0]].cause]
     centre = unit_rows(means_of(vectors[rows], np.zeros(len(rows), np.int64), np.array([0])))
     cosines = (vectors[rows] @ centre.T).toarray()[:, 0]
     order = np.lexsort((rows, -np.round(cosines, 5)))

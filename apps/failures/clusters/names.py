@@ -16,6 +16,7 @@ SHOWN_SHARE = 0.3
 LONGEST = 110  # characters of a cause
 LONGEST_ERROR = 8  # words
 SHOWN = 3  # of each kind of fact
+FEW = 2  # tools or arguments that are named although most members have others
 
 FACTS = {
     "answered_with_nothing": "gave an empty answer",
@@ -48,10 +49,12 @@ def _parts(group: Sequence[Case]) -> Iterator[str]:
     if len(causes) >= SHARE * len(group):
         yield _cut(causes[0])
         return
-    if tool := tool_of(group):
-        yield tool
+    tool = tool_of(group)
+    yield tool
     fact = next(iter(_most(case.fact for case in group)), "")
-    named = _most((name for case in group for name in case.named), least=SHARE * len(group))
+    all_named = [name for case in group for name in case.named]
+    named = _most(iter(all_named), least=SHARE * len(group))
+    named = named or ([] if tool else _most(iter(all_named))[:FEW])
     if fact:
         yield ": ".join(filter(None, (in_words(fact), ", ".join(named[:SHOWN]))))
     if len(group) <= 2 * sum(bool(case.error) for case in group):
