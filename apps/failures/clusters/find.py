@@ -22,7 +22,7 @@ from apps.failures.clusters.names import names
 from apps.failures.clusters.signatures import Signature, nearest_centre
 
 EXAMPLES = 5
-LEAST_COHESION = 0.79  # of a pair at `in_words`; united groups may be less alike, and reach no more
+LEAST_COHESION = 0.81  # of a pair at `in_words`; united groups may be less alike, and reach no more
 # For each group, or failure alone, its different causes in words, most typical first → its label.
 # Groups with the same label have the same cause; an empty one says nothing.
 Labeller = Callable[[Sequence[Sequence[str]]], Sequence["Label"]]
@@ -41,7 +41,7 @@ class Options:
     """
 
     similarity: float = 0.55
-    in_words: float = 0.25
+    in_words: float = 0.3
     reach_in_words: float = 0.7
     reach: float = 0.8
     min_size: int | None = None
