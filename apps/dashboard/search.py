@@ -263,9 +263,9 @@ def _models(project: Project, membership: Membership, text: str) -> list[Found]:
 
 def _others(project: Project, membership: Membership, text: str) -> list[Found]:
     """Environments, clusters of failures and flows."""
-    clusters = FailureCluster.objects.filter(_has(text, "name"), project=project).order_by(
-        "-last_seen"
-    )[:READ]
+    clusters = FailureCluster.objects.filter(
+        _has(text, "name"), project=project, merged_into=None
+    ).order_by("-last_seen")[:READ]
     flows = Flow.objects.filter(_has(text, "name"), project=project)[:READ]
     environments = project.environments.filter(
         _has(text.replace("@", " "), "slug", "version")

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models import Q
 from django.db.models.fields.json import KeyTransform
@@ -107,6 +108,18 @@ class FailureCluster(models.Model):
         blank=True, help_text="The failure that contradicts the fix; empty if a person reopened it"
     )
     gone = models.BooleanField(default=False, help_text="The last run found no such group")
+    merged_into = models.ForeignKey(
+        "self",
+        models.SET_NULL,
+        null=True,
+        related_name="absorbed",
+        help_text="The cluster into which people merged it; kept, so that merging can be undone",
+    )
+    before_merge = models.JSONField(
+        null=True,
+        encoder=DjangoJSONEncoder,
+        help_text="Of a cluster that took others in: its name and state. Of those: their failures",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -127,6 +140,13 @@ class FailureCluster(models.Model):
     def get_absolute_url(self) -> str:
         return reverse("failures:cluster", args=[self.project.slug, self.pk])
 
+    @property
+    def united_by(self) -> str:
+        """Who said that its parts have one cause: people, the judge, or nobody."""
+        if self.signature.get("parts"):
+            return "people"
+        return "judge" if self.signature.get("label") else ""
+
 
 class ClusterSpace(models.Model):
     """The feature space of a project's last clustering, used to assign new failures to clusters."""
@@ -138,6 +158,12 @@ class ClusterSpace(models.Model):
     failures = models.PositiveIntegerField(default=0)
     without_cause = models.PositiveIntegerField(
         default=0, help_text="Failures of which neither a cause nor a fact is known"
+    )
+    judged = models.PositiveIntegerField(
+        default=0, help_text="Of those without a cause, the runs that the judge has reviewed"
+    )
+    apart = models.JSONField(
+        default=list, help_text="Labels of causes that the judge united and people took apart"
     )
     made_at = models.DateTimeField(default=timezone.now)
 

@@ -253,3 +253,12 @@ def test_an_estimates_headline_is_its_strongest_reason() -> None:
     assert Failure(evidence=[*evidence, reason]).headline == reason["text"]
     assert Failure(evidence=evidence).headline == evidence[0]["text"]
     assert Failure(evidence=[]).headline == ""
+
+
+def test_a_tool_that_was_expected_and_never_called_is_named() -> None:
+    expected = [{"name": "send_receipt", "arguments": {}}]
+    text = "The expected call of send_receipt was never made."
+    evidence = [{"rule": "expected_calls", "text": text, "message_index": None}]
+    case = record(evidence, None, metadata={"expected_calls": expected}, tools=[])
+    assert (case.tool, case.named) == ("", ("send_receipt",))
+    assert record(evidence, None, metadata={}, tools=[]).named == ()

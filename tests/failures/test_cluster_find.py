@@ -34,8 +34,8 @@ KINDS = (
         "",
         (
             "Der Agent nennt einen Preis, den die Suche nicht ergeben hat.",
-            "Der genannte Preis stammt nicht aus der Suche.",
-            "Die Suche ergab keinen Preis, der Agent nennt aber einen.",
+            "Der Agent nennt einen Preis, der nicht aus der Suche stammt.",
+            "Einen Preis, den die Suche nicht ergeben hat, nennt der Agent.",
         ),
     ),
 )
@@ -119,12 +119,12 @@ def test_every_failure_is_in_one_group_or_in_the_rest(texts: list[tuple[str, str
     found = cluster(cases)
     members = [id for group in found.clusters for id in group.members]
     assert sorted([*members, *found.rest]) == sorted(case.id for case in cases)
-    assert all(len(group.members) >= 3 for group in found.clusters)
+    assert all(len(group.members) >= 2 for group in found.clusters)
     assert len({group.name for group in found.clusters}) == len(found.clusters)
 
 
 @pytest.mark.parametrize(
-    "cases", [[], [Case("1", "m")], [Case("1", "m", "a"), Case("2", "m", "a")]]
+    "cases", [[], [Case("1", "m")], [Case("1", "m", "a"), Case("2", "m", "b")]]
 )
 def test_too_few_make_no_group(cases: list[Case]) -> None:
     found = cluster(cases)
@@ -200,7 +200,7 @@ def test_names_are_the_cause_or_the_fact() -> None:
     assert called["0"] == "update_flight · arguments break the schema: payment_id"
     assert called["1"].startswith("update_flight · ") and "not enough seats" in called["1"]
     assert called["2"] == "cancel_order · dangerous call without approval"
-    assert called["3"] in KINDS[3][5]
+    assert f"{called['3']}." in KINDS[3][5]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,11 @@ def test_names_are_the_cause_or_the_fact() -> None:
     [
         pytest.param([Case("1", "m", fact="looped")], "repeated the same call", id="a fact"),
         pytest.param([Case("1", "m", fact="a_new_rule")], "a new rule", id="a rule without words"),
-        pytest.param([Case("1", "")], "similar failures", id="nothing at all"),
+        pytest.param(
+            [Case("1", "m", fact="looped"), Case("2", "m", fact="f"), Case("3", "m", fact="g")],
+            "f",
+            id="no fact of most",
+        ),
         pytest.param(
             [Case("1", "m", fact="f", tool="a"), Case("2", "m", fact="f", tool="b")],
             "a / b · f",
@@ -216,18 +220,27 @@ def test_names_are_the_cause_or_the_fact() -> None:
         ),
         pytest.param(
             [Case("1", "m", "It lied."), Case("2", "m", "A lie."), Case("3", "m", fact="looped")],
-            "It lied.",
+            "It lied",
             id="the most typical cause",
         ),
+        pytest.param(
+            [Case("1", "m", fact="f", named=(name,)) for name in "abcda"], "f: a, b", id="few names"
+        ),
         pytest.param([Case("1", "m", "word " * 90)], "word " * 21 + "word …", id="a long cause"),
+        pytest.param(
+            [Case("1", "m", fact="looped", tool="a", error="HTTP 503: AuthError, id 4711 99 lost")],
+            "a · repeated the same call · HTTP … AuthError, id … lost",
+            id="an error as it is written",
+        ),
     ],
 )
 def test_names_where_little_is_known(group: list[Case], name: str) -> None:
-    assert names([group]) == [name]
+    assert names([("", group)]) == [name]
+    assert names([("As it is called", group)]) == ["As it is called"]
 
 
 def test_groups_that_say_the_same_get_a_number() -> None:
-    same = [[Case(id, "m", fact="looped", tool="a")] for id in "12"]
+    same = [("", [Case(id, "m", fact="looped", tool="a")]) for id in "12"]
     assert names(same) == ["a · repeated the same call", "a · repeated the same call (2)"]
 
 

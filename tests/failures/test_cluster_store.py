@@ -4,6 +4,7 @@ pages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,15 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from apps.core import outbox
 from apps.core.models import AuditEvent, Project, Role
@@ -20,6 +30,7 @@ from apps.failures.actions import clusters
 from apps.failures.actions.decisions import Refused, undo
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.clusters import purity, store, versions
+from apps.failures.clusters.life import LEGAL
 from apps.failures.clusters.summary import summarised
 from apps.failures.models import (
     Classifier,
@@ -28,7 +39,9 @@ from apps.failures.models import (
     FailureCluster,
     FailureDecision,
     FailureState,
+    JudgeVerdict,
     OutcomeCheck,
+    Rubric,
     Source,
 )
 from apps.failures.tasks import recluster_due
@@ -96,6 +109,12 @@ def fail(
         blamed_message=1,
         evidence=evidence,
         rule_mode=slug,
+    )
+
+
+def make_rubric_of(project: Project) -> Rubric:
+    return Rubric.objects.create(
+        project=project, version=1, text="Strict.", base_url="http://localhost:1/v1", model="m"
     )
 
 
@@ -422,14 +441,100 @@ def test_clusters_that_people_merged_stay_one(project: Project) -> None:
     assert of(project, REFUND) == of(project, PAYMENT) == payments
 
 
-def test_merging_is_undone_by_the_next_clustering(project: Project) -> None:
-    payments, by = of(project, PAYMENT), make_member(project)
-    with pytest.raises(Refused, match="Nobody merged"):
+def test_undoing_a_merge_gives_each_part_its_name_its_state_and_its_id(project: Project) -> None:
+    """Also with failures that came meanwhile, and after a decision about both together."""
+    payments, refunds, by = of(project, PAYMENT), of(project, REFUND), make_member(project)
+    with pytest.raises(Refused, match="nobody merged it"):
         clusters.split(cluster=payments, by=by)
-    clusters.merge(cluster=of(project, REFUND), into=payments, by=by)
+    clusters.rename(cluster=refunds, name="Refunds", by=by)
+    clusters.move(cluster=refunds, to="triaged", by=by)
+    clusters.merge(cluster=refunds, into=payments, by=by)
+    clusters.rename(cluster=payments, name="Money", by=by)
+    clusters.move(cluster=payments, to="fixed", version="a 1", by=by)
+    store.recluster(project)
+    late = fail(project, REFUND)
+    store.place(project, [late])
+    found = clusters.split(cluster=payments, by=by)
+    generated = payments.signature["name"]
+    assert (found.name, found.state, found.size, found.fixed_at) == (generated, "new", 5, None)
+    store.recluster(project)
+    refunds.refresh_from_db(), payments.refresh_from_db(), late.refresh_from_db()
+    assert (refunds.name, refunds.state, refunds.size) == ("Refunds", "triaged", 5)
+    assert (payments.state, payments.size) == ("new", 4) and late.cluster == refunds
+    assert of(project, REFUND) == refunds and of(project, PAYMENT) == payments
+    assert AuditEvent.objects.get(action="cluster.split").detail["parts"] == "“Refunds”"
+
+
+def test_merges_of_merges_are_undone_one_after_the_other(project: Project) -> None:
+    third = ("pay_fine", "Pay it.", "Error: the fine is not due.")
+    for _ in range(3):
+        fail(project, third)
+    store.recluster(project)
+    kinds = (PAYMENT, REFUND, third)
+    payments, refunds, fines = (of(project, kind) for kind in kinds)
+    by = make_member(project)
+    clusters.merge(cluster=refunds, into=payments, by=by)
+    clusters.merge(cluster=payments, into=fines, by=by)
+    store.recluster(project)
+    assert {of(project, kind) for kind in kinds} == {fines}
+    clusters.split(cluster=fines, by=by)
+    store.recluster(project)
+    assert [of(project, kind) for kind in kinds] == [payments, payments, fines]
     clusters.split(cluster=payments, by=by)
     store.recluster(project)
-    assert of(project, REFUND) != of(project, PAYMENT)
+    assert [of(project, kind) for kind in kinds] == [payments, refunds, fines]
+
+
+def test_a_merged_cluster_is_not_listed_and_leads_to_the_one_it_is_part_of(
+    project: Project,
+) -> None:
+    payments, refunds = of(project, PAYMENT), of(project, REFUND)
+    clusters.merge(cluster=refunds, into=payments, by=make_member(project))
+    client = browser(project)
+    page = client.get(reverse("failures:cluster", args=[project.slug, refunds.pk]))
+    assert page.headers["Location"].endswith(f"/{payments.pk}/")
+    page = client.get(page.headers["Location"])
+    assert refunds.name in page.content.decode() and b"Undo merging" in page.content
+    for state in ("", "gone"):
+        rows = client.get(reverse("failures:clusters", args=[project.slug]), {"state": state})
+        assert refunds not in list(rows.context["page"])
+
+
+def test_what_splits_off_is_open_and_its_history_says_from_what(project: Project) -> None:
+    payments = fixed(project, "a 1")
+    clusters.rename(cluster=payments, name="Mine", by=make_member(project))
+    Failure.objects.filter(cluster=of(project, REFUND)).update(cluster=payments)
+    FailureCluster.objects.exclude(pk=payments.pk).delete()
+    store.recluster(project)
+    payments.refresh_from_db()
+    part = next(row for row in (of(project, PAYMENT), of(project, REFUND)) if row != payments)
+    assert (payments.name, payments.state, part.state) == ("Mine", "fixed", "new")
+    assert part.name != "Mine" and part.fixed_at is None
+    event = AuditEvent.objects.get(action="cluster.split_off")
+    assert event.detail["name"] == "Mine" and event.target_id == str(part.pk)
+
+
+@pytest.mark.parametrize(
+    ("judged", "has_judge", "said"),
+    [
+        (0, False, "none is switched on"),
+        (1, True, "has reviewed 1 of them without naming a cause; the rest are waiting"),
+        (2, True, "reviewed them all and named no cause"),
+    ],
+)
+def test_the_list_says_why_failures_are_in_no_cluster(
+    empty: Project, monkeypatch: pytest.MonkeyPatch, judged: int, has_judge: bool, said: str
+) -> None:
+    rows = [fail(empty, PAYMENT), fail(empty, REFUND)]
+    Failure.objects.update(evidence=[])
+    rubric = make_rubric_of(empty)
+    for row in rows[:judged]:
+        JudgeVerdict.objects.create(rubric=rubric, content_digest=row.pk, trajectory=row.trajectory)
+    store.recluster(empty)
+    rubric.is_on = has_judge
+    rubric.save()
+    page = browser(empty).get(reverse("failures:clusters", args=[empty.slug])).content.decode()
+    assert said in " ".join(re.sub(r"<[^>]*>", "", page).split())
 
 
 def test_a_cluster_is_not_merged_into_itself(project: Project) -> None:
@@ -641,3 +746,120 @@ def test_when_versions_began_is_told_from_the_roll_ups_and_what_is_not_counted_y
     assert list(found) == ["a 0", "a 1", "a 2", "a 3"]
     assert (found["a 1"], found["a 2"], found["a 3"]) == (began["1"], began["2"], hour + HOUR)
     assert found["a 0"] == hour - 3 * HOUR
+
+
+# Any order of what people and time do
+
+
+class Clusters(RuleBasedStateMachine):
+    """Merging and undoing it, renaming, moving, failures and clusterings in any order: no failure
+    is lost, each cluster keeps its id and what people called it, and undoing a merge gives back
+    what was before.
+    """
+
+    kinds = (PAYMENT, REFUND, ("pay_fine", "Pay it.", "Error: the fine is not due."))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = make_project()
+        for kind in self.kinds:
+            for _ in range(2):
+                fail(self.project, kind)
+        store.recluster(self.project)
+        self.by = make_member(self.project)
+        self.ids = {kind: of(self.project, kind).pk for kind in self.kinds}
+        self.into: dict[Any, Any] = {}  # the cluster that a cluster was merged into
+        self.own: dict[Any, tuple[str, str]] = {}  # name and state before it took others in
+        self.state = dict.fromkeys(self.ids.values(), "new")
+        self.names = dict.fromkeys(self.ids.values(), "")
+        self.named = 0
+
+    def holder(self, kind: Any) -> Any:
+        pk = self.ids[kind]
+        while pk in self.into:
+            pk = self.into[pk]
+        return pk
+
+    def cluster(self, kind: Any) -> FailureCluster:
+        return FailureCluster.objects.get(pk=self.holder(kind))
+
+    @rule(one=st.sampled_from(kinds), other=st.sampled_from(kinds))
+    def merge(self, one: Any, other: Any) -> None:
+        cluster, into = self.cluster(one), self.cluster(other)
+        if cluster == into:
+            return
+        self.own.setdefault(into.pk, (self.names[into.pk], self.state[into.pk]))
+        clusters.merge(cluster=cluster, into=into, by=self.by)
+        self.into[cluster.pk] = into.pk
+
+    @rule(kind=st.sampled_from(kinds))
+    def split(self, kind: Any) -> None:
+        cluster = self.cluster(kind)
+        parts = [pk for pk, into in self.into.items() if into == cluster.pk]
+        if not parts:
+            with pytest.raises(Refused):
+                clusters.split(cluster=cluster, by=self.by)
+            return
+        clusters.split(cluster=cluster, by=self.by)
+        for pk in parts:
+            del self.into[pk]
+        self.names[cluster.pk], self.state[cluster.pk] = self.own.pop(cluster.pk)
+        self.recluster()
+
+    @rule(kind=st.sampled_from(kinds))
+    def rename(self, kind: Any) -> None:
+        self.named += 1
+        cluster = clusters.rename(cluster=self.cluster(kind), name=f"N{self.named}", by=self.by)
+        self.names[cluster.pk] = cluster.name
+
+    @rule(kind=st.sampled_from(kinds), to=st.sampled_from(sorted(LEGAL)))
+    def move(self, kind: Any, to: str) -> None:
+        cluster = self.cluster(kind)
+        if to in LEGAL[cluster.state]:
+            clusters.move(cluster=cluster, to=to, version="a 1", by=self.by)
+            self.state[cluster.pk] = to
+
+    @rule(kind=st.sampled_from(kinds), at_once=st.booleans())
+    def fails(self, kind: Any, at_once: bool) -> None:
+        new = fail(self.project, kind)
+        store.place(self.project, [new]) if at_once else self.recluster()
+        pk = self.holder(kind)
+        self.state[pk] = "reopened" if self.state[pk] == "fixed" else self.state[pk]
+
+    @rule()
+    def recluster(self) -> None:
+        """A part may have been fixed when it was merged: what failed since reopens it."""
+        store.recluster(self.project)
+        for pk, state in self.project.failure_clusters.filter(gone=False).values_list(
+            "pk", "state"
+        ):
+            if self.state[pk] == "fixed":
+                self.state[pk] = state
+                assert state in ("fixed", "reopened")
+
+    @invariant()
+    def each_failure_is_where_people_put_its_cause(self) -> None:
+        shown = set(self.project.failure_clusters.filter(gone=False).values_list("pk", flat=True))
+        assert shown == {self.holder(kind) for kind in self.kinds}
+        for kind in self.kinds:
+            held = Failure.objects.filter(
+                project=self.project, trajectory__tool_names__contains=[kind[0]]
+            )
+            assert set(held.values_list("cluster", flat=True)) == {self.holder(kind)}
+        for row in self.project.failure_clusters.filter(gone=False):
+            assert row.state == self.state[row.pk]
+            assert row.named_by_person == bool(self.names[row.pk])
+            assert row.name == (self.names[row.pk] or row.signature["name"])
+            assert (row.state == "fixed") <= (row.fixed_at is not None)
+
+
+def test_any_order_of_merging_splitting_and_failing(db: None) -> None:
+    run_state_machine_as_test(
+        Clusters,
+        settings=hypothesis_settings(
+            max_examples=5,
+            stateful_step_count=10,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -26,13 +26,29 @@ from apps.failures.clusters import store, versions
 from apps.failures.clusters.life import LEGAL, IllegalMove, moved
 from apps.failures.clusters.signatures import Signature
 from apps.failures.clusters.summary import summarised
-from apps.failures.models import Failure, FailureCluster, FailureMode, FailureState
+from apps.failures.models import (
+    ClusterSpace,
+    Failure,
+    FailureCluster,
+    FailureMode,
+    FailureState,
+)
 
 State = FailureCluster.State
 Kind = FailureCluster.FixedKind
 StateName = Annotated[choice_of(State), Meta(title="State")]  # type: ignore[valid-type]
 KindName = Annotated[choice_of(Kind), Meta(title="Kind")]  # type: ignore[valid-type]
 LISTED = 20  # versions that a refusal names
+# What a cluster has of its own, and gets back when merging is undone.
+OWN = (
+    "name",
+    "named_by_person",
+    "state",
+    "fixed_kind",
+    "fixed_version",
+    "fixed_at",
+    "reopened_why",
+)
 
 
 class UnknownVersion(Rejected):
@@ -85,6 +101,10 @@ class ClusterOut(Struct):
     first_seen: Moment
     last_seen: Moment
     gone: bool
+    merged_into_id: UUID | None = field(name="merged_into")
+    united_by: Annotated[
+        str, Meta(description="Who said that its parts have one cause: people, judge or nobody")
+    ]
     fixed_kind: KindName
     fixed_version: str
     fixed_at: Moment | None
@@ -247,7 +267,7 @@ def merge(
     ],
 ) -> FailureCluster:
     """Merges a cluster into another one, which is returned and keeps its name and state. What
-    resembles either joins it from then on.
+    resembles either joins it from then on. The merged one is kept, so that `split` can restore it.
 
     Raises Refused.
     """
@@ -264,10 +284,15 @@ def merge(
         for part in store.parts_of(row) or [Signature.from_dict(row.signature)]
     ]
     into.signature |= {"parts": parts}
-    into.save(update_fields=["signature"])
-    Failure.objects.filter(cluster=cluster).update(cluster=into)
+    into.before_merge = into.before_merge or {name: getattr(into, name) for name in OWN}
+    into.save(update_fields=["signature", "before_merge"])
+    members = Failure.objects.filter(cluster=cluster)
+    before = (cluster.before_merge or {}) | {"members": list(members.values_list("pk", flat=True))}
+    FailureCluster.objects.filter(pk=cluster.pk).update(
+        merged_into=into, gone=True, size=0, before_merge=before
+    )
+    members.update(cluster=into)
     audit("cluster.merged", project=project, by=by, target=into, name=cluster.name)
-    cluster.delete()
     store.refresh(project, [into.pk])
     into.refresh_from_db()
     return one(cluster=into)
@@ -277,22 +302,55 @@ def merge(
     "clusters_split",
     rest=Rest("POST", "clusters/<uuid:pk>/split/", "cluster_split"),
     gives=ClusterOut,
-    says={"cluster.split": "undid the merging of {=a cluster@}"},
+    says={
+        "cluster.split": "split {=a cluster@} into its parts[: {parts}]",
+        "cluster.split_off": "split {=a cluster@} off “{name}”, since its cause differs",
+    },
 )
 @transaction.atomic
 def split(*, cluster: FailureCluster, by: Any) -> FailureCluster:
-    """Undoes merging: with the next clustering, the parts are clusters again.
+    """Splits a cluster into the parts that people merged: each has the name, the state and the
+    fix that it had before. Parts that the judge united become clusters with the next clustering.
+    Merging them again undoes it.
 
     Raises Refused.
     """
+    project = cluster.project
+    locks.acquire_in(project.pk, ProjectLock.CLUSTERS)
     cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
-    if not store.parts_of(cluster):
-        raise Refused("Nobody merged this cluster.")
-    cluster.signature |= {"parts": []}
-    cluster.save(update_fields=["signature"])
-    audit("cluster.split", project=cluster.project, by=by, target=cluster)
-    store.request(cluster.project_id)
+    parts = list(cluster.absorbed.select_for_update(of=("self",)))
+    if parts:
+        _restore(cluster, parts)
+    elif label := cluster.signature.get("label"):
+        space = ClusterSpace.objects.select_for_update().get(project=project)
+        space.apart = [*space.apart, label]
+        space.save(update_fields=["apart"])
+        cluster.signature |= {"label": ""}
+        cluster.save(update_fields=["signature"])
+    else:
+        raise Refused("This cluster has no parts: nobody merged it.")
+    names = ", ".join(f"“{part.name}”" for part in parts)
+    audit("cluster.split", project=project, by=by, target=cluster, parts=names)
+    store.request(project.pk)
     return one(cluster=cluster)
+
+
+def _restore(cluster: FailureCluster, parts: Sequence[FailureCluster]) -> None:
+    for part in parts:
+        assert part.before_merge is not None
+        members = part.before_merge.pop("members")
+        mine = Failure.objects.filter(cluster=cluster, pk__in=members)
+        mine.update(cluster=part)
+        part.merged_into, part.gone = None, False
+        part.before_merge = part.before_merge if part.absorbed.exists() else None
+        part.save(update_fields=["merged_into", "gone", "before_merge"])
+    for name, value in (cluster.before_merge or {}).items():
+        setattr(cluster, name, value)
+    cluster.signature |= {"parts": []}
+    cluster.before_merge = None
+    cluster.save(update_fields=[*OWN, "signature", "before_merge"])
+    store.refresh(cluster.project, [cluster.pk, *(part.pk for part in parts)])
+    cluster.refresh_from_db()
 
 
 @transaction.atomic

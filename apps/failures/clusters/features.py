@@ -24,13 +24,27 @@ GRAM = 4  # characters; inflections and compounds of a word share most of them
 IDF_STEP = 1 / 16  # IDFs are stored as one byte: 0 … 15.9
 INFORMATIVE_IDF = 0.7  # ln 2: the mean IDF from which a row has full weight
 MIN_INFORMATIVENESS = 0.4
-FIELDS: tuple[tuple[str, float, Callable[[Case], str]], ...] = (
-    ("mode", 0.10, lambda case: f"<{case.mode}>" if case.mode else ""),
-    ("tool", 0.20, lambda case: case.tool.lower()),
-    ("arguments", 0.05, arguments_of),
-    ("fact", 0.25, fact_of),
-    ("error", 0.20, error_of),
-    ("cause", 0.40, cause_of),
+
+
+@dataclass(frozen=True)
+class Field:
+    """What is compared of a failure. `weight` is for failures of which a fact is known, `in_words`
+    for those with a cause in words: there two causes in one tool and mode are still two causes.
+    """
+
+    name: str
+    weight: float
+    in_words: float
+    text_of: Callable[[Case], str]
+
+
+FIELDS = (
+    Field("mode", 0.10, 0.05, lambda case: f"<{case.mode}>" if case.mode else ""),
+    Field("tool", 0.20, 0.10, lambda case: case.tool.lower()),
+    Field("arguments", 0.05, 0, arguments_of),
+    Field("fact", 0.25, 0, fact_of),
+    Field("error", 0.20, 0.05, error_of),
+    Field("cause", 0, 0.80, cause_of),
 )
 COLUMNS = COLUMNS_PER_FIELD * len(FIELDS)
 
@@ -99,8 +113,8 @@ class Space:
     def fit(cls, cases: Sequence[Case]) -> Space:
         """Smoothed IDF, ln((1 + n) / (1 + df)), over failures."""
         parts = []
-        for _, _, text_of in FIELDS:
-            texts, inverse = _distinct(map(text_of, cases))
+        for field in FIELDS:
+            texts, inverse = _distinct(map(field.text_of, cases))
             counts = np.bincount(inverse, minlength=len(texts)).astype(np.float32) @ _presence(
                 texts
             )
@@ -110,10 +124,12 @@ class Space:
     def vectors(self, cases: Sequence[Case]) -> sparse.csr_array:
         """(cases, COLUMNS), float32, rows of length 1."""
         blocks = []
-        for number, (_, weight, text_of) in enumerate(FIELDS):
-            texts, inverse = _distinct(map(text_of, cases))
-            block = self._weighted(_presence(texts), number) * np.float32(weight**0.5)
-            blocks.append(sparse.csr_array(block)[inverse])
+        for number, field in enumerate(FIELDS):
+            texts, inverse = _distinct(map(field.text_of, cases))
+            block = sparse.csr_array(self._weighted(_presence(texts), number))[inverse]
+            weights = [field.in_words if case.cause else field.weight for case in cases]
+            scale = np.sqrt(np.array(weights, np.float32))
+            blocks.append(sparse.csr_array(sparse.diags_array(scale) @ block))
         return unit_rows(sparse.csr_array(sparse.hstack(blocks, format="csr", dtype=np.float32)))
 
     def _weighted(self, presence: sparse.csr_array, number: int) -> sparse.csr_array:

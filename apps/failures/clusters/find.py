@@ -10,7 +10,7 @@ Nothing here is random; the order of the failures does not matter.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,21 +22,26 @@ from apps.failures.clusters.names import names
 from apps.failures.clusters.signatures import Signature, nearest_centre
 
 EXAMPLES = 5
+LEAST_COHESION = 0.81  # of a pair at `in_words`; united groups may be less alike, and reach no more
+# For each group, or failure alone, its different causes in words, most typical first → its label.
+# Groups with the same label have the same cause; an empty one says nothing.
+Labeller = Callable[[Sequence[Sequence[str]]], Sequence["Label"]]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How similar the members of a group are. The defaults were tuned by bench/clusters.py.
+    """How similar the members of a group are. The defaults were tuned by bench/clusters.py and, for
+    causes in words, by bench/cluster_sentences.py.
 
     similarity: mean cosine of two members at which groups stop growing
     in_words, reach_in_words: both for causes in words, which say one thing in many ways
     reach: how near the centre a failure must be, as a share of the members' mean cosine with it
-    min_size: None is 3 for hundreds of failures, up to 20 for tens of thousands
+    min_size: None is 2, and more from 8,100 failures on, up to 20: there, pairs are chance
     by_mode: no group spans two modes
     """
 
     similarity: float = 0.55
-    in_words: float = 0.4
+    in_words: float = 0.3
     reach_in_words: float = 0.7
     reach: float = 0.8
     min_size: int | None = None
@@ -49,17 +54,32 @@ class Options:
         return replace(self, similarity=self.in_words, reach=self.reach_in_words)
 
     def smallest(self, failures: int) -> int:
-        return self.min_size or int(np.clip(failures**0.5 / 10, 3, 20))
+        return self.min_size or int(np.clip(failures**0.5 / 30, 2, 20))
+
+
+@dataclass(frozen=True)
+class Label:
+    """What somebody who understands causes said of one: which it is, and what to call it."""
+
+    id: str = ""
+    name: str = ""
+
+
+def unlabelled(units: Sequence[Sequence[str]]) -> list[Label]:
+    return [Label() for _ in units]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`members` are ids, most typical first; `cohesion` is their mean cosine with the centre."""
+    """`members` are ids, most typical first; `cohesion` is their mean cosine with the centre.
+    `label` is that by which groups were united, if they were.
+    """
 
     name: str
     members: tuple[str, ...]
     signature: Signature
     cohesion: float
+    label: str = ""
 
     @property
     def examples(self) -> tuple[str, ...]:
@@ -77,8 +97,12 @@ class Clustering:
     space: Space
 
 
-def cluster(cases: Sequence[Case], options: Options = Options()) -> Clustering:
-    """Groups of similar failures. Raises ValueError if two failures have the same id."""
+def cluster(
+    cases: Sequence[Case], options: Options = Options(), labeller: Labeller = unlabelled
+) -> Clustering:
+    """Groups of similar failures; of those with causes in words, the ones that `labeller` says are
+    one are united. Raises ValueError if two failures have the same id.
+    """
     cases = sorted(cases, key=lambda case: case.id)
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("Two failures have the same id.")
@@ -88,7 +112,48 @@ def cluster(cases: Sequence[Case], options: Options = Options()) -> Clustering:
     for rows, part in _partitions(cases, options):
         found = _labels(cases, vectors, rows, part)
         labels[rows] = np.where(found >= 0, found + labels.max() + 1, -1)
-    return Clustering(_described(cases, vectors, labels, options), _ids(cases, labels == -1), space)
+    united = _united(cases, vectors, labels, options.smallest(len(cases)), labeller)
+    groups = _described(cases, vectors, labels, options, united)
+    return Clustering(groups, _ids(cases, labels == -1), space)
+
+
+def _united(
+    cases: Sequence[Case],
+    vectors: sparse.csr_array,
+    labels: np.ndarray,
+    smallest: int,
+    labeller: Labeller,
+) -> dict[int, Label]:
+    """Changes `labels` as `labeller` says; returns what it says of each group, with an empty id
+    where nothing was united.
+    """
+    members: dict[tuple[int, int], list[int]] = {}
+    for row, label in enumerate(labels):
+        if cases[row].cause:
+            members.setdefault((label, row if label < 0 else -1), []).append(row)
+    units = sorted(members.values(), key=lambda rows: (-len(rows), rows[0]))
+    causes = [_causes(cases, vectors, rows) for rows in units]
+    by_id: dict[str, list[int]] = {}
+    for unit, said in enumerate(said_of := labeller(causes)):
+        by_id.setdefault(said.id or f"alone {unit}", []).append(unit)
+    united: dict[int, Label] = {}
+    for id, parts in by_id.items():
+        said, rows = said_of[parts[0]], [row for unit in parts for row in units[unit]]
+        if len(rows) >= smallest:
+            label = max(int(labels[row]) for row in rows)
+            labels[rows] = label = label if label >= 0 else int(labels.max()) + 1
+            united[label] = Label(id if len(parts) > 1 else "", said.name)
+    return united
+
+
+def _causes(cases: Sequence[Case], vectors: sparse.csr_array, rows: list[int]) -> list[str]:
+    """The different causes of a group, most typical first."""
+    if len(rows) == 1:
+        return [cases[rows[0]].cause]
+    centre = unit_rows(means_of(vectors[rows], np.zeros(len(rows), np.int64), np.array([0])))
+    cosines = (vectors[rows] @ centre.T).toarray()[:, 0]
+    order = np.lexsort((rows, -np.round(cosines, 5)))
+    return list(dict.fromkeys(cases[rows[place]].cause for place in order))
 
 
 def _partitions(cases: Sequence[Case], options: Options) -> Iterator[tuple[np.ndarray, Options]]:
@@ -133,7 +198,7 @@ def _key(case: Case) -> bytes:
     """A hash of a failure's content: equal for copies, and an order that is the same in every
     run.
     """
-    texts = "\0".join(text_of(case) for _, _, text_of in FIELDS)
+    texts = "\0".join(field.text_of(case) for field in FIELDS)
     return hashlib.blake2b(texts.encode(), digest_size=8).digest()
 
 
@@ -255,7 +320,11 @@ def _joined(means: sparse.csr_array, sizes: np.ndarray, similarity: float) -> np
 
 
 def _described(
-    cases: Sequence[Case], vectors: sparse.csr_array, labels: np.ndarray, options: Options
+    cases: Sequence[Case],
+    vectors: sparse.csr_array,
+    labels: np.ndarray,
+    options: Options,
+    united: Mapping[int, Label],
 ) -> tuple[Cluster, ...]:
     wanted = np.unique(labels[labels >= 0])
     if not len(wanted):
@@ -269,18 +338,13 @@ def _described(
         rows = rows[np.lexsort((rows, -np.round(cosines, 5)))]
         mode = cases[rows[0]].mode if options.by_mode else ""
         part = options.of_words() if cases[rows[0]].cause else options
-        groups.append(
-            (
-                rows,
-                Signature.of(
-                    centres[[place]], lengths[place] * part.reach, mode, options.columns_kept
-                ),
-                float(lengths[place]),
-            )
-        )
+        radius = max(lengths[place], LEAST_COHESION) * part.reach
+        signature = Signature.of(centres[[place]], radius, mode, options.columns_kept)
+        said = united.get(int(label), Label())
+        groups.append((rows, signature, float(lengths[place]), said))
     groups.sort(key=lambda group: (-len(group[0]), cases[group[0][0]].id))
-    called = names([[cases[row] for row in rows] for rows, _, _ in groups])
+    called = names([(said.name, [cases[row] for row in rows]) for rows, _, _, said in groups])
     return tuple(
-        Cluster(name, tuple(cases[row].id for row in rows), signature, cohesion)
-        for name, (rows, signature, cohesion) in zip(called, groups, strict=True)
+        Cluster(name, tuple(cases[row].id for row in rows), signature, cohesion, said.id)
+        for name, (rows, signature, cohesion, said) in zip(called, groups, strict=True)
     )

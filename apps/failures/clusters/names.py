@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from apps.failures.clusters.cases import CLASS, Case, error_of
+from apps.failures.clusters.cases import CLASS, ERROR_CHARS, Case, normalised
 
 SHARE = 0.5  # of the members
 TOOL_SHARE = 0.6
@@ -16,6 +16,7 @@ SHOWN_SHARE = 0.3
 LONGEST = 110  # characters of a cause
 LONGEST_ERROR = 8  # words
 SHOWN = 3  # of each kind of fact
+FEW = 2  # tools or arguments that are named although most members have others
 
 FACTS = {
     "answered_with_nothing": "gave an empty answer",
@@ -34,9 +35,13 @@ FACTS = {
 }
 
 
-def names(groups: Sequence[Sequence[Case]]) -> list[str]:
-    """One name for each group, all different; the members are most typical first."""
-    return _made_different([" · ".join(filter(None, _parts(group))) for group in groups])
+def names(groups: Sequence[tuple[str, Sequence[Case]]]) -> list[str]:
+    """One name for each group, all different; what somebody called it comes with each, or nothing.
+    The members are most typical first.
+    """
+    return _made_different(
+        [_cut(said) or " · ".join(filter(None, _parts(group))) for said, group in groups]
+    )
 
 
 def _parts(group: Sequence[Case]) -> Iterator[str]:
@@ -44,16 +49,16 @@ def _parts(group: Sequence[Case]) -> Iterator[str]:
     if len(causes) >= SHARE * len(group):
         yield _cut(causes[0])
         return
-    if tool := tool_of(group):
-        yield tool
-    fact = fact_of_most(group)
-    named = _most((name for case in group for name in case.named), least=SHARE * len(group))
+    tool = tool_of(group)
+    yield tool
+    fact = next(iter(_most(case.fact for case in group)), "")
+    all_named = [name for case in group for name in case.named]
+    named = _most(iter(all_named), least=SHARE * len(group))
+    named = named or ([] if tool else _most(iter(all_named))[:FEW])
     if fact:
         yield ": ".join(filter(None, (in_words(fact), ", ".join(named[:SHOWN]))))
     if len(group) <= 2 * sum(bool(case.error) for case in group):
         yield next(filter(None, map(_error_in_words, group)), "")
-    elif not fact and not tool:
-        yield "similar failures"
 
 
 def fact_of_most(group: Sequence[Case]) -> str:
@@ -66,16 +71,21 @@ def in_words(fact: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """The first sentence, at most LONGEST characters of it."""
+    """At most LONGEST characters of a sentence, without its full stop."""
     text = " ".join(text.split())
-    return text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"
+    if len(text) > LONGEST:
+        return text[:LONGEST].rpartition(" ")[0] + " …"
+    return text.rstrip(".。") or text
 
 
 def _error_in_words(case: Case) -> str:
-    words = error_of(case).partition("\n")[0].split()[:LONGEST_ERROR]
-    return " ".join("…" if word[0] == "<" or word[-1] == "_" else word for word in words).strip(
-        " …"
-    )
+    """The beginning of the call's error as it was written, without what differs by chance."""
+    shown: list[str] = []
+    for word in case.error[:ERROR_CHARS].split()[:LONGEST_ERROR]:
+        plain = normalised(word)
+        word = word if plain and "<" not in plain else "…"
+        shown += [word] if shown[-1:] != [word] else []
+    return " ".join(shown).strip(" …")
 
 
 def tool_of(group: Sequence[Case]) -> str:

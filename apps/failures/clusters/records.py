@@ -11,6 +11,7 @@ from apps.failures.clusters.cases import CAUSE_CHARS, Case, text_of_error
 from apps.failures.judge.precedence import NO_RULES
 from apps.failures.judge.precedence import RULE as JUDGE
 from apps.failures.rules.checks import failed_without_a_finish
+from apps.failures.rules.expected import ground_truth_of
 from apps.failures.rules.reading import Call, Run, read
 from workers.lib.messages import schemas_of
 
@@ -83,6 +84,8 @@ def _named(run: Run, tools: Any, call: Call | None, text: str) -> Iterator[str]:
     """
     known = set(run.offer.names) | set(_keys(call.args if call else None))
     known |= set(_properties(schemas_of(tools).get(call.tool) if call else None))
+    if truth := ground_truth_of(run):
+        known |= {wanted.tool for wanted in truth.wanted}
     known.discard(call.tool if call else "")
     yield from sorted({word for word in NAME.findall(text) if word in known})
 

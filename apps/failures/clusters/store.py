@@ -26,6 +26,7 @@ from apps.failures.clusters import find, identity, signatures, versions
 from apps.failures.clusters.cases import Case
 from apps.failures.clusters.features import Space
 from apps.failures.clusters.find import Cluster, Clustering
+from apps.failures.clusters.labels import JudgesLabels
 from apps.failures.clusters.life import regression
 from apps.failures.clusters.names import fact_of_most, facts_of
 from apps.failures.clusters.records import case_of
@@ -35,6 +36,7 @@ from apps.failures.models import (
     Failure,
     FailureCluster,
     FailureMode,
+    JudgeVerdict,
 )
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
@@ -42,12 +44,11 @@ from apps.trajectories.models import with_content
 
 TASK, EXPIRES_S = "failures.recluster", 600
 CHUNK = 500
-FEWEST = 3  # standing failures below which nothing is grouped
+FEWEST = 2  # standing failures below which nothing is grouped
 PLACED_AT_ONCE = 2_000
 CAUSES = 3  # of the most typical members, shown on the page
 FORGOTTEN_AFTER = timedelta(days=30)
 State = FailureCluster.State
-INHERITED = ("state", "fixed_kind", "fixed_version", "fixed_at", "reopened_why")
 
 
 # Which projects are due
@@ -133,7 +134,7 @@ def recluster(project: Project) -> dict[str, int] | None:
     """
     began = timezone.now()
     records = {case.id: case for case in cases(_standing_failures(project))}
-    found = find.cluster(list(records.values()))
+    found = find.cluster(list(records.values()), labeller=JudgesLabels(project))
     return _store(project, began, records, found)
 
 
@@ -149,7 +150,9 @@ def _store(
         return None
     previous = {
         str(row.pk): row
-        for row in FailureCluster.objects.filter(project=project).select_for_update()
+        for row in FailureCluster.objects.filter(
+            project=project, merged_into=None
+        ).select_for_update()
     }
     matching = identity.match(
         _known(project, previous), found.clusters, new_id=lambda group: str(uuid.uuid4())
@@ -167,18 +170,25 @@ def _store(
     modes = {mode.slug: mode for mode in project.failure_modes.all()}
     groups = {}
     for id, own in parts.items():
-        groups[id] = previous.get(id) or _born(project, id, previous.get(parents.get(id, "")))
+        groups[id] = previous.get(id) or FailureCluster(
+            id=uuid.UUID(id), project=project, signature={}
+        )
         _describe(groups[id], own, members[id], modes)
     gone = previous.keys() - groups.keys()
     _save(groups, previous)
+    for id in groups.keys() & parents.keys():
+        whole = previous[parents[id]]
+        audit("cluster.split_off", project=project, by=None, target=groups[id], name=whole.name)
     _move_members(project, members)
     _leave(project, gone)
     refresh(project, groups)
     reopened = _reopen(project, groups)
+    unknown = [case.id for case in records.values() if not case.has_cause]
     space = {
         "space": found.space.as_json() if records else "",
         "failures": len(records),
-        "without_cause": sum(not case.has_cause for case in records.values()),
+        "without_cause": len(unknown),
+        "judged": _judged(unknown),
         "made_at": began,
     }
     ClusterSpace.objects.update_or_create(project=project, defaults=space)
@@ -218,13 +228,11 @@ def _known(project: Project, previous: Mapping[str, FailureCluster]) -> dict[str
     }
 
 
-def _born(project: Project, id: str, parent: FailureCluster | None) -> FailureCluster:
-    """A new group; a part split off an old one continues with its state."""
-    row = FailureCluster(pk=uuid.UUID(id), project=project, signature={})
-    if parent is not None:
-        for name in INHERITED:
-            setattr(row, name, getattr(parent, name))
-    return row
+def _judged(failures: Sequence[str]) -> int:
+    """How many of these failures' runs the judge has reviewed."""
+    runs = Failure.objects.filter(pk__in=failures).values("trajectory")
+    verdicts = JudgeVerdict.objects.filter(trajectory__in=runs, error="")
+    return verdicts.values("trajectory").distinct().count()
 
 
 def _describe(
@@ -246,6 +254,7 @@ def _describe(
     row.name = row.name if row.named_by_person else group.name[:200]
     row.signature = group.signature.as_dict() | {
         "name": group.name[:200],
+        "label": group.label,
         "facts": facts_of(members),
         "fact": fact_of_most(members),
         "parts": parts,
@@ -292,7 +301,7 @@ def _leave(project: Project, gone: Iterable[str]) -> None:
     """
     FailureCluster.objects.filter(pk__in=gone).update(gone=True, size=0)
     untouched = FailureCluster.objects.filter(
-        project=project, gone=True, state=State.NEW, named_by_person=False
+        project=project, gone=True, state=State.NEW, named_by_person=False, merged_into=None
     )
     untouched.filter(last_seen__lt=timezone.now() - FORGOTTEN_AFTER).delete()
 

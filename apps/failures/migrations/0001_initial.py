@@ -3,6 +3,7 @@
 import uuid
 
 import django.contrib.postgres.fields
+import django.core.serializers.json
 import django.db.models.deletion
 import django.db.models.fields.json
 import django.db.models.functions.datetime
@@ -41,6 +42,20 @@ class Migration(migrations.Migration):
                     models.PositiveIntegerField(
                         default=0,
                         help_text="Failures of which neither a cause nor a fact is known",
+                    ),
+                ),
+                (
+                    "judged",
+                    models.PositiveIntegerField(
+                        default=0,
+                        help_text="Of those without a cause, the runs that the judge has reviewed",
+                    ),
+                ),
+                (
+                    "apart",
+                    models.JSONField(
+                        default=list,
+                        help_text="Labels of causes that the judge united and people took apart",
                     ),
                 ),
                 ("made_at", models.DateTimeField(default=django.utils.timezone.now)),
@@ -162,6 +177,30 @@ class Migration(migrations.Migration):
                     "gone",
                     models.BooleanField(
                         default=False, help_text="The last run found no such group"
+                    ),
+                ),
+                (
+                    "merged_into",
+                    models.ForeignKey(
+                        help_text=(
+                            "The cluster into which people merged it; kept, so that merging can be"
+                            " undone"
+                        ),
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="absorbed",
+                        to="failures.failurecluster",
+                    ),
+                ),
+                (
+                    "before_merge",
+                    models.JSONField(
+                        encoder=django.core.serializers.json.DjangoJSONEncoder,
+                        help_text=(
+                            "Of a cluster that took others in: its name and state. Of those: their"
+                            " failures"
+                        ),
+                        null=True,
                     ),
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),

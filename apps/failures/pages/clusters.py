@@ -29,6 +29,7 @@ from apps.failures.actions.decisions import Refused
 from apps.failures.clusters import purity, store, versions
 from apps.failures.clusters.life import LEGAL
 from apps.failures.clusters.summary import counted, summarised
+from apps.failures.judge import rubrics
 from apps.failures.models import ClusterSpace, Failure, FailureCluster, FailureState
 from apps.failures.rates import StartOfRun
 from apps.teamwork.assigning import assigned_to
@@ -71,7 +72,8 @@ class WidthBucket(Func):
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
     sort = sort if sort in SORTS else "size"
-    rows = counted(list(FailureCluster.objects.filter(project=project).select_related("mode")))
+    clusters = FailureCluster.objects.filter(project=project, merged_into=None)
+    rows = counted(list(clusters.select_related("mode")))
     given = set(assigned_to(request.user, FailureCluster)) if request.GET.get("mine") else None
     found = [
         row for row in rows if _is_shown(row, state, mode) and (given is None or row.pk in given)
@@ -93,6 +95,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "sorts": [(key, title) for key, (title, _) in SORTS.items()],
             "modes": project.failure_modes.all(),
             "space": space,
+            "has_judge": rubrics.current(project) is not None,
             "waiting": is_waiting(request, space),
             "purity": purity.of_all(project),
             **totals(project, rows),
@@ -186,6 +189,8 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
     cluster = get_object_or_404(
         FailureCluster.objects.select_related("mode", "project"), project=project, pk=pk
     )
+    if cluster.merged_into_id:
+        return redirect("failures:cluster", project.slug, cluster.merged_into_id)
     summarised(project, [cluster])
     state = request.GET.get("state", "")
     members = Failure.objects.filter(cluster=cluster).select_related(
@@ -223,7 +228,7 @@ def detail(request: HttpRequest, project: Project, pk: uuid.UUID) -> HttpRespons
             ],
             "figure": figure(cluster),
             "others": project.failure_clusters.filter(gone=False).exclude(pk=pk)[:MOST_OTHERS],
-            "is_merged": bool(store.parts_of(cluster)),
+            "absorbed": cluster.absorbed.order_by("name"),
             "purity": measured.share if measured else None,
             "purest": measured.mode if measured else "",
             "dismissed": members.filter(state=FailureState.DISMISSED).count(),
@@ -372,7 +377,7 @@ def merge(request: HttpRequest, project: Project, cluster: FailureCluster) -> st
 @_write
 def split(request: HttpRequest, project: Project, cluster: FailureCluster) -> str:
     clusters.split(cluster=cluster, by=request.user)
-    return "The parts are separate clusters again after the next clustering, in a moment."
+    return "Split. Failures found since are sorted by the next clustering, in a moment."
 
 
 @_write
