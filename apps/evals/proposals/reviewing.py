@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
@@ -71,11 +72,18 @@ class ProposalOut(Struct):
     decided_at: Moment | None
 
 
+def load(request: Any, rows: Sequence[TaskProposal]) -> None:
+    """Where they were seen. Counts as a view of their runs."""
+    if not rows:
+        return
+    project = rows[0].project
+    runs_shown(project, [row.trajectory_id for row in rows], to=request.auth, where="API")
+    seen = seen_in(project, [row.canonical_hash for row in rows])
+    for row in rows:
+        row.seen_in = seen.get(row.canonical_hash, 0)
+
+
 def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
-    """Counts as a view of its run."""
-    project = row.project
-    runs_shown(project, [row.trajectory_id], to=request.auth, where="API")
-    seen = seen_in(project, [row.canonical_hash]).get(row.canonical_hash, 0)
     return {
         "id": str(row.pk),
         "state": row.state,
@@ -91,14 +99,14 @@ def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
         "warnings": row.warnings,
         "is_drafting": row.is_drafting,
         "draft_error": row.draft_error,
-        "seen_in": seen,
+        "seen_in": row.seen_in,
         "task": str(row.task_id) if row.task_id else None,
         "created_at": row.created_at,
         "decided_at": row.decided_at,
     }
 
 
-PROPOSAL = Written(json_schema(ProposalOut), as_json)
+PROPOSAL = Written(json_schema(ProposalOut), as_json, load)
 
 
 class ProposedOut(Struct):
