@@ -275,8 +275,8 @@ class TaskProposal(models.Model):
     """A task that Flywheel proposes from a failure, until a person confirms it: only then does it
     become a `Task`, so it counts nowhere before.
 
-    While `is_drafting`, the judge is to draft its rubric; with an empty `expected` otherwise a
-    person has to write it. `canonical_hash` is as of `Task`.
+    While `is_drafting`, the judge is to draft its rubric, as soon as there is one; with an empty
+    `expected` otherwise a person has to write it. `canonical_hash` is as of `Task`.
     """
 
     nouns = ("proposed task", "proposed tasks")
@@ -314,6 +314,9 @@ class TaskProposal(models.Model):
     draft_error = models.TextField(blank=True)
     draft_tries = models.PositiveSmallIntegerField(default=0)
     drafted_at = models.DateTimeField(null=True)
+    drafts_asked = models.PositiveSmallIntegerField(
+        default=0, help_text="How many more drafts people have asked for"
+    )
     task = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+")
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"

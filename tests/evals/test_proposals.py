@@ -640,6 +640,46 @@ def test_a_draft_that_failed_says_so_and_can_be_asked_for_again(
     assert "Source: drafted by the judge" in client.get(url).content.decode()
 
 
+def test_another_draft_is_asked_for_and_not_the_same_one_again(
+    project: Project, judge: JudgeServer
+) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    failed(project)
+    propose(project)
+    drafting.draft_due(project)
+    reviewing.ask_for_draft(proposal=only(project), by=admin_of(project))
+    drafting.draft_due(project)
+    assert len(judge.seen) == 2 and only(project).is_ready
+
+
+def test_a_server_that_is_down_costs_a_draft_no_try(project: Project, judge: JudgeServer) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply("down", status=503)
+    failed(project)
+    propose(project)
+    for _ in range(drafting.MOST_TRIES + 1):
+        drafting.draft_due(project, sleep=lambda s: None)
+        TaskProposal.objects.update(drafted_at=None)
+    row = only(project)
+    assert row.is_drafting and row.draft_error and row.draft_tries == 0
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    drafting.draft_due(project)
+    assert only(project).is_ready
+
+
+def test_a_judge_that_is_set_up_later_drafts_what_was_proposed_before(
+    project: Project, judge: JudgeServer
+) -> None:
+    failed(project)
+    assert propose(project) == Proposed(made=1, to_write=1)
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    make_rubric(project, judge)
+    assert drafting.due() == [project.pk]
+    drafting.draft_due(project)
+    assert only(project).is_ready
+
+
 def test_what_a_person_wrote_meanwhile_stays(project: Project, judge: JudgeServer) -> None:
     make_rubric(project, judge)
     failed(project)

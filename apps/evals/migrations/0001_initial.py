@@ -1363,6 +1363,12 @@ class Migration(migrations.Migration):
                 ("draft_error", models.TextField(blank=True)),
                 ("draft_tries", models.PositiveSmallIntegerField(default=0)),
                 ("drafted_at", models.DateTimeField(null=True)),
+                (
+                    "drafts_asked",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="How many more drafts people have asked for"
+                    ),
+                ),
                 ("decided_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (

@@ -72,7 +72,7 @@ def propose(
     locks.acquire_in(project.pk, ProjectLock.TASKS)
     chosen = list(failures)[:MOST]
     with_content([failure.trajectory for failure in chosen])
-    settings, judge = settings_of(project), drafting.judge_of(project)
+    settings = settings_of(project)
     counts: dict[str, int] = defaultdict(int)
     offered: list[TaskProposal] = []
     for failure in chosen:
@@ -81,7 +81,7 @@ def propose(
         if plan is None or not has_request(plan.step.prompt):
             counts["without_request"] += 1
         else:
-            offered.append(_proposal(project, failure, plan, by, has_judge=judge is not None))
+            offered.append(_proposal(project, failure, plan, by))
     requests = {row.pk: Request.of(row) for row in offered}
     known = Known(project, list(requests.values()))
     crossing = _held(project, offered, requests, known, viewer or by)
@@ -89,13 +89,9 @@ def propose(
     new, runs = _new(free, requests, known, counts)
     TaskProposal.objects.bulk_create(new)
     record_occurrences(project, runs)
-    drafts = [row for row in new if row.is_drafting]
-    counts |= {
-        "made": len(new),
-        "held": len(crossing),
-        "drafting": len(drafts),
-        "to_write": sum(not row.expected and not row.is_drafting for row in new),
-    }
+    drafts = sum(row.is_drafting for row in new)
+    waits_for = "drafting" if drafting.judge_of(project) else "to_write"
+    counts |= {"made": len(new), "held": len(crossing), waits_for: drafts}
     if drafts:
         drafting.request(project)
     done = Proposed(**counts)
@@ -111,9 +107,7 @@ def propose(
     return done
 
 
-def _proposal(
-    project: Project, failure: Failure, plan: Plan, by: Any, *, has_judge: bool
-) -> TaskProposal:
+def _proposal(project: Project, failure: Failure, plan: Plan, by: Any) -> TaskProposal:
     """Unsaved."""
     answer, source = plan.answer, plan.step.source
     return TaskProposal(
@@ -134,7 +128,7 @@ def _proposal(
         group=source.groups.offered[0][1],
         groups=source.groups.keys,
         metadata=metadata_of(failure, plan.step, answer),
-        is_drafting=answer is None and has_judge,
+        is_drafting=answer is None,
         created_by=by,
     )
 

@@ -374,7 +374,8 @@ def undo(*, proposal: TaskProposal, by: Any) -> None:
 )
 @transaction.atomic
 def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
-    """Has the judge draft the rubric, within its daily budget. What was expected is replaced.
+    """Has the judge write a new draft of the rubric, within its daily budget. What was expected is
+    replaced.
 
     Raises ProposalError.
     """
@@ -382,7 +383,7 @@ def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
     if drafting.judge_of(ours.project) is None:
         raise ProposalError(drafting.NO_JUDGE)
     ours.kind, ours.expected, ours.source = TaskKind.RUBRIC, {}, UNWRITTEN
-    ours.warnings = []
+    ours.warnings, ours.drafts_asked = [], ours.drafts_asked + 1
     ours.is_drafting, ours.draft_tries, ours.draft_error = True, 0, ""
     ours.drafted_at = None  # at once: a question that is under way is not asked twice
     ours.save()
