@@ -269,6 +269,7 @@ class ProposalState(models.TextChoices):
     PROPOSED = "proposed"
     CONFIRMED = "confirmed"
     REJECTED = "rejected"
+    MERGED = "merged", "Same as another"
 
 
 class TaskProposal(models.Model):
@@ -310,6 +311,12 @@ class TaskProposal(models.Model):
     group = models.CharField(max_length=200)
     groups = ArrayField(models.CharField(max_length=200), default=list)
     metadata = models.JSONField(default=dict)
+    looks_like = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="`canonical_hash` of the request that may be the same",
+    )
+    looks_like_why = models.CharField(max_length=100, blank=True)
     is_drafting = models.BooleanField(default=False)
     draft_error = models.TextField(blank=True)
     draft_tries = models.PositiveSmallIntegerField(default=0)

@@ -21,6 +21,7 @@ from apps.evals.from_failures import open_draft
 from apps.evals.models import ProposalState, Split, Task, TaskKind, TaskOccurrence, TaskProposal
 from apps.evals.pages import proposals
 from apps.evals.proposals import drafting, reviewing
+from apps.evals.proposals.alike import CHANGES, WORDS
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
 from apps.evals.proposals.rubric import evidence_of
@@ -511,6 +512,67 @@ def test_calls_that_say_little_do_not_make_requests_the_same(project: Project) -
     for text in ("Empty my cart.", "I want to start over with my shopping, all of it."):
         failed(project, talk(text, (FIND, "{}"), "No."), **truth(clear))
     assert propose(project) == Proposed(made=2)
+
+
+MOVE = {"tool": "orders.move", "args": {"order": "A-17", "to": "office"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "why"),
+    [
+        (
+            "Please move my order C-42 to the office, I am there all day.",
+            {"order": "C-42"},
+            CHANGES,
+        ),
+        ("Please move my order C-42 home, I am there all day.", {"to": "home"}, ""),
+        ("Where do the words differ altogether?", {"order": "C-42"}, ""),
+        ("Get my order A-17 into the office where I am there all week.", None, WORDS),
+        ("请把订单 A-17 和 B-2291 送到办公室", None, ""),
+    ],
+)
+def test_a_request_that_may_be_the_same_is_named_and_not_merged(
+    project: Project, words: str, change: dict[str, str] | None, why: str
+) -> None:
+    known = '{"order": "A-17", "also": "C-42"}'
+    told = truth(MOVE) if change is not None else {}
+    text = "Move my order A-17 to the office please, I am there all day."
+    first = failed(project, talk(text, (FIND, known), "No."), **told)
+    propose(project)
+    told = truth(MOVE | {"args": MOVE["args"] | change}) if change is not None else {}
+    failed(project, talk(words, (FIND, known), "No."), **told)
+    propose(project)
+    one, two = TaskProposal.objects.order_by("created_at")
+    assert one.trajectory == first and not one.looks_like
+    assert (two.looks_like, two.looks_like_why) == (one.canonical_hash if why else "", why)
+
+
+def test_a_person_says_that_two_requests_are_the_same(project: Project, client: Client) -> None:
+    by = admin_of(project)
+    texts = ("Move my order A-17 to the office.", "Get order A-17 to our office by noon.")
+    runs = []
+    for text in texts:
+        runs.append(failed(project, talk(text, (FIND, "{}"), "No.")))
+        propose(project)
+    one, two = TaskProposal.objects.order_by("created_at")
+    with pytest.raises(ProposalError):
+        reviewing.merge(proposal=one, by=by)
+    client.force_login(by)
+    assert texts[0] in client.get(two.get_absolute_url()).content.decode()
+    client.post(reverse("evals:decide_proposal", args=[project.slug, two.pk]), {"same": 1})
+    assert seen_in(project, [one.canonical_hash]) == {one.canonical_hash: 2}
+    again = failed(project, talk(f"{texts[1]} ", (FIND, "{}"), "Never."))
+    assert propose(project).made == 0
+    assert seen_in(project, [one.canonical_hash]) == {one.canonical_hash: 3}
+    two.refresh_from_db()
+    assert two.state == ProposalState.MERGED and not Task.objects.exists()
+    reviewing.undo(proposal=two, by=by)
+    assert seen_in(project, [two.canonical_hash]) == {two.canonical_hash: 1}
+    assert {runs[0].pk, again.pk} == set(
+        TaskOccurrence.objects.filter(canonical_hash=one.canonical_hash).values_list(
+            "trajectory", flat=True
+        )
+    )
 
 
 def test_what_is_held_out_is_not_proposed_and_that_is_a_view(project: Project) -> None:

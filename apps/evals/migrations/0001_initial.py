@@ -1298,6 +1298,7 @@ class Migration(migrations.Migration):
                             ("proposed", "Proposed"),
                             ("confirmed", "Confirmed"),
                             ("rejected", "Rejected"),
+                            ("merged", "Same as another"),
                         ],
                         default="proposed",
                         max_length=10,
@@ -1359,6 +1360,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("metadata", models.JSONField(default=dict)),
+                (
+                    "looks_like",
+                    models.CharField(
+                        blank=True,
+                        help_text="`canonical_hash` of the request that may be the same",
+                        max_length=64,
+                    ),
+                ),
+                ("looks_like_why", models.CharField(blank=True, max_length=100)),
                 ("is_drafting", models.BooleanField(default=False)),
                 ("draft_error", models.TextField(blank=True)),
                 ("draft_tries", models.PositiveSmallIntegerField(default=0)),

@@ -27,7 +27,7 @@ from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import ProposalState, TaskProposal
 from apps.evals.proposals import drafting, reviewing
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
-from apps.evals.proposals.same import occurrences, seen_in
+from apps.evals.proposals.same import occurrences, other_of, seen_in
 from apps.failures.actions.decisions import Refused
 from apps.failures.judge import rubrics
 from apps.failures.models import FailureCluster
@@ -37,6 +37,7 @@ from apps.trajectories.shown import runs_shown
 from workers.lib.verifiers.by_task import form_of
 
 REFUSALS = (actions.EvalSetError, Refused)
+DECISIONS = {"reject": reviewing.reject, "same": reviewing.merge}
 MOST_SHOWN = 60  # messages of the failed run after the cut
 NOTHING_LEFT = "No proposed tasks are left to review."
 
@@ -98,9 +99,9 @@ def proposal(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def decide(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """Confirms or rejects, and shows the next."""
+    """Confirms, rejects, or says that it is the same as another, and shows the next."""
     found = _find(project, pk)
-    act = reviewing.reject if "reject" in request.POST else reviewing.confirm
+    act = next((act for name, act in DECISIONS.items() if name in request.POST), reviewing.confirm)
     return _after(request, found, lambda: act(proposal=found, by=request.user))
 
 
@@ -280,7 +281,9 @@ def show(
 ) -> HttpResponse:
     """A proposal: the page, or for htmx its fragment."""
     project, form = found.project, form_of(found.expected)
-    runs_shown(project, [found.trajectory_id], to=request.user, where="a proposed task")
+    like = other_of(found)
+    runs = [row.trajectory_id for row in (found, like) if row and row.trajectory_id]
+    runs_shown(project, runs, to=request.user, where="a proposed task")
     reader, failure = Reader(found.trajectory), found.failure
     blamed, quotes = failure and failure.blamed_message, found.metadata.get(drafting.POINTS) or []
     context = {
@@ -297,6 +300,7 @@ def show(
         "left": reviewing.open_count(project),
         "seen": seen_in(project, [found.canonical_hash]).get(found.canonical_hash, 0),
         "occurrences": list(occurrences(project, found.canonical_hash)),
+        "like": like,
         "points": list(enumerate(_with_quotes(found.points, quotes), 1)),
         "is_rubric": form in (None, "rubric"),
         "calls": _calls(found.expected),

@@ -184,10 +184,11 @@ def _new(
         request = requests[row.pk]
         if other := known.same_as(request):
             counts["known"] += 1
-            runs[other.canonical_hash].append(row.trajectory_id)
+            runs[other.counts_on].append(row.trajectory_id)
         elif known.was_rejected(request):
             counts["rejected"] += 1
         else:
+            row.looks_like, row.looks_like_why = known.looks_like(request) or ("", "")
             known.requests.add(request)
             new.append(row)
             runs[row.canonical_hash].append(row.trajectory_id)

@@ -26,7 +26,7 @@ from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
 from apps.evals.proposals.rubric import rubric_of
-from apps.evals.proposals.same import record_occurrences, seen_in
+from apps.evals.proposals.same import move_occurrences, other_of, record_occurrences, seen_in
 from apps.evals.suggestions import BY_HAND, UNWRITTEN, kind_of
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
@@ -37,6 +37,7 @@ MOST = 200  # at once
 MOST_POINTS, MAX_POINT = 20, 1_000
 GONE = "Somebody else has decided on this proposal already."
 NOT_READY = "It does not say yet what is expected. Write the rubric first."
+LIKE_NONE = "There is no other request that it looks like."
 SHOWS = Disclosure(f"{RUNS}; {SIDES}")
 ProposalIds = Annotated[list[UUID], Meta(title="Proposals", min_length=1, max_length=MOST)]
 
@@ -49,7 +50,7 @@ class ProposalOut(Struct):
     """A proposed task. `expected` is empty while the judge is drafting, or until a person writes
     it; `unknown` are tools of which nobody knows whether they change something; `warnings` are what
     the run itself says against what is expected; `seen_in` is in how many failures the same request
-    was seen.
+    was seen; `looks_like` is the hash of another request that may be the same.
     """
 
     id: UUID
@@ -67,6 +68,8 @@ class ProposalOut(Struct):
     is_drafting: bool
     draft_error: str
     seen_in: int
+    looks_like: str
+    looks_like_why: str
     task: UUID | None
     created_at: Moment
     decided_at: Moment | None
@@ -100,6 +103,8 @@ def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
         "is_drafting": row.is_drafting,
         "draft_error": row.draft_error,
         "seen_in": row.seen_in,
+        "looks_like": row.looks_like,
+        "looks_like_why": row.looks_like_why,
         "task": str(row.task_id) if row.task_id else None,
         "created_at": row.created_at,
         "decided_at": row.decided_at,
@@ -275,6 +280,28 @@ def reject(*, proposal: TaskProposal, by: Any) -> None:
     audit("proposal.rejected", project=ours.project, by=by, target=ours, kind=ours.kind)
 
 
+@operation(
+    "eval_proposals_merge",
+    rest=Rest("POST", "eval-proposals/<uuid:pk>/merge/", "proposal_merge"),
+    gives=PROPOSAL,
+    says={"proposal.merged": "said that a proposed task is the same as another"},
+    shows=SHOWS,
+)
+@transaction.atomic
+def merge(*, proposal: TaskProposal, by: Any) -> None:
+    """It becomes no task, and its run counts as a failure of the request that it looks like; so do
+    later ones with the same request.
+
+    Raises ProposalError.
+    """
+    ours = _locked(proposal)
+    if other_of(ours) is None:
+        raise ProposalError(LIKE_NONE)
+    move_occurrences(ours.project, ours.canonical_hash, ours.looks_like)
+    _decided(ours, ProposalState.MERGED, by)
+    audit("proposal.merged", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
 class EditProposal(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is expected: the `points` of a rubric, or any form that a task may expect
     (`expected`). What is left out stays.
@@ -355,6 +382,9 @@ def undo(*, proposal: TaskProposal, by: Any) -> None:
         ):
             raise ProposalError("Its task was changed since. Remove the task in its set instead.")
         actions.remove_task(task=task, by=by)
+    if ours.state == ProposalState.MERGED:
+        back = [ours.trajectory_id]
+        move_occurrences(ours.project, ours.looks_like, ours.canonical_hash, back)
     ours.state, ours.task, ours.decided_by, ours.decided_at = (
         ProposalState.PROPOSED,
         None,
