@@ -370,6 +370,18 @@ class TaskProposal(models.Model):
         return [line for line in rubric.splitlines() if line.strip()] if rubric else []
 
 
+class ProposalJob(Job):
+    """Proposes the tasks of many failures (`spec["failures"]`, ids)."""
+
+    nouns = ("proposal of tasks", "proposals of tasks")
+
+    class Meta(Job.Meta):
+        constraints = [*Job.Meta.constraints, one_active("project", "one_active_proposal_job")]
+
+    def get_absolute_url(self) -> str:
+        return reverse("evals:proposals", args=[self.project.slug])
+
+
 class TaskOccurrence(models.Model):
     """A failed run whose request is that of a task, in any version of any set (`canonical_hash`):
     the run that the task was made from, and every other with the same request.

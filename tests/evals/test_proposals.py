@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,13 +15,22 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.models import AuditEvent, Project
+from apps.core import runner
+from apps.core.models import AuditEvent, JobState, Project
 from apps.evals import actions
 from apps.evals.effects import Effect, How, effects_of
 from apps.evals.from_failures import open_draft
-from apps.evals.models import ProposalState, Split, Task, TaskKind, TaskOccurrence, TaskProposal
+from apps.evals.models import (
+    ProposalJob,
+    ProposalState,
+    Split,
+    Task,
+    TaskKind,
+    TaskOccurrence,
+    TaskProposal,
+)
 from apps.evals.pages import proposals
-from apps.evals.proposals import drafting, reviewing
+from apps.evals.proposals import drafting, making, reviewing
 from apps.evals.proposals.alike import CHANGES, WORDS
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
@@ -370,7 +380,15 @@ def test_an_episode_is_judged_by_what_the_user_was_told_as_well() -> None:
 def propose(project: Project) -> Proposed:
     classify_project(project=project)
     rows = project.failures.standing()
-    return reviewing.of_failures(project=project, rows=rows, by=admin_of(project), what="all")
+    by = admin_of(project)
+    return ended(reviewing.of_failures(project=project, rows=rows, by=by, what="all"))
+
+
+def ended(job: ProposalJob) -> Proposed:
+    runner.run(job)
+    job.refresh_from_db()
+    assert job.state == JobState.SUCCEEDED, job.error
+    return Proposed(**job.result)
 
 
 @pytest.fixture
@@ -398,7 +416,7 @@ def test_a_proposal_becomes_a_task_when_a_person_confirms_it(project: Project) -
     names = AuditEvent.objects.filter(action__startswith="proposal").values_list(
         "action", flat=True
     )
-    assert sorted(names) == ["proposal.confirmed", "proposals.made"]
+    assert sorted(names) == ["proposal.confirmed", "proposaljob.submitted", "proposals.made"]
     with pytest.raises(ProposalError, match="already"):
         reviewing.confirm(proposal=row, by=by)
 
@@ -853,11 +871,29 @@ def test_tasks_of_a_cluster_and_of_selected_failures_are_proposed(
         in client.get(reverse("failures:cluster", args=[project.slug, cluster.pk])).content.decode()
     )
     said = client.post(url, follow=True).content.decode()
-    assert "1 task proposed; 1 need a rubric by hand." in said
+    assert "of the cluster" in said and "0 of 1" in " ".join(said.split())
+    assert "already" in client.post(url, follow=True).content.decode(), "one at a time"
+    ended(ProposalJob.objects.get())
+    said = client.get(reverse("evals:proposals", args=[project.slug])).content.decode()
+    assert "1 task proposed; 1 need a rubric by hand." in said and "every 2s" not in said
     url = reverse("evals:tasks_from_failures", args=[project.slug])
     assert url in client.get(reverse("failures:list", args=[project.slug])).content.decode()
     client.post(url, {"ids": str(other.pk)})
+    ended(ProposalJob.objects.active().get())
     assert TaskProposal.objects.count() == 2 and not project.eval_sets.exists()
+
+
+def test_many_are_proposed_a_step_at_a_time_and_a_dead_worker_loses_none(project: Project) -> None:
+    for number in range(3 * making.CHUNK):
+        failed(project, talk(f"Cancel order Z-{number * 37 + 1000}.", "No."))
+    classify_project(project=project)
+    rows = project.failures.standing()
+    job = reviewing.of_failures(project=project, rows=rows, by=admin_of(project), what="all")
+    begun = making.steps(job)
+    job.cursor = next(begun).cursor
+    assert job.cursor["done"] == making.CHUNK == TaskProposal.objects.count()
+    job.save()
+    assert ended(job).made == 3 * making.CHUNK == TaskProposal.objects.count()
 
 
 def test_the_api_does_the_same(project: Project, client: Client) -> None:
@@ -871,7 +907,10 @@ def test_the_api_does_the_same(project: Project, client: Client) -> None:
         return client.post(url, body, content_type="application/json", **key)
 
     made = send("proposals", trajectories=[run.external_id, unknown.external_id])
-    assert made.status_code == 201 and (made.json()["made"], made.json()["to_write"]) == (2, 1)
+    assert made.status_code == 202 and made.json()["total"] == 2
+    ended(ProposalJob.objects.get())
+    url = reverse("evals_api:proposal_job", args=[made.json()["id"]])
+    assert client.get(url, **key).json()["result"] == asdict(Proposed(made=2, to_write=1))
     assert send("proposals").status_code == 409
     rows = client.get(reverse("evals_api:proposals"), {"kind": "episode"}, **key).json()["results"]
     assert [row["expected"]["calls"] for row in rows] == [[CANCEL]] and rows[0]["seen_in"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,20 +13,22 @@ from django.db.models import Case, Q, When
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.http import go
-from apps.core.models import Project, Role
+from apps.core.models import JobState, Project, Role
 from apps.core.paging import page_of
 from apps.core.query import FLAG, PAGE_NUMBER, TYPES, selection_of
 from apps.core.routes import RUNS, SIDES, shows
 from apps.evals import actions
 from apps.evals.formats.rows import Bad, parsed_object
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.models import ProposalState, TaskProposal
+from apps.evals.models import ProposalJob, ProposalState, TaskProposal
 from apps.evals.proposals import drafting, reviewing
+from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
 from apps.evals.proposals.same import occurrences, other_of, seen_in
 from apps.failures.actions.decisions import Refused
@@ -37,6 +40,7 @@ from apps.trajectories.shown import runs_shown
 from workers.lib.verifiers.by_task import form_of
 
 REFUSALS = (actions.EvalSetError, Refused)
+SHOWN_FOR = timedelta(minutes=10)  # after its end, what came of a job
 DECISIONS = {"reject": reviewing.reject, "same": reviewing.merge}
 MOST_SHOWN = 60  # messages of the failed run after the cut
 NOTHING_LEFT = "No proposed tasks are left to review."
@@ -64,7 +68,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         "may_write": request.membership.may(Role.ENGINEER),
         "without_judge": not rubrics.current(project),
         "last": reviewing.last_decision(project, request.user),
-    }
+    } | _last_job(request)
     return render(request, "evals/proposals.html", context)
 
 
@@ -203,13 +207,22 @@ def of_selection(request: HttpRequest, project: Project) -> HttpResponse:
 def _propose(request: HttpRequest, rows: Any, what: str, back: str) -> HttpResponse:
     project = request.project
     try:
-        done = reviewing.of_failures(project=project, rows=rows, by=request.user, what=what)
+        reviewing.of_failures(project=project, rows=rows, by=request.user, what=what)
     except actions.EvalSetError as error:
         record_refusal(project, error, by=request.user)
         messages.error(request, str(error))
         return redirect(back)
-    messages.success(request, str(done))
     return redirect("evals:proposals", project.slug)
+
+
+def _last_job(request: HttpRequest) -> dict[str, Any]:
+    """What this person had proposed last, if that has not ended long ago."""
+    own = ProposalJob.objects.filter(project=request.project, created_by=request.user)
+    job = own.order_by("-created_at").first()
+    if job is None or (job.finished_at and job.finished_at < timezone.now() - SHOWN_FOR):
+        return {"job": None}
+    is_done = job.state == JobState.SUCCEEDED
+    return {"job": job, "proposed": str(Proposed(**job.result)) if is_done else ""}
 
 
 # Building the responses

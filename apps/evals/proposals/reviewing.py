@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.http import Http404
 from django.utils import timezone
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
@@ -23,7 +23,7 @@ from apps.evals.editing import fingerprint
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.from_failures import free_key, open_draft
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.models import ProposalState, Task, TaskKind, TaskProposal
+from apps.evals.models import ProposalJob, ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
 from apps.evals.proposals.rubric import rubric_of
 from apps.evals.proposals.same import move_occurrences, other_of, record_occurrences, seen_in
@@ -114,16 +114,18 @@ def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
 PROPOSAL = Written(json_schema(ProposalOut), as_json, load)
 
 
-class ProposedOut(Struct):
-    """Requests that are known are counted on their task, not proposed again."""
+class ProposalJobOut(Struct):
+    """`result` is {made, known, rejected, held, without_request, drafting, to_write}: requests that
+    are known are counted on their task, not proposed again.
+    """
 
-    made: int
-    known: int
-    rejected: int
-    held: int
-    without_request: int
-    drafting: int
-    to_write: int
+    pk: UUID = field(name="id")
+    state: str
+    done: int
+    total: int
+    error: str
+    result: dict[str, int]
+    created_at: Moment
 
 
 class ConfirmedOut(Struct):
@@ -171,17 +173,15 @@ class Propose(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @operation(
     "eval_proposals_make",
-    rest=Rest("POST", "eval-proposals/", "proposals", 201),
-    gives=ProposedOut,
+    rest=Rest("POST", "eval-proposals/", "proposals", 202),
+    gives=ProposalJobOut,
     examples=(sent("Of two runs", {"trajectories": ["run-17", "run-18"]}),),
     says={"proposals.made": "proposed {made|task|tasks}[: {what}]"},
     shows=SHOWS,
 )
-def propose(
-    *, project: Project, by: Any, given: Propose, key: ApiKey | None = None
-) -> making.Proposed:
-    """Proposes the task of each of up to 200 failures. The judge drafts the rubrics within its
-    daily budget; without one a person writes them.
+def propose(*, project: Project, by: Any, given: Propose) -> ProposalJob:
+    """Proposes the task of each of up to 200 failures; poll the job until its state is final. The
+    judge drafts the rubrics within its daily budget; without one a person writes them.
 
     Raises ProposalError, Http404.
     """
@@ -196,24 +196,33 @@ def propose(
         rows, what = rows.filter(cluster=cluster), f"of the cluster {cluster.name}"
     else:
         rows = rows.filter(trajectory__external_id__in=given.trajectories)
-    return of_failures(project=project, rows=rows, by=by, what=what, viewer=key)
+    return of_failures(project=project, rows=rows, by=by, what=what)
 
 
-def of_failures(
-    *,
-    project: Project,
-    rows: QuerySet[Failure],
-    by: Any,
-    what: str,
-    viewer: ApiKey | None = None,
-) -> making.Proposed:
-    """The tasks of the newest of these failures. Raises ProposalError if there is none."""
-    failures = list(
-        rows.select_related("trajectory", "mode").order_by("-trajectory_id")[: making.MOST]
-    )
-    if not failures:
+def of_failures(*, project: Project, rows: QuerySet[Failure], by: Any, what: str) -> ProposalJob:
+    """The tasks of the newest of these failures. Raises ProposalError if there is none, or if some
+    are being proposed already.
+    """
+    newest = list(rows.order_by("-trajectory_id").values_list("pk", flat=True)[: making.MOST])
+    if not newest:
         raise ProposalError("None of these runs is a failure of this project.")
-    return making.propose(project=project, failures=failures, by=by, what=what, viewer=viewer)
+    try:
+        return making.start(project=project, failures=newest, by=by, what=what)
+    except IntegrityError as error:
+        raise ProposalError(
+            "Tasks are being proposed already. Wait until that has ended."
+        ) from error
+
+
+@operation(
+    "eval_proposals_job",
+    rest=Rest("GET", "eval-proposals/jobs/<uuid:pk>/", "proposal_job"),
+    gives=ProposalJobOut,
+    shows=SHOWS,
+)
+def proposal_job(*, job: ProposalJob) -> ProposalJob:
+    """How far the proposing of tasks has come, and what came of it."""
+    return job
 
 
 @operation(
