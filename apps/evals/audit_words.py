@@ -46,6 +46,7 @@ declare(
         "variantjob": "",
         "meaningcheck": "",
         "stepsearch": "the step search",
+        "proposaljob": "",
     },
 )
 

@@ -25,12 +25,14 @@ from apps.evals.models import (
     EvalRun,
     LatencyMeasurement,
     MeaningCheck,
+    ProposalJob,
     Sample,
     StepSearch,
     Task,
     TaskImport,
     VariantJob,
 )
+from apps.evals.proposals import making
 from apps.evals.replays import job as replays
 from apps.evals.rollout_parts import rollout_parts
 from apps.evals.sample_events import sample_fields
@@ -273,6 +275,7 @@ register(
         complete=latency.complete,
     ),
 )
+register(ProposalJob, InProcess(queue="default", steps=making.steps))
 register(TaskImport, InProcess(queue="default", steps=importing.steps, ended=importing.ended))
 register(
     VariantJob,

@@ -269,14 +269,15 @@ class ProposalState(models.TextChoices):
     PROPOSED = "proposed"
     CONFIRMED = "confirmed"
     REJECTED = "rejected"
+    MERGED = "merged", "Same as another"
 
 
 class TaskProposal(models.Model):
     """A task that Flywheel proposes from a failure, until a person confirms it: only then does it
     become a `Task`, so it counts nowhere before.
 
-    While `is_drafting`, the judge is to draft its rubric; with an empty `expected` otherwise a
-    person has to write it. `canonical_hash` is as of `Task`.
+    While `is_drafting`, the judge is to draft its rubric, as soon as there is one; with an empty
+    `expected` otherwise a person has to write it. `canonical_hash` is as of `Task`.
     """
 
     nouns = ("proposed task", "proposed tasks")
@@ -310,10 +311,19 @@ class TaskProposal(models.Model):
     group = models.CharField(max_length=200)
     groups = ArrayField(models.CharField(max_length=200), default=list)
     metadata = models.JSONField(default=dict)
+    looks_like = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="`canonical_hash` of the request that may be the same",
+    )
+    looks_like_why = models.CharField(max_length=100, blank=True)
     is_drafting = models.BooleanField(default=False)
     draft_error = models.TextField(blank=True)
     draft_tries = models.PositiveSmallIntegerField(default=0)
     drafted_at = models.DateTimeField(null=True)
+    drafts_asked = models.PositiveSmallIntegerField(
+        default=0, help_text="How many more drafts people have asked for"
+    )
     task = models.ForeignKey(Task, models.SET_NULL, null=True, related_name="+")
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
@@ -358,6 +368,18 @@ class TaskProposal(models.Model):
         """The points of its rubric."""
         rubric = self.expected.get("rubric")
         return [line for line in rubric.splitlines() if line.strip()] if rubric else []
+
+
+class ProposalJob(Job):
+    """Proposes the tasks of many failures (`spec["failures"]`, ids)."""
+
+    nouns = ("proposal of tasks", "proposals of tasks")
+
+    class Meta(Job.Meta):
+        constraints = [*Job.Meta.constraints, one_active("project", "one_active_proposal_job")]
+
+    def get_absolute_url(self) -> str:
+        return reverse("evals:proposals", args=[self.project.slug])
 
 
 class TaskOccurrence(models.Model):

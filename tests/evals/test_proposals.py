@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,13 +15,23 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core.models import AuditEvent, Project
+from apps.core import runner
+from apps.core.models import AuditEvent, JobState, Project
 from apps.evals import actions
 from apps.evals.effects import Effect, How, effects_of
 from apps.evals.from_failures import open_draft
-from apps.evals.models import ProposalState, Split, Task, TaskKind, TaskOccurrence, TaskProposal
+from apps.evals.models import (
+    ProposalJob,
+    ProposalState,
+    Split,
+    Task,
+    TaskKind,
+    TaskOccurrence,
+    TaskProposal,
+)
 from apps.evals.pages import proposals
-from apps.evals.proposals import drafting, reviewing
+from apps.evals.proposals import drafting, making, reviewing
+from apps.evals.proposals.alike import CHANGES, WORDS
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
 from apps.evals.proposals.rubric import evidence_of
@@ -369,7 +380,15 @@ def test_an_episode_is_judged_by_what_the_user_was_told_as_well() -> None:
 def propose(project: Project) -> Proposed:
     classify_project(project=project)
     rows = project.failures.standing()
-    return reviewing.of_failures(project=project, rows=rows, by=admin_of(project), what="all")
+    by = admin_of(project)
+    return ended(reviewing.of_failures(project=project, rows=rows, by=by, what="all"))
+
+
+def ended(job: ProposalJob) -> Proposed:
+    runner.run(job)
+    job.refresh_from_db()
+    assert job.state == JobState.SUCCEEDED, job.error
+    return Proposed(**job.result)
 
 
 @pytest.fixture
@@ -397,7 +416,7 @@ def test_a_proposal_becomes_a_task_when_a_person_confirms_it(project: Project) -
     names = AuditEvent.objects.filter(action__startswith="proposal").values_list(
         "action", flat=True
     )
-    assert sorted(names) == ["proposal.confirmed", "proposals.made"]
+    assert sorted(names) == ["proposal.confirmed", "proposaljob.submitted", "proposals.made"]
     with pytest.raises(ProposalError, match="already"):
         reviewing.confirm(proposal=row, by=by)
 
@@ -511,6 +530,67 @@ def test_calls_that_say_little_do_not_make_requests_the_same(project: Project) -
     for text in ("Empty my cart.", "I want to start over with my shopping, all of it."):
         failed(project, talk(text, (FIND, "{}"), "No."), **truth(clear))
     assert propose(project) == Proposed(made=2)
+
+
+MOVE = {"tool": "orders.move", "args": {"order": "A-17", "to": "office"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "why"),
+    [
+        (
+            "Please move my order C-42 to the office, I am there all day.",
+            {"order": "C-42"},
+            CHANGES,
+        ),
+        ("Please move my order C-42 home, I am there all day.", {"to": "home"}, ""),
+        ("Where do the words differ altogether?", {"order": "C-42"}, ""),
+        ("Get my order A-17 into the office where I am there all week.", None, WORDS),
+        ("请把订单 A-17 和 B-2291 送到办公室", None, ""),
+    ],
+)
+def test_a_request_that_may_be_the_same_is_named_and_not_merged(
+    project: Project, words: str, change: dict[str, str] | None, why: str
+) -> None:
+    known = '{"order": "A-17", "also": "C-42"}'
+    told = truth(MOVE) if change is not None else {}
+    text = "Move my order A-17 to the office please, I am there all day."
+    first = failed(project, talk(text, (FIND, known), "No."), **told)
+    propose(project)
+    told = truth(MOVE | {"args": MOVE["args"] | change}) if change is not None else {}
+    failed(project, talk(words, (FIND, known), "No."), **told)
+    propose(project)
+    one, two = TaskProposal.objects.order_by("created_at")
+    assert one.trajectory == first and not one.looks_like
+    assert (two.looks_like, two.looks_like_why) == (one.canonical_hash if why else "", why)
+
+
+def test_a_person_says_that_two_requests_are_the_same(project: Project, client: Client) -> None:
+    by = admin_of(project)
+    texts = ("Move my order A-17 to the office.", "Get order A-17 to our office by noon.")
+    runs = []
+    for text in texts:
+        runs.append(failed(project, talk(text, (FIND, "{}"), "No.")))
+        propose(project)
+    one, two = TaskProposal.objects.order_by("created_at")
+    with pytest.raises(ProposalError):
+        reviewing.merge(proposal=one, by=by)
+    client.force_login(by)
+    assert texts[0] in client.get(two.get_absolute_url()).content.decode()
+    client.post(reverse("evals:decide_proposal", args=[project.slug, two.pk]), {"same": 1})
+    assert seen_in(project, [one.canonical_hash]) == {one.canonical_hash: 2}
+    again = failed(project, talk(f"{texts[1]} ", (FIND, "{}"), "Never."))
+    assert propose(project).made == 0
+    assert seen_in(project, [one.canonical_hash]) == {one.canonical_hash: 3}
+    two.refresh_from_db()
+    assert two.state == ProposalState.MERGED and not Task.objects.exists()
+    reviewing.undo(proposal=two, by=by)
+    assert seen_in(project, [two.canonical_hash]) == {two.canonical_hash: 1}
+    assert {runs[0].pk, again.pk} == set(
+        TaskOccurrence.objects.filter(canonical_hash=one.canonical_hash).values_list(
+            "trajectory", flat=True
+        )
+    )
 
 
 def test_what_is_held_out_is_not_proposed_and_that_is_a_view(project: Project) -> None:
@@ -640,6 +720,46 @@ def test_a_draft_that_failed_says_so_and_can_be_asked_for_again(
     assert "Source: drafted by the judge" in client.get(url).content.decode()
 
 
+def test_another_draft_is_asked_for_and_not_the_same_one_again(
+    project: Project, judge: JudgeServer
+) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    failed(project)
+    propose(project)
+    drafting.draft_due(project)
+    reviewing.ask_for_draft(proposal=only(project), by=admin_of(project))
+    drafting.draft_due(project)
+    assert len(judge.seen) == 2 and only(project).is_ready
+
+
+def test_a_server_that_is_down_costs_a_draft_no_try(project: Project, judge: JudgeServer) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply("down", status=503)
+    failed(project)
+    propose(project)
+    for _ in range(drafting.MOST_TRIES + 1):
+        drafting.draft_due(project, sleep=lambda s: None)
+        TaskProposal.objects.update(drafted_at=None)
+    row = only(project)
+    assert row.is_drafting and row.draft_error and row.draft_tries == 0
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    drafting.draft_due(project)
+    assert only(project).is_ready
+
+
+def test_a_judge_that_is_set_up_later_drafts_what_was_proposed_before(
+    project: Project, judge: JudgeServer
+) -> None:
+    failed(project)
+    assert propose(project) == Proposed(made=1, to_write=1)
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    make_rubric(project, judge)
+    assert drafting.due() == [project.pk]
+    drafting.draft_due(project)
+    assert only(project).is_ready
+
+
 def test_what_a_person_wrote_meanwhile_stays(project: Project, judge: JudgeServer) -> None:
     make_rubric(project, judge)
     failed(project)
@@ -751,11 +871,29 @@ def test_tasks_of_a_cluster_and_of_selected_failures_are_proposed(
         in client.get(reverse("failures:cluster", args=[project.slug, cluster.pk])).content.decode()
     )
     said = client.post(url, follow=True).content.decode()
-    assert "1 task proposed; 1 need a rubric by hand." in said
+    assert "of the cluster" in said and "0 of 1" in " ".join(said.split())
+    assert "already" in client.post(url, follow=True).content.decode(), "one at a time"
+    ended(ProposalJob.objects.get())
+    said = client.get(reverse("evals:proposals", args=[project.slug])).content.decode()
+    assert "1 task proposed; 1 need a rubric by hand." in said and "every 2s" not in said
     url = reverse("evals:tasks_from_failures", args=[project.slug])
     assert url in client.get(reverse("failures:list", args=[project.slug])).content.decode()
     client.post(url, {"ids": str(other.pk)})
+    ended(ProposalJob.objects.active().get())
     assert TaskProposal.objects.count() == 2 and not project.eval_sets.exists()
+
+
+def test_many_are_proposed_a_step_at_a_time_and_a_dead_worker_loses_none(project: Project) -> None:
+    for number in range(3 * making.CHUNK):
+        failed(project, talk(f"Cancel order Z-{number * 37 + 1000}.", "No."))
+    classify_project(project=project)
+    rows = project.failures.standing()
+    job = reviewing.of_failures(project=project, rows=rows, by=admin_of(project), what="all")
+    begun = making.steps(job)
+    job.cursor = next(begun).cursor
+    assert job.cursor["done"] == making.CHUNK == TaskProposal.objects.count()
+    job.save()
+    assert ended(job).made == 3 * making.CHUNK == TaskProposal.objects.count()
 
 
 def test_the_api_does_the_same(project: Project, client: Client) -> None:
@@ -769,7 +907,10 @@ def test_the_api_does_the_same(project: Project, client: Client) -> None:
         return client.post(url, body, content_type="application/json", **key)
 
     made = send("proposals", trajectories=[run.external_id, unknown.external_id])
-    assert made.status_code == 201 and (made.json()["made"], made.json()["to_write"]) == (2, 1)
+    assert made.status_code == 202 and made.json()["total"] == 2
+    ended(ProposalJob.objects.get())
+    url = reverse("evals_api:proposal_job", args=[made.json()["id"]])
+    assert client.get(url, **key).json()["result"] == asdict(Proposed(made=2, to_write=1))
     assert send("proposals").status_code == 409
     rows = client.get(reverse("evals_api:proposals"), {"kind": "episode"}, **key).json()["results"]
     assert [row["expected"]["calls"] for row in rows] == [[CANCEL]] and rows[0]["seen_in"] == 1

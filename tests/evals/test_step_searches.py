@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.test import Client
@@ -446,7 +447,9 @@ def test_its_pages_show_the_price_the_steps_and_a_continuation(
         return " ".join(got.content.decode().split())
 
     assert "Find the step by replay" in page("evals:failure_searches", failure.pk)
-    form = page("evals:find_step", failure.pk)
+    with patch("apps.evals.replays.episode.read_run", wraps=read_run) as reading:
+        form = page("evals:find_step", failure.pk)
+    assert reading.call_count == 1
     assert "Up to about" in form and "continuations over" in form and "no known price" in form
     more = page(
         "evals:find_step", failure.pk, environment=world.environment.pk, each=64, every="on"

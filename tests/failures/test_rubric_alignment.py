@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -527,8 +528,10 @@ def test_the_page_of_examples_says_which_runs_it_shows(
     judging.judge(project=project, trajectories=project.trajectories.all())
     monkeypatch.setattr(judge_jobs, "runs_shown", lambda project, runs, **_: shown.extend(runs))
     url = reverse("failures:rubric_examples", args=[project.slug])
-    page = logged_in(admin_of(project)).get(url).content.decode()
+    with patch("apps.failures.judge.people.decisions", wraps=people.decisions) as reading:
+        page = logged_in(admin_of(project)).get(url).content.decode()
     assert set(shown) == set(side(project, False)) and all(str(run) in page for run in shown)
+    assert reading.call_count == 1
 
 
 def test_pages_lead_from_the_rubric_to_a_better_one(judge: JudgeServer, scripted: Any) -> None:

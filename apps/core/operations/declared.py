@@ -29,13 +29,20 @@ class Paged(NamedTuple):
     most: int = 200
 
 
+def _nothing(request: Any, rows: Sequence[Any]) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Written:
     """An answer that is written by a function of the request and what was returned; with its JSON
-    Schema."""
+    Schema. `load` is called before, once for all rows of an answer: it sets on them what `content`
+    needs to know of each and their queryset does not have.
+    """
 
     schema: dict[str, Any]
     content: Callable[[Any, Any], Any]
+    load: Callable[[Any, Sequence[Any]], None] = _nothing
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -60,7 +60,7 @@ class OperationForm(PlainForm):
             elif isinstance(field, forms.ModelChoiceField):
                 field.queryset = ask(self.references[name].rows)
             elif callable(extra.get("choices")):
-                field.choices = ask(extra["choices"])
+                field.choices = partial(ask, extra["choices"])  # read only where they are shown
 
     @property
     def more(self) -> list[forms.BoundField]:

@@ -81,7 +81,8 @@ def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> 
     if gives is None:
         return Response(status=204)
     if isinstance(gives, Paged):
-        return listed(request, returned, partial(_content, gives.item))
+        load = partial(_load, gives.item, request)
+        return listed(request, returned, partial(_content, gives.item), load)
     if get_origin(gives) is list:
         (item,) = get_args(gives)
         return Response({"results": [_content(item, request, row) for row in returned]})
@@ -89,7 +90,13 @@ def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> 
         returned = target
         if not operation.reads:
             target.refresh_from_db()  # the database sets some values
+    _load(gives, request, [returned])
     return Response(_content(gives, request, returned), status=status)
+
+
+def _load(item: Any, request: Request, rows: list[Any]) -> None:
+    if isinstance(item, Written):
+        item.load(request, rows)
 
 
 def _content(item: Any, request: Request, row: Any) -> Any:

@@ -256,6 +256,115 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="ProposalJob",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="proposaljob_by_state")
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
+                            ),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
+                            _connector="OR",
+                        ),
+                        name="proposaljob_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("queued", "running"))),
+                        fields=("project",),
+                        name="one_active_proposal_job",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="TaskImport",
             fields=[
                 (
@@ -1298,6 +1407,7 @@ class Migration(migrations.Migration):
                             ("proposed", "Proposed"),
                             ("confirmed", "Confirmed"),
                             ("rejected", "Rejected"),
+                            ("merged", "Same as another"),
                         ],
                         default="proposed",
                         max_length=10,
@@ -1359,10 +1469,25 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("metadata", models.JSONField(default=dict)),
+                (
+                    "looks_like",
+                    models.CharField(
+                        blank=True,
+                        help_text="`canonical_hash` of the request that may be the same",
+                        max_length=64,
+                    ),
+                ),
+                ("looks_like_why", models.CharField(blank=True, max_length=100)),
                 ("is_drafting", models.BooleanField(default=False)),
                 ("draft_error", models.TextField(blank=True)),
                 ("draft_tries", models.PositiveSmallIntegerField(default=0)),
                 ("drafted_at", models.DateTimeField(null=True)),
+                (
+                    "drafts_asked",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="How many more drafts people have asked for"
+                    ),
+                ),
                 ("decided_at", models.DateTimeField(null=True)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
                 (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,22 +13,24 @@ from django.db.models import Case, Q, When
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.http import go
-from apps.core.models import Project, Role
+from apps.core.models import JobState, Project, Role
 from apps.core.paging import page_of
 from apps.core.query import FLAG, PAGE_NUMBER, TYPES, selection_of
 from apps.core.routes import RUNS, SIDES, shows
 from apps.evals import actions
 from apps.evals.formats.rows import Bad, parsed_object
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.models import ProposalState, TaskProposal
+from apps.evals.models import ProposalJob, ProposalState, TaskProposal
 from apps.evals.proposals import drafting, reviewing
+from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
-from apps.evals.proposals.same import occurrences, seen_in
+from apps.evals.proposals.same import occurrences, other_of, seen_in
 from apps.failures.actions.decisions import Refused
 from apps.failures.judge import rubrics
 from apps.failures.models import FailureCluster
@@ -37,6 +40,8 @@ from apps.trajectories.shown import runs_shown
 from workers.lib.verifiers.by_task import form_of
 
 REFUSALS = (actions.EvalSetError, Refused)
+SHOWN_FOR = timedelta(minutes=10)  # after its end, what came of a job
+DECISIONS = {"reject": reviewing.reject, "same": reviewing.merge}
 MOST_SHOWN = 60  # messages of the failed run after the cut
 NOTHING_LEFT = "No proposed tasks are left to review."
 
@@ -63,7 +68,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         "may_write": request.membership.may(Role.ENGINEER),
         "without_judge": not rubrics.current(project),
         "last": reviewing.last_decision(project, request.user),
-    }
+    } | _last_job(request)
     return render(request, "evals/proposals.html", context)
 
 
@@ -98,9 +103,9 @@ def proposal(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def decide(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
-    """Confirms or rejects, and shows the next."""
+    """Confirms, rejects, or says that it is the same as another, and shows the next."""
     found = _find(project, pk)
-    act = reviewing.reject if "reject" in request.POST else reviewing.confirm
+    act = next((act for name, act in DECISIONS.items() if name in request.POST), reviewing.confirm)
     return _after(request, found, lambda: act(proposal=found, by=request.user))
 
 
@@ -202,13 +207,22 @@ def of_selection(request: HttpRequest, project: Project) -> HttpResponse:
 def _propose(request: HttpRequest, rows: Any, what: str, back: str) -> HttpResponse:
     project = request.project
     try:
-        done = reviewing.of_failures(project=project, rows=rows, by=request.user, what=what)
+        reviewing.of_failures(project=project, rows=rows, by=request.user, what=what)
     except actions.EvalSetError as error:
         record_refusal(project, error, by=request.user)
         messages.error(request, str(error))
         return redirect(back)
-    messages.success(request, str(done))
     return redirect("evals:proposals", project.slug)
+
+
+def _last_job(request: HttpRequest) -> dict[str, Any]:
+    """What this person had proposed last, if that has not ended long ago."""
+    own = ProposalJob.objects.filter(project=request.project, created_by=request.user)
+    job = own.order_by("-created_at").first()
+    if job is None or (job.finished_at and job.finished_at < timezone.now() - SHOWN_FOR):
+        return {"job": None}
+    is_done = job.state == JobState.SUCCEEDED
+    return {"job": job, "proposed": str(Proposed(**job.result)) if is_done else ""}
 
 
 # Building the responses
@@ -280,7 +294,9 @@ def show(
 ) -> HttpResponse:
     """A proposal: the page, or for htmx its fragment."""
     project, form = found.project, form_of(found.expected)
-    runs_shown(project, [found.trajectory_id], to=request.user, where="a proposed task")
+    like = other_of(found)
+    runs = [row.trajectory_id for row in (found, like) if row and row.trajectory_id]
+    runs_shown(project, runs, to=request.user, where="a proposed task")
     reader, failure = Reader(found.trajectory), found.failure
     blamed, quotes = failure and failure.blamed_message, found.metadata.get(drafting.POINTS) or []
     context = {
@@ -297,6 +313,7 @@ def show(
         "left": reviewing.open_count(project),
         "seen": seen_in(project, [found.canonical_hash]).get(found.canonical_hash, 0),
         "occurrences": list(occurrences(project, found.canonical_hash)),
+        "like": like,
         "points": list(enumerate(_with_quotes(found.points, quotes), 1)),
         "is_rubric": form in (None, "rubric"),
         "calls": _calls(found.expected),

@@ -72,4 +72,5 @@ def of_failure(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
 
 def _job(search: StepSearch) -> dict[str, Any]:
     logs = JobLog.objects.filter(job=search.pk).order_by("-pk")[:LOGS]
-    return {"search": search, "run": search, "logs": logs, "used": results.used(search)}
+    used = results.used_of([search])[search.pk]
+    return {"search": search, "run": search, "logs": logs, "used": used}

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Q
 from django.utils import timezone
 
 from apps.core import outbox
@@ -98,7 +98,9 @@ class _Draft(Stored):
         return cls(
             project=proposal.project,
             purpose=PURPOSE,
-            key=digest_of([PURPOSE, str(proposal.trajectory_id), proposal.cut, known]),
+            key=digest_of(
+                [PURPOSE, str(proposal.trajectory_id), proposal.cut, known, proposal.drafts_asked]
+            ),
             question=asked,
             trajectory=proposal.trajectory,
             as_json=lambda points: [[point.text, point.quote] for point in points],
@@ -108,20 +110,22 @@ class _Draft(Stored):
     def reserve(self, usd: float) -> None:
         super().reserve(usd)
         rows = TaskProposal.objects.filter(pk=self.proposal and self.proposal.pk)
-        rows.update(draft_tries=F("draft_tries") + 1, drafted_at=timezone.now())
+        rows.update(drafted_at=timezone.now())
 
     @transaction.atomic
     def settle(self, answered: Answered, correction: float) -> None:
         super().settle(answered, correction)
-        self._store(answered.error)
+        self._store(answered.error, tries=0 if answered.is_servers else 1)
 
     def reuse(self) -> None:
         super().reuse()
         self._store("")
 
     @transaction.atomic
-    def _store(self, error: str) -> None:
-        """A draft of what a person has written or decided on meanwhile is dropped."""
+    def _store(self, error: str, *, tries: int = 0) -> None:
+        """A draft of what a person has written or decided on meanwhile is dropped. A server that
+        is down costs no try: it is asked again later.
+        """
         rows = TaskProposal.objects.select_for_update().filter(
             pk=self.proposal and self.proposal.pk,
             is_drafting=True,
@@ -130,7 +134,7 @@ class _Draft(Stored):
         ours = rows.first()
         if ours is None:
             return
-        ours.draft_error = error
+        ours.draft_error, ours.draft_tries = error, ours.draft_tries + tries
         if self.answer:
             ours.expected = {"rubric": rubric.rubric_of([text for text, _ in self.answer])}
             ours.metadata = ours.metadata | {POINTS: [quote for _, quote in self.answer]}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.db import transaction
 
-from apps.core import locks
+from apps.core import jobs, locks
 from apps.core.actions import audit
+from apps.core.kinds import Progress
 from apps.core.locks import ProjectLock
-from apps.core.models import ApiKey, Project
+from apps.core.models import Project
 from apps.evals.formats.rows import has_request
 from apps.evals.from_failures import metadata_of
 from apps.evals.holdout import leaks
 from apps.evals.holdout.view_log import record_membership
-from apps.evals.models import Origin, Split, Task, TaskProposal
+from apps.evals.models import Origin, ProposalJob, Split, Task, TaskProposal
 from apps.evals.proposals import drafting
 from apps.evals.proposals.same import Known, Request, record_occurrences
 from apps.evals.source_runs import read_run, settings_of
@@ -25,7 +26,7 @@ from apps.evals.suggestions import UNWRITTEN, Plan, demonstration_of, plan_of
 from apps.failures.models import Failure
 from apps.trajectories.models import with_content
 
-MOST = 200  # failures processed at once
+MOST, CHUNK = 200, 10  # failures of a job, and of one step of it
 
 
 @dataclass(frozen=True)
@@ -57,22 +58,49 @@ class Proposed:
         return "; ".join(parts) + "."
 
 
+def start(*, project: Project, failures: Iterable[int], by: Any, what: str) -> ProposalJob:
+    """Has a worker propose the tasks of failures; `what` says where they come from. Raises
+    IntegrityError while another one runs.
+    """
+    ids = list(failures)
+    spec = {"failures": ids, "what": what}
+    job = ProposalJob(project=project, name=f"Propose tasks {what}", total=len(ids), spec=spec)
+    with transaction.atomic():
+        return jobs.submit(job, by=by)
+
+
+def steps(job: ProposalJob) -> Generator[Progress, None, dict]:
+    project, ids = job.project, job.spec["failures"]
+    cursor = {"done": 0, "proposed": {}} | job.cursor
+    rows = project.failures.standing().select_related("trajectory", "mode")
+    while chunk := ids[cursor["done"] : cursor["done"] + CHUNK]:
+        found = rows.filter(pk__in=chunk).order_by("-trajectory_id")
+        total = Counter(cursor["proposed"])
+        total.update(asdict(propose(project=project, failures=found, by=job.created_by)))
+        cursor = {"done": cursor["done"] + len(chunk), "proposed": dict(total)}
+        yield Progress(done=cursor["done"], cursor=cursor)
+    proposed = Proposed(**cursor["proposed"])
+    audit(
+        "proposals.made",
+        project=project,
+        by=job.created_by,
+        what=job.spec["what"],
+        made=proposed.made,
+        known=proposed.known,
+        held=proposed.held,
+    )
+    return asdict(proposed)
+
+
 @transaction.atomic
-def propose(
-    *,
-    project: Project,
-    failures: Sequence[Failure],
-    by: Any,
-    what: str,
-    viewer: ApiKey | None = None,
-) -> Proposed:
-    """Proposes a task for each of the first `MOST` failures; `what` says where they come from.
-    Whoever is told that some are held out has seen that, which counts as a view.
+def propose(*, project: Project, failures: Iterable[Failure], by: Any) -> Proposed:
+    """Proposes a task for each failure. Whoever is told that some are held out has seen that, which
+    counts as a view.
     """
     locks.acquire_in(project.pk, ProjectLock.TASKS)
-    chosen = list(failures)[:MOST]
+    chosen = list(failures)
     with_content([failure.trajectory for failure in chosen])
-    settings, judge = settings_of(project), drafting.judge_of(project)
+    settings = settings_of(project)
     counts: dict[str, int] = defaultdict(int)
     offered: list[TaskProposal] = []
     for failure in chosen:
@@ -81,39 +109,23 @@ def propose(
         if plan is None or not has_request(plan.step.prompt):
             counts["without_request"] += 1
         else:
-            offered.append(_proposal(project, failure, plan, by, has_judge=judge is not None))
+            offered.append(_proposal(project, failure, plan, by))
     requests = {row.pk: Request.of(row) for row in offered}
     known = Known(project, list(requests.values()))
-    crossing = _held(project, offered, requests, known, viewer or by)
+    crossing = _held(project, offered, requests, known, by)
     free = [row for row in offered if row.pk not in crossing]
     new, runs = _new(free, requests, known, counts)
     TaskProposal.objects.bulk_create(new)
     record_occurrences(project, runs)
-    drafts = [row for row in new if row.is_drafting]
-    counts |= {
-        "made": len(new),
-        "held": len(crossing),
-        "drafting": len(drafts),
-        "to_write": sum(not row.expected and not row.is_drafting for row in new),
-    }
+    drafts = sum(row.is_drafting for row in new)
+    waits_for = "drafting" if drafting.judge_of(project) else "to_write"
+    counts |= {"made": len(new), "held": len(crossing), waits_for: drafts}
     if drafts:
         drafting.request(project)
-    done = Proposed(**counts)
-    audit(
-        "proposals.made",
-        project=project,
-        by=by,
-        what=what,
-        made=done.made,
-        known=done.known,
-        held=done.held,
-    )
-    return done
+    return Proposed(**counts)
 
 
-def _proposal(
-    project: Project, failure: Failure, plan: Plan, by: Any, *, has_judge: bool
-) -> TaskProposal:
+def _proposal(project: Project, failure: Failure, plan: Plan, by: Any) -> TaskProposal:
     """Unsaved."""
     answer, source = plan.answer, plan.step.source
     return TaskProposal(
@@ -134,7 +146,7 @@ def _proposal(
         group=source.groups.offered[0][1],
         groups=source.groups.keys,
         metadata=metadata_of(failure, plan.step, answer),
-        is_drafting=answer is None and has_judge,
+        is_drafting=answer is None,
         created_by=by,
     )
 
@@ -190,10 +202,11 @@ def _new(
         request = requests[row.pk]
         if other := known.same_as(request):
             counts["known"] += 1
-            runs[other.canonical_hash].append(row.trajectory_id)
+            runs[other.counts_on].append(row.trajectory_id)
         elif known.was_rejected(request):
             counts["rejected"] += 1
         else:
+            row.looks_like, row.looks_like_why = known.looks_like(request) or ("", "")
             known.requests.add(request)
             new.append(row)
             runs[row.canonical_hash].append(row.trajectory_id)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.http import Http404
 from django.utils import timezone
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from apps.core.actions import audit
 from apps.core.models import ApiKey, Project
@@ -22,10 +23,10 @@ from apps.evals.editing import fingerprint
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.from_failures import free_key, open_draft
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.models import ProposalState, Task, TaskKind, TaskProposal
+from apps.evals.models import ProposalJob, ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
 from apps.evals.proposals.rubric import rubric_of
-from apps.evals.proposals.same import record_occurrences, seen_in
+from apps.evals.proposals.same import move_occurrences, other_of, record_occurrences, seen_in
 from apps.evals.suggestions import BY_HAND, UNWRITTEN, kind_of
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
@@ -36,6 +37,7 @@ MOST = 200  # at once
 MOST_POINTS, MAX_POINT = 20, 1_000
 GONE = "Somebody else has decided on this proposal already."
 NOT_READY = "It does not say yet what is expected. Write the rubric first."
+LIKE_NONE = "There is no other request that it looks like."
 SHOWS = Disclosure(f"{RUNS}; {SIDES}")
 ProposalIds = Annotated[list[UUID], Meta(title="Proposals", min_length=1, max_length=MOST)]
 
@@ -48,7 +50,7 @@ class ProposalOut(Struct):
     """A proposed task. `expected` is empty while the judge is drafting, or until a person writes
     it; `unknown` are tools of which nobody knows whether they change something; `warnings` are what
     the run itself says against what is expected; `seen_in` is in how many failures the same request
-    was seen.
+    was seen; `looks_like` is the hash of another request that may be the same.
     """
 
     id: UUID
@@ -66,16 +68,25 @@ class ProposalOut(Struct):
     is_drafting: bool
     draft_error: str
     seen_in: int
+    looks_like: str
+    looks_like_why: str
     task: UUID | None
     created_at: Moment
     decided_at: Moment | None
 
 
+def load(request: Any, rows: Sequence[TaskProposal]) -> None:
+    """Where they were seen. Counts as a view of their runs."""
+    if not rows:
+        return
+    project = rows[0].project
+    runs_shown(project, [row.trajectory_id for row in rows], to=request.auth, where="API")
+    seen = seen_in(project, [row.canonical_hash for row in rows])
+    for row in rows:
+        row.seen_in = seen.get(row.canonical_hash, 0)
+
+
 def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
-    """Counts as a view of its run."""
-    project = row.project
-    runs_shown(project, [row.trajectory_id], to=request.auth, where="API")
-    seen = seen_in(project, [row.canonical_hash]).get(row.canonical_hash, 0)
     return {
         "id": str(row.pk),
         "state": row.state,
@@ -91,26 +102,30 @@ def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
         "warnings": row.warnings,
         "is_drafting": row.is_drafting,
         "draft_error": row.draft_error,
-        "seen_in": seen,
+        "seen_in": row.seen_in,
+        "looks_like": row.looks_like,
+        "looks_like_why": row.looks_like_why,
         "task": str(row.task_id) if row.task_id else None,
         "created_at": row.created_at,
         "decided_at": row.decided_at,
     }
 
 
-PROPOSAL = Written(json_schema(ProposalOut), as_json)
+PROPOSAL = Written(json_schema(ProposalOut), as_json, load)
 
 
-class ProposedOut(Struct):
-    """Requests that are known are counted on their task, not proposed again."""
+class ProposalJobOut(Struct):
+    """`result` is {made, known, rejected, held, without_request, drafting, to_write}: requests that
+    are known are counted on their task, not proposed again.
+    """
 
-    made: int
-    known: int
-    rejected: int
-    held: int
-    without_request: int
-    drafting: int
-    to_write: int
+    pk: UUID = field(name="id")
+    state: str
+    done: int
+    total: int
+    error: str
+    result: dict[str, int]
+    created_at: Moment
 
 
 class ConfirmedOut(Struct):
@@ -158,17 +173,15 @@ class Propose(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @operation(
     "eval_proposals_make",
-    rest=Rest("POST", "eval-proposals/", "proposals", 201),
-    gives=ProposedOut,
+    rest=Rest("POST", "eval-proposals/", "proposals", 202),
+    gives=ProposalJobOut,
     examples=(sent("Of two runs", {"trajectories": ["run-17", "run-18"]}),),
     says={"proposals.made": "proposed {made|task|tasks}[: {what}]"},
     shows=SHOWS,
 )
-def propose(
-    *, project: Project, by: Any, given: Propose, key: ApiKey | None = None
-) -> making.Proposed:
-    """Proposes the task of each of up to 200 failures. The judge drafts the rubrics within its
-    daily budget; without one a person writes them.
+def propose(*, project: Project, by: Any, given: Propose) -> ProposalJob:
+    """Proposes the task of each of up to 200 failures; poll the job until its state is final. The
+    judge drafts the rubrics within its daily budget; without one a person writes them.
 
     Raises ProposalError, Http404.
     """
@@ -183,24 +196,33 @@ def propose(
         rows, what = rows.filter(cluster=cluster), f"of the cluster {cluster.name}"
     else:
         rows = rows.filter(trajectory__external_id__in=given.trajectories)
-    return of_failures(project=project, rows=rows, by=by, what=what, viewer=key)
+    return of_failures(project=project, rows=rows, by=by, what=what)
 
 
-def of_failures(
-    *,
-    project: Project,
-    rows: QuerySet[Failure],
-    by: Any,
-    what: str,
-    viewer: ApiKey | None = None,
-) -> making.Proposed:
-    """The tasks of the newest of these failures. Raises ProposalError if there is none."""
-    failures = list(
-        rows.select_related("trajectory", "mode").order_by("-trajectory_id")[: making.MOST]
-    )
-    if not failures:
+def of_failures(*, project: Project, rows: QuerySet[Failure], by: Any, what: str) -> ProposalJob:
+    """The tasks of the newest of these failures. Raises ProposalError if there is none, or if some
+    are being proposed already.
+    """
+    newest = list(rows.order_by("-trajectory_id").values_list("pk", flat=True)[: making.MOST])
+    if not newest:
         raise ProposalError("None of these runs is a failure of this project.")
-    return making.propose(project=project, failures=failures, by=by, what=what, viewer=viewer)
+    try:
+        return making.start(project=project, failures=newest, by=by, what=what)
+    except IntegrityError as error:
+        raise ProposalError(
+            "Tasks are being proposed already. Wait until that has ended."
+        ) from error
+
+
+@operation(
+    "eval_proposals_job",
+    rest=Rest("GET", "eval-proposals/jobs/<uuid:pk>/", "proposal_job"),
+    gives=ProposalJobOut,
+    shows=SHOWS,
+)
+def proposal_job(*, job: ProposalJob) -> ProposalJob:
+    """How far the proposing of tasks has come, and what came of it."""
+    return job
 
 
 @operation(
@@ -265,6 +287,28 @@ def reject(*, proposal: TaskProposal, by: Any) -> None:
     ours = _locked(proposal)
     _decided(ours, ProposalState.REJECTED, by)
     audit("proposal.rejected", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
+@operation(
+    "eval_proposals_merge",
+    rest=Rest("POST", "eval-proposals/<uuid:pk>/merge/", "proposal_merge"),
+    gives=PROPOSAL,
+    says={"proposal.merged": "said that a proposed task is the same as another"},
+    shows=SHOWS,
+)
+@transaction.atomic
+def merge(*, proposal: TaskProposal, by: Any) -> None:
+    """It becomes no task, and its run counts as a failure of the request that it looks like; so do
+    later ones with the same request.
+
+    Raises ProposalError.
+    """
+    ours = _locked(proposal)
+    if other_of(ours) is None:
+        raise ProposalError(LIKE_NONE)
+    move_occurrences(ours.project, ours.canonical_hash, ours.looks_like)
+    _decided(ours, ProposalState.MERGED, by)
+    audit("proposal.merged", project=ours.project, by=by, target=ours, kind=ours.kind)
 
 
 class EditProposal(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -347,6 +391,9 @@ def undo(*, proposal: TaskProposal, by: Any) -> None:
         ):
             raise ProposalError("Its task was changed since. Remove the task in its set instead.")
         actions.remove_task(task=task, by=by)
+    if ours.state == ProposalState.MERGED:
+        back = [ours.trajectory_id]
+        move_occurrences(ours.project, ours.looks_like, ours.canonical_hash, back)
     ours.state, ours.task, ours.decided_by, ours.decided_at = (
         ProposalState.PROPOSED,
         None,
@@ -366,7 +413,8 @@ def undo(*, proposal: TaskProposal, by: Any) -> None:
 )
 @transaction.atomic
 def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
-    """Has the judge draft the rubric, within its daily budget. What was expected is replaced.
+    """Has the judge write a new draft of the rubric, within its daily budget. What was expected is
+    replaced.
 
     Raises ProposalError.
     """
@@ -374,7 +422,7 @@ def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
     if drafting.judge_of(ours.project) is None:
         raise ProposalError(drafting.NO_JUDGE)
     ours.kind, ours.expected, ours.source = TaskKind.RUBRIC, {}, UNWRITTEN
-    ours.warnings = []
+    ours.warnings, ours.drafts_asked = [], ours.drafts_asked + 1
     ours.is_drafting, ours.draft_tries, ours.draft_error = True, 0, ""
     ours.drafted_at = None  # at once: a question that is under way is not asked twice
     ours.save()

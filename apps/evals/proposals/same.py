@@ -39,6 +39,7 @@ from apps.evals.near_duplicates.calls import (
 from apps.evals.near_duplicates.markup import plain
 from apps.evals.near_duplicates.search import TELLING
 from apps.evals.near_duplicates.text import content
+from apps.evals.proposals.alike import Wish, likest
 from workers.lib.messages import native_calls
 
 COMPARED = 2_000  # tasks of a project that a proposal is compared with, the newest
@@ -59,10 +60,20 @@ class Request:
     messages: Sequence[dict]
     expected: dict
     metadata: dict
+    merged_into: str = ""  # the hash of the request that a person says it is the same as
 
     @classmethod
     def of(cls, row: Task | TaskProposal) -> Request:
         return cls(row.canonical_hash, row.messages, row.expected, row.metadata)
+
+    @property
+    def counts_on(self) -> str:
+        """The hash of the request in whose failures it is counted."""
+        return self.merged_into or self.canonical_hash
+
+    @cached_property
+    def wish(self) -> Wish:
+        return Wish.of(self.users, self.expected)
 
     @cached_property
     def users(self) -> list[dict]:
@@ -155,12 +166,14 @@ class Known:
         rows = list(tasks.values_list(*FIELDS, "split")[:COMPARED])
         others = project.task_proposals.exclude(state=ProposalState.CONFIRMED)
         some = others if proposals else others.none()
-        waiting = list(some.values_list(*FIELDS, "state")[:COMPARED])
+        waiting = list(some.values_list(*FIELDS, "state", "looks_like")[:COMPARED])
         self.held = Index(Request(*row[:4]) for row in rows if row[4] == Split.HOLDOUT)
         self.requests = Index(Request(*row[:4]) for row in rows if row[4] != Split.HOLDOUT)
         for row in waiting:
             if row[4] == ProposalState.PROPOSED:
                 self.requests.add(Request(*row[:4]))
+            elif row[4] == ProposalState.MERGED:
+                self.requests.add(Request(*row[:4], merged_into=row[5]))
         self.rejected = Index(
             Request(*row[:4]) for row in waiting if row[4] == ProposalState.REJECTED
         )
@@ -169,6 +182,11 @@ class Known:
 
     def same_as(self, request: Request) -> Request | None:
         return self.requests.same_as(request, self._near_in(self.requests, request))
+
+    def looks_like(self, request: Request) -> tuple[str, str] | None:
+        """(hash of the request that it looks like, why), though it is not certainly the same."""
+        others = ((other.counts_on, other.wish) for other in self.requests.requests)
+        return likest(request.wish, others)
 
     def is_held(self, request: Request) -> Request | None:
         return self.held.same_as(request, self._near_in(self.held, request))
@@ -207,6 +225,16 @@ def same_task(task: Task) -> Task | None:
     return rows.select_related("eval_set").order_by("-created_at").first()
 
 
+def other_of(proposal: TaskProposal) -> Task | TaskProposal | None:
+    """The task outside hold-outs, or else the proposal, that this one looks like."""
+    named = {"project": proposal.project_id, "canonical_hash": proposal.looks_like}
+    if not proposal.looks_like or Task.objects.holdout().filter(**named).exists():
+        return None
+    tasks = Task.objects.filter(**named).select_related("eval_set", "project")
+    waiting = TaskProposal.objects.filter(**named, state=ProposalState.PROPOSED)
+    return tasks.order_by("-created_at").first() or waiting.select_related("trajectory").first()
+
+
 def settle_proposals(task: Task, *, by: Any) -> None:
     """A person has made the task of a request that was only proposed so far."""
     rows = TaskProposal.objects.filter(project=task.project, canonical_hash=task.canonical_hash)
@@ -230,6 +258,16 @@ def record_occurrences(project: Project, runs: Mapping[str, Iterable[Any]]) -> N
         for pk in ids
     ]
     TaskOccurrence.objects.bulk_create(rows, ignore_conflicts=True)
+
+
+def move_occurrences(
+    project: Project, here: str, there: str, runs: Collection[Any] | None = None
+) -> None:
+    """Counts runs on another request from now on; all of them, if they are not named."""
+    rows = TaskOccurrence.objects.filter(project=project, canonical_hash=here)
+    rows = rows if runs is None else rows.filter(trajectory__in=runs)
+    record_occurrences(project, {there: list(rows.values_list("trajectory_id", flat=True))})
+    rows.delete()
 
 
 def seen_in(project: Project, hashes: Collection[str]) -> dict[str, int]:

@@ -74,11 +74,9 @@ class Replayable:
 
 def replayable(failure: Failure, task: Task | None = None) -> Replayable:
     """Raises EvalSetError, a sentence that says what to do, if the run cannot be replayed."""
-    with_content([failure.trajectory])
-    source = read_run(failure.trajectory)
+    source, begins = _opened(failure)
     if not source.steps:
         raise EvalSetError(NO_STEP)
-    begins = _begins(source)
     tasks = _tasks(failure, begins)
     _refuse_held_out(failure, tasks)
     if task is not None and task not in tasks:
@@ -106,8 +104,7 @@ def tasks_of(failure: Failure) -> list[Task]:
     """The tasks with whose request the run begins, those from which most of it can be played
     first.
     """
-    with_content([failure.trajectory])
-    return _tasks(failure, _begins(read_run(failure.trajectory)))
+    return _tasks(failure, _opened(failure)[1])
 
 
 def usual_environment(run: Replayable) -> Environment | None:
@@ -131,6 +128,17 @@ def usual_environment(run: Replayable) -> Environment | None:
     newest = sorted(rows, key=lambda one: one.created_at, reverse=True)
     named = (one for one in newest if str(one) == run.source.environment)
     return next(named, newest[0] if newest else None)
+
+
+def _opened(failure: Failure) -> tuple[SourceRun, dict[str, int]]:
+    """The run, and where its tasks may begin. A form asks three times about the same failure, so it
+    is read once for each object.
+    """
+    if (known := vars(failure).get("opened_run")) is None:
+        with_content([failure.trajectory])
+        source = read_run(failure.trajectory)
+        known = vars(failure)["opened_run"] = source, _begins(source)
+    return known
 
 
 def _begins(source: SourceRun) -> dict[str, int]:

@@ -12,7 +12,7 @@ from apps.environments.scorer import record_scorer
 from apps.evals.actions import EvalSetError
 from apps.evals.models import Continuation, StepSearch
 from apps.evals.replays.episode import replayable
-from apps.evals.replays.results import differs, steps_of, tried_of, used
+from apps.evals.replays.results import differs, steps_of, tried_of, used_of
 from apps.evals.replays.verdict import verdict_of
 from apps.evals.rollout_parts import rollout_parts
 from apps.evals.sample_events import sample_fields
@@ -30,7 +30,7 @@ def find_step_spec(search: StepSearch) -> FindStep:
     run, spec = replayable(search.failure, search.task), search.spec
     if (run.named, run.source.row.content_digest) != (spec["scored_by"], spec["content"]):
         raise EvalSetError(CHANGED)
-    tried = tried_of(search)
+    tried = tried_of([search])[search.pk]
     record_scorer(search, search.environment, scored=bool(tried))
     parts = rollout_parts(
         search,
@@ -41,7 +41,7 @@ def find_step_spec(search: StepSearch) -> FindStep:
         batch_size=BATCH,
     )
     harness = structs.replace(parts["environment"].harness, temperature=spec["temperature"])
-    spent = used(search)
+    spent = used_of([search])[search.pk]
     return FindStep(
         **job_fields(search),
         **parts | {"environment": structs.replace(parts["environment"], harness=harness)},
@@ -91,7 +91,7 @@ def complete(search: StepSearch, result: dict) -> dict[str, Any]:
     stopped = result.get("stopped", "")
     verdict = verdict_of(
         steps_of(search),
-        tried_of(search),
+        tried_of([search])[search.pk],
         ended=not stopped,
         differs=differs(search),
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from django.db.models import Count, Q, Sum
 
 from apps.core.operations import Written
 from apps.evals.costs import cost
-from apps.evals.models import StepSearch
+from apps.evals.models import Continuation, StepSearch
 from apps.evals.replays.forecast import Forecast
 from apps.evals.replays.schema import SearchOut, ValueOut, VerdictOut
 from apps.evals.replays.verdict import Value, Verdict, values_of, verdict_of
@@ -18,16 +19,20 @@ from workers.lib.step_search import Tried
 from workers.lib.typed import json_schema
 
 
-def tried_of(search: StepSearch) -> dict[int, Tried]:
-    """{step: counts}; steps are indices of the trajectory's messages."""
+def tried_of(searches: Sequence[StepSearch]) -> dict[Any, dict[int, Tried]]:
+    """{search: {step: counts}}; steps are indices of the trajectory's messages."""
     scored = Q(masked=False)
-    rows = search.continuations.order_by().values("step")
+    rows = Continuation.objects.filter(search__in=searches).order_by().values("search_id", "step")
     counts = rows.annotate(
         won=Count("pk", filter=scored & Q(success=True)),
         n=Count("pk", filter=scored),
         masked_n=Count("pk", filter=Q(masked=True)),
     )
-    return {row["step"]: Tried(row["won"], row["n"], row["masked_n"]) for row in counts}
+    found: dict[Any, dict[int, Tried]] = {search.pk: {} for search in searches}
+    for row in counts:
+        tried = Tried(row["won"], row["n"], row["masked_n"])
+        found[row["search_id"]][row["step"]] = tried
+    return found
 
 
 def steps_of(search: StepSearch) -> list[int]:
@@ -40,9 +45,12 @@ def differs(search: StepSearch) -> bool:
     return search.replayed.get("differs_at") is not None
 
 
-def found(search: StepSearch) -> tuple[list[Value], Verdict]:
+def found(
+    search: StepSearch, tried: Mapping[int, Tried] | None = None
+) -> tuple[list[Value], Verdict]:
     """What is known of each step, and the step that decided the run."""
-    steps, tried = steps_of(search), tried_of(search)
+    steps = steps_of(search)
+    tried = tried_of([search])[search.pk] if tried is None else tried
     ended = bool(search.result) and not search.result.get("stopped")
     verdict = verdict_of(steps, tried, ended=ended, differs=differs(search))
     return values_of(steps, tried), verdict
@@ -59,19 +67,33 @@ class Used(NamedTuple):
     uncounted: int
 
 
-def used(search: StepSearch) -> Used:
-    found = search.continuations.aggregate(
+def used_of(searches: Sequence[StepSearch]) -> dict[Any, Used]:
+    """{search: what its continuations used so far}"""
+    rows = Continuation.objects.filter(search__in=searches).order_by().values("search_id")
+    sums = rows.annotate(
         given=Sum("input_tokens"),
         made=Sum("output_tokens"),
         uncounted=Count("pk", filter=Q(input_tokens=None)),
     )
-    given, made = found["given"] or 0, found["made"] or 0
+    found = {row["search_id"]: row for row in sums}
+    return {search.pk: _used(search, found.get(search.pk, {})) for search in searches}
+
+
+def _used(search: StepSearch, sums: Mapping[str, Any]) -> Used:
+    given, made = sums.get("given") or 0, sums.get("made") or 0
     price = price_from_json(search.spec["engine"].get("price"))
-    return Used(given, made, cost(price.base if price else None, given, made), found["uncounted"])
+    usd = cost(price.base if price else None, given, made)
+    return Used(given, made, usd, sums.get("uncounted", 0))
+
+
+def load(request: Any, searches: Sequence[StepSearch]) -> None:
+    tried, used = tried_of(searches), used_of(searches)
+    for search in searches:
+        search.tried, search.used = tried[search.pk], used[search.pk]
 
 
 def as_out(search: StepSearch) -> SearchOut:
-    values, verdict = found(search)
+    values, verdict = found(search, search.tried)
     return SearchOut(
         id=str(search.pk),
         failure=search.failure_id,
@@ -85,11 +107,13 @@ def as_out(search: StepSearch) -> SearchOut:
         done=search.done,
         total=search.total,
         forecast=msgspec.convert(search.spec["forecast"], Forecast),
-        **used(search)._asdict(),
+        **search.used._asdict(),
         differs_at=search.replayed.get("differs_at"),
         values=msgspec.convert(values, list[ValueOut], from_attributes=True),
         verdict=msgspec.convert(verdict, VerdictOut, from_attributes=True),
     )
 
 
-SEARCH = Written(json_schema(SearchOut), lambda _, search: msgspec.to_builtins(as_out(search)))
+SEARCH = Written(
+    json_schema(SearchOut), lambda _, search: msgspec.to_builtins(as_out(search)), load
+)

@@ -4,7 +4,7 @@ checked has the project's runs classified again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -109,13 +109,13 @@ class RuleOut(Struct):
     newest: list[ExampleOut] = field(name="examples")
 
 
-def _content(request: Any, rule: PolicyRule) -> Any:
-    if runs := [one.trajectory_id for one in rule.newest]:
-        runs_shown(rule.project, runs, to=request.auth, where="policy rules by API")
-    return filled(RuleOut, rule)
+def _load(request: Any, rules: Sequence[PolicyRule]) -> None:
+    if runs := [one.trajectory_id for rule in rules for one in rule.newest]:
+        runs_shown(rules[0].project, runs, to=request.auth, where="policy rules by API")
 
 
-RULE, SHOWS_RUNS = Written(json_schema(RuleOut), _content), Disclosure(RUNS)
+RULE = Written(json_schema(RuleOut), lambda _, rule: filled(RuleOut, rule), _load)
+SHOWS_RUNS = Disclosure(RUNS)
 
 
 class PromptOut(Struct):

@@ -34,11 +34,12 @@ class Disagreement:
         return self.verdict.trajectory
 
 
-def offered(project: Project) -> list[Disagreement]:
+def offered(project: Project, decisions: Iterable[Decision] | None = None) -> list[Disagreement]:
     """The newest decisions for learning with which the judge disagrees on whether the run failed,
-    or how.
+    or how. `decisions` are the project's, if they are already known.
     """
-    decided = {row.run: row for row in people.decisions(project) if not row.held_back}
+    decisions = people.decisions(project) if decisions is None else decisions
+    decided = {row.run: row for row in decisions if not row.held_back}
     rows = JudgeVerdict.objects.filter(
         rubric__project=project, error="", trajectory__in=list(decided)
     )

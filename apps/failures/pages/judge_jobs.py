@@ -145,7 +145,8 @@ def _examples(request: HttpRequest, project: Project) -> dict[str, Any]:
     last = project.rubrics.first()
     kept = list(last.examples.select_related("trajectory")) if last else []
     runs = {row.trajectory_id for row in kept}
-    offers = [row for row in offered(project) if row.decision.run not in runs]
+    decided = people.decisions(project)
+    offers = [row for row in offered(project, decided) if row.decision.run not in runs]
     shown = [*runs, *(row.decision.run for row in offers)]
     runs_shown(project, shown, to=request.user, where="examples of the judge's rubric")
     return {
@@ -153,6 +154,6 @@ def _examples(request: HttpRequest, project: Project) -> dict[str, Any]:
         "kept": kept,
         "offers": offers,
         "most": rubrics.MOST_EXAMPLES,
-        "counts": people.Counts.of(people.decisions(project)),
+        "counts": people.Counts.of(decided),
         "modes": {mode.slug: mode.name for mode in project.failure_modes.all()},
     }
