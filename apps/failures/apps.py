@@ -17,7 +17,10 @@ class FailuresConfig(AppConfig):
     declares = (
         "actions.clusters",
         "actions.decisions",
+        "actions.inbox",
         "actions.judge",
+        "actions.judging",
+        "actions.outcomes",
         "actions.rule_decisions",
         "actions.signals",
         "audit_words",

@@ -315,6 +315,13 @@ class Classifier(models.Model):
     judge_share_flagged = models.FloatField(
         default=1, help_text="Share of runs that the rules flag that the judge reviews"
     )
+    judge_first = models.PositiveIntegerField(
+        default=200, help_text="So many of the first runs are all reviewed, whatever the shares"
+    )
+    judge_first_until = models.DateTimeField(
+        null=True, help_text="When the last of the first runs arrived; null until all have"
+    )
+    judge_first_last = models.UUIDField(null=True, help_text="The last of the first runs")
     policy = models.PositiveIntegerField(
         default=0, help_text="Counts changes after which all runs are classified again"
     )
@@ -341,7 +348,30 @@ class Unclassified(models.Model):
         return str(self.trajectory_id)
 
 
-class SystemPrompt(models.Model):
+UNDER_WAY = "asked, no answer yet"  # instead of an error
+
+
+class Paid(models.Model):
+    """What a question to the judge's server cost. While it is under way its highest cost is
+    reserved; of one that got lost, that may have been paid.
+    """
+
+    cost_usd = models.FloatField(default=0)
+    reserved_usd = models.FloatField(default=0)
+
+    class Meta:
+        abstract = True
+
+    def reserve_cost(self, usd: float) -> None:
+        self.cost_usd, self.reserved_usd = self.cost_usd + self.reserved_usd, usd
+
+    def settle_cost(self, correction: float) -> None:
+        """`correction` is what it cost minus what was reserved."""
+        self.cost_usd = max(0.0, self.cost_usd + self.reserved_usd + correction)
+        self.reserved_usd = 0.0
+
+
+class SystemPrompt(Paid):
     """A system prompt whose rules the judge has read, or is asked to read (`policy`). While
     `read_at` is empty, `error` says why.
     """
@@ -364,7 +394,6 @@ class SystemPrompt(models.Model):
         default=0, help_text="Rules whose quote did not occur in it"
     )
     tries = models.PositiveSmallIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -705,7 +734,7 @@ class JudgeMeasurement(Job):
         return reverse("failures:judge_measurement", args=[self.project.slug, self.pk])
 
 
-class JudgeVerdict(models.Model):
+class JudgeVerdict(Paid):
     """One stored answer of the judge, so that the same conversation is never paid for twice.
     Without a `trajectory` it is about a conversation that is not a production run, such as an
     output of a training run.
@@ -741,7 +770,6 @@ class JudgeVerdict(models.Model):
     )
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -755,6 +783,11 @@ class JudgeVerdict(models.Model):
 
     def __str__(self) -> str:
         return f"{self.mode or 'no failure'} by {self.rubric}"
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the question is under way, or was when it got lost."""
+        return UNDER_WAY in self.error
 
 
 class JudgeDay(models.Model):
@@ -775,7 +808,7 @@ class JudgeDay(models.Model):
         return f"{self.day}: {self.asked} asked, ${self.usd:.4f}"
 
 
-class JudgeQuestion(models.Model):
+class JudgeQuestion(Paid):
     """A question to the judge's server that is neither a verdict nor a signal, such as a run that a
     rubric is tried or measured on. Its answer is kept, so that the same question is not paid for
     twice. While `answer` is null there is none.
@@ -791,7 +824,6 @@ class JudgeQuestion(models.Model):
     error = models.TextField(blank=True)
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -846,7 +878,7 @@ class Signal(models.Model):
         return [word for part in self.choices.split(",") if (word := part.strip())]
 
 
-class SignalAnswer(models.Model):
+class SignalAnswer(Paid):
     """The judge's answer to one version of a signal about a run. While `error` is not empty there
     is none; an empty `value` without an error: the run does not say.
     """
@@ -862,7 +894,6 @@ class SignalAnswer(models.Model):
     reason = models.TextField(blank=True)
     error = models.TextField(blank=True)
     tries = models.PositiveSmallIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -23,10 +23,12 @@ CALLER = ("project", "by", "key")  # parameters that say who calls
 
 class Paged(NamedTuple):
     """An answer that is read from a queryset, a page of at most `most` rows at a time, newest
-    first."""
+    first by the field `by`. `shown` is called with the request and the rows of a page."""
 
     item: Any
     most: int = 200
+    by: str = "created_at"
+    shown: Callable[[Any, list[Any]], None] | None = None
 
 
 @dataclass(frozen=True)

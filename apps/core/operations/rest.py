@@ -81,7 +81,8 @@ def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> 
     if gives is None:
         return Response(status=204)
     if isinstance(gives, Paged):
-        return listed(request, returned, partial(_content, gives.item))
+        shown = partial(gives.shown, request) if gives.shown else None
+        return listed(request, returned, partial(_content, gives.item), shown, gives.by)
     if get_origin(gives) is list:
         (item,) = get_args(gives)
         return Response({"results": [_content(item, request, row) for row in returned]})

@@ -232,7 +232,7 @@ class _Entry(batch.Entry):
         )
         prompt.trajectory, prompt.error, prompt.at = seen.row, WAITING, timezone.now()
         prompt.tries += 1
-        prompt.cost_usd += usd
+        prompt.reserve_cost(usd)
         prompt.save()
         _make_room(self.project)
         self.prompt = prompt
@@ -245,7 +245,7 @@ class _Entry(batch.Entry):
         ours = rows.filter(pk=self.prompt and self.prompt.pk).first()
         if ours is None:
             return
-        ours.cost_usd = max(0.0, ours.cost_usd + correction)
+        ours.settle_cost(correction)
         ours.tries -= answered.final  # a wrong API key is not the prompt's fault
         ours.error = answered.error if answered.answer is None else ""
         if found := answered.answer:

@@ -441,6 +441,24 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "judge_first",
+                    models.PositiveIntegerField(
+                        default=200,
+                        help_text="So many of the first runs are all reviewed, whatever the shares",
+                    ),
+                ),
+                (
+                    "judge_first_until",
+                    models.DateTimeField(
+                        null=True,
+                        help_text="When the last of the first runs arrived; null until all have",
+                    ),
+                ),
+                (
+                    "judge_first_last",
+                    models.UUIDField(null=True, help_text="The last of the first runs"),
+                ),
+                (
                     "policy",
                     models.PositiveIntegerField(
                         default=0,
@@ -896,6 +914,7 @@ class Migration(migrations.Migration):
                 ("input_tokens", models.PositiveIntegerField(default=0)),
                 ("output_tokens", models.PositiveIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "trajectory",
@@ -1318,6 +1337,7 @@ agent_version, model
                 ),
                 ("tries", models.PositiveSmallIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "project",
@@ -1615,6 +1635,7 @@ agent_version, model
                 ("input_tokens", models.PositiveIntegerField(default=0)),
                 ("output_tokens", models.PositiveIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "project",
@@ -1728,6 +1749,7 @@ agent_version, model
                 ("error", models.TextField(blank=True)),
                 ("tries", models.PositiveSmallIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "signal",
