@@ -15,6 +15,7 @@ class FailuresConfig(AppConfig):
     }
     lists = {"failures.failure": "failures:list"}
     declares = (
+        "actions.accuracy",
         "actions.clusters",
         "actions.decisions",
         "actions.inbox",

@@ -157,7 +157,7 @@ def _pair(called: str, mode: str, state: str, also: Iterable[str]) -> Pair:
 
 @dataclass(frozen=True)
 class Rate:
-    version: str
+    of: AgentVersion
     failed: Share
     first: datetime
 
@@ -176,10 +176,10 @@ def by_version(project: Project, mode: str = "") -> list[Rate]:
     }
     runs = DailyRuns.objects.filter(project=project).order_by().values(*KEY)
     rates = [_rate(row, failed) for row in runs.annotate(n=Sum("runs"), first=Min("first"))]
-    return sorted(rates, key=lambda rate: (rate.first, rate.version))[-MOST_VERSIONS:]
+    return sorted(rates, key=lambda rate: (rate.first, rate.of))[-MOST_VERSIONS:]
 
 
 def _rate(row: Mapping[str, Any], failed: Mapping[tuple, int]) -> Rate:
     key = AgentVersion(row["agent_name"], row["agent_version"])
     hits = failed.get(key, 0)
-    return Rate(str(key), Share(min(hits, row["n"]), row["n"]), row["first"])
+    return Rate(key, Share(min(hits, row["n"]), row["n"]), row["first"])

@@ -277,6 +277,20 @@ class DailyRuns(models.Model):
         return f"{self.runs} on {self.day}"
 
 
+class DecisionSide(models.Model):
+    """Whether what people decide about a run is held back from learning (`judge.people`): fixed by
+    its request when somebody first decides.
+    """
+
+    trajectory = models.OneToOneField(
+        Trajectory, models.CASCADE, primary_key=True, related_name="+"
+    )
+    held_back = models.BooleanField()
+
+    def __str__(self) -> str:
+        return f"{'held back' if self.held_back else 'learning'}: {self.trajectory_id}"
+
+
 class FailureDecision(models.Model):
     """One decision of a person on a failure, so that it can be undone and measured against the
     layers.
@@ -376,6 +390,13 @@ class SystemPrompt(Paid):
     `read_at` is empty, `error` says why.
     """
 
+    class State(models.TextChoices):
+        READ = "read"
+        ASKING = "asking"
+        FAILED = "failed"
+
+    WAITING = "The judge is being asked."
+
     project = models.ForeignKey(
         Project, models.CASCADE, related_name="system_prompts", db_index=False
     )
@@ -389,7 +410,7 @@ class SystemPrompt(Paid):
     first_seen = models.DateTimeField(default=timezone.now)
     read_at = models.DateTimeField(null=True)
     read_by = models.CharField(max_length=200, blank=True, help_text="The judge's model")
-    error = models.TextField(blank=True, help_text="Why its rules were not read")
+    error = models.TextField(blank=True, help_text="Why its rules were not read, or WAITING")
     dropped = models.PositiveSmallIntegerField(
         default=0, help_text="Rules whose quote did not occur in it"
     )
@@ -409,6 +430,16 @@ class SystemPrompt(Paid):
     def title(self) -> str:
         """How it begins, without the marks of a Markdown heading."""
         return self.opening.lstrip("#* ")
+
+    @property
+    def state(self) -> str:
+        if self.error == self.WAITING:
+            return self.State.ASKING
+        return self.State.FAILED if self.error else self.State.READ
+
+    @property
+    def problem(self) -> str:
+        return self.error if self.state == self.State.FAILED else ""
 
 
 class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):

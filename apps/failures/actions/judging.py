@@ -14,12 +14,12 @@ from apps.core.routes import RUNS, Disclosure
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.outcomes import IntervalOut, RunNamed, interval
 from apps.failures.judge import judging, rubrics, share
+from apps.failures.judge.judging import COUNTED
 from apps.failures.judge.share import SharesChange
 from apps.failures.models import JudgeVerdict
 from apps.trajectories.shown import runs_shown
 from workers.lib.typed import json_schema
 
-MANY = 200  # waiting runs that are counted
 Kind = Literal["failures", "fine", "errors"]
 
 
@@ -49,7 +49,7 @@ class JudgeOut(Struct):
     problem: Annotated[str, Meta(description="What would stop it before its first question")]
     shares: SharesOut
     waiting: Annotated[
-        int, Meta(description=f"Runs that it is to review and has not, at most {MANY}")
+        int, Meta(description=f"Runs that it is to review and has not, at most {COUNTED}")
     ]
     waiting_since: Annotated[Moment | None, Meta(description="When the oldest of them arrived")]
     reviewed: Annotated[int, Meta(description="Randomly drawn runs with a verdict")]
@@ -71,7 +71,7 @@ def read(*, project: Project) -> JudgeOut:
     on, newest = rubrics.current(project), project.rubrics.first()
     classifier, reviewed = share.classifier_of(project), share.reviewed(project)
     _, usd, asked = rubrics.spent_by_day(project, 1)[0]
-    waiting = judging.waiting(project, on, MANY) if on else []
+    waiting = judging.waiting(project, on, COUNTED) if on else []
     return JudgeOut(
         version=on and on.version,
         newest=newest and newest.version,

@@ -124,14 +124,7 @@ def read(*, project: Project, agent: AgentText = "", version: VersionText = "") 
         judge=known.judge,
         failure_rate=interval(known.rate),
         rests_on=known.rests_on,
-        layers=[
-            LayerOut(
-                layer.name,
-                layer.has_run,
-                *map(interval, (layer.recall, layer.precision, layer.false_alarms)),
-            )
-            for layer in known.layers
-        ],
+        layers=layers_of(known),
         versions=[
             VersionOut(*one.of, one.runs, one.answered, one.verdicts, interval(one.rate))
             for one in checks.by_version(project)
@@ -140,6 +133,17 @@ def read(*, project: Project, agent: AgentText = "", version: VersionText = "") 
         model=model and ModelOut(*(getattr(model, name) for name in ModelOut.__struct_fields__)),
         estimates=_estimates(project),
     )
+
+
+def layers_of(known: checks.Traffic) -> list[LayerOut]:
+    return [
+        LayerOut(
+            layer.name,
+            layer.has_run,
+            *map(interval, (layer.recall, layer.precision, layer.false_alarms)),
+        )
+        for layer in known.layers
+    ]
 
 
 def _estimates(project: Project) -> EstimatesOut | None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
+from apps.core.lags import lag
 from apps.core.models import Project
 from apps.failures.actions.diagnose import inputs_of
 from apps.failures.actions.modes import ensure_modes
@@ -47,6 +48,7 @@ from apps.trajectories.models import Trajectory, with_content
 
 log = logging.getLogger(__name__)
 TASK = "failures.judge_project"
+COUNTED = 200  # waiting runs that are looked at
 RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
 CHUNK, BATCH_S = 20, 120.0
@@ -316,6 +318,20 @@ def waiting(project: Project, rubric: Rubric, limit: int) -> list[Trajectory]:
     known = {row.pk for row in rows}
     flagged = (row for row in pending(project, rubric, limit) if row.pk not in known)
     return [*rows, *flagged][:limit]
+
+
+@lag("judged", keep_s=30.0)
+def waiting_since() -> datetime | None:
+    """Since when the oldest run waits for a judge that is on: for its turn, for a server that does
+    not answer, or for tomorrow's budget.
+    """
+    rubrics_on = Rubric.objects.filter(is_on=True, project__in=Project.objects.running())
+    arrived = (
+        row.received_at
+        for rubric in rubrics_on.select_related("project")
+        for row in waiting(rubric.project, rubric, COUNTED)
+    )
+    return min(arrived, default=None)
 
 
 def _settled(rubric: Rubric) -> QuerySet[JudgeVerdict]:

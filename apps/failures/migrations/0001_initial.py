@@ -1327,7 +1327,9 @@ agent_version, model
                 ),
                 (
                     "error",
-                    models.TextField(blank=True, help_text="Why its rules were not read"),
+                    models.TextField(
+                        blank=True, help_text="Why its rules were not read, or WAITING"
+                    ),
                 ),
                 (
                     "dropped",
@@ -2089,5 +2091,21 @@ agent_version, model
                 fields=("project",),
                 name="one_active_rubric_search",
             ),
+        ),
+        migrations.CreateModel(
+            name="DecisionSide",
+            fields=[
+                (
+                    "trajectory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="+",
+                        serialize=False,
+                        to="trajectories.trajectory",
+                    ),
+                ),
+                ("held_back", models.BooleanField()),
+            ],
         ),
     ]

@@ -26,6 +26,7 @@ from apps.failures.actions.diagnose import diagnose
 from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen
 from apps.failures.classify_job import classify_again
 from apps.failures.judge import share
+from apps.failures.judge.people import fix_sides
 from apps.failures.models import (
     Classifier,
     Failure,
@@ -125,6 +126,7 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
         check.layers, check.in_turn = sorted(layers_of(trajectory)), _is_in_turn(check)
     check.answer, check.by, check.at = answer, by, timezone.now()
     check.save(update_fields=["answer", "by", "at", "layers", "in_turn"])
+    fix_sides(trajectory.project, [trajectory.pk])
     audit("outcome.checked", project=trajectory.project, by=by, target=trajectory, answer=answer)
     _diagnosed_again(trajectory)
     return check

@@ -29,10 +29,10 @@ from apps.failures.actions import judge as actions
 from apps.failures.actions import judging as judging_actions
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import inputs_of
-from apps.failures.actions.judging import MANY
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, judging, people, rubrics
 from apps.failures.judge import share as shares
+from apps.failures.judge.judging import COUNTED
 from apps.failures.judge.questions import Stored
 from apps.failures.judge.share import SharesChange
 from apps.failures.models import Failure, JudgeMeasurement, Rubric, RubricSearch
@@ -109,8 +109,8 @@ def _page(
         "month": sum(usd for _, usd, _ in spent),
         "chart": _chart(spent),
         "samples": samples,
-        "waiting": len(judging.waiting(project, on, MANY)) if on else 0,
-        "many": MANY,
+        "waiting": len(judging.waiting(project, on, COUNTED)) if on else 0,
+        "many": COUNTED,
         "first": shares.classifier_of(project).judge_first,
         "reviewed": shares.reviewed(project),
         "shares": {

@@ -147,7 +147,7 @@ def chart(rates: list[measures.Rate], mode: str) -> dict | None:
         return None
     lows, highs = zip(*(rate.failed.interval for rate in rates), strict=True)
     figure = intervals(
-        unlike(short(rate.version) for rate in rates),
+        unlike(short(str(rate.of)) for rate in rates),
         [rate.failed.rate or 0.0 for rate in rates],
         lows,
         highs,
