@@ -258,7 +258,7 @@ def _expected(rubric: Rubric, server: Server) -> Forecast | None:
         mean(server.cost(each.usage(counts)) for each in asked) for counts in (USUAL, LEAST, MOST)
     )
     plural = "run" if len(rows) == 1 else f"{len(rows)} runs"
-    return Forecast.per_run(*costs, f"your newest {plural} as they are sent, {USUAL}")
+    return Forecast.per_run(*costs, f"your newest {plural} as they are sent, at {USUAL}")
 
 
 def asked_with(
