@@ -335,9 +335,8 @@ class World:
         }
         rubrics.save_version(project=self.project, fields=fields, by=self.by)
         rubrics.switch(project=self.project, version=1, by=self.by)
-        flagged = share.shares_of(self.project)[True]
-        given = {"unflagged": share_of_traffic, "flagged": flagged}
-        share.set_shares(project=self.project, by=self.by, **given)
+        given = share.SharesChange(unflagged=share_of_traffic, first=0)
+        share.set_shares(project=self.project, by=self.by, given=given)
         while (report := judging.judge_new(self.project)).asked:
             assert not report.errors, report
         return rubrics.account_of(self.project).usd

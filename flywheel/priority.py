@@ -14,7 +14,7 @@ from typing import Any
 from flywheel import embedded
 
 # Runs are assembled and digested before they are classified, clustered and judged.
-NICENESS = {"ingest": 10, "default": 15}
+NICENESS = {"ingest": 10, "default": 15, "judge": 15}
 # The variables that say to a process and its children what they are, and where receivers stand.
 PART, RECEIVERS = "FLYWHEEL_PART", "FLYWHEEL_NICENESS"
 

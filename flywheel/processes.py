@@ -22,10 +22,14 @@ SERVE = int(os.environ.get("FLYWHEEL_SERVE_AT_ONCE") or 2)
 WORKERS = {
     "default": 2,
     "ingest": INGEST,
+    "judge": 4,
     "eval": 1,
     "train": 1,
     "serve": SERVE,
 }  # queue: tasks at once
+# Whose tasks mostly wait for a model's server: threads of one process. Nothing else waits behind
+# them, and what a person waits for goes before the rest (settings.CELERY_TASK_ROUTES).
+THREADED = {"judge"}
 OPTIONAL = {"serve"}  # where installations have no machine that serves; nothing else waits for it
 NAMES = ("web", "endpoint", *WORKERS, "beat")
 LIGHT = ("eval", "train", "serve")  # queues whose tasks only follow a child process
@@ -36,6 +40,7 @@ ENDPOINT_STOPS_S = 30  # for which open streams may go on
 # checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
 CELERY = ("celery", "-q", "-A", "flywheel")
+THREADS = ("--pool", "threads")
 # What `up` runs instead, each part in this many processes that share the memory of their imports
 # (flywheel.forks): servers without a master, one task at a time in each worker.
 PARTS = {
@@ -44,6 +49,7 @@ PARTS = {
     "storing": 1,
     "default": WORKERS["default"],
     "ingest": WORKERS["ingest"],
+    "judge": 1,
     "light": 1,
 }
 
@@ -56,7 +62,8 @@ def command(name: str, *, host: str = "0.0.0.0", port: int = 8000) -> list[str]:
         return ["granian", *_endpoint(host, port), "flywheel.endpoint:application"]
     if name == "beat":
         return [*CELERY, "beat", "--pidfile=", "--loglevel", "WARNING"]
-    return _worker(name, f"{name}@%h", WORKERS[name])
+    worker = _worker(name, f"{name}@%h", WORKERS[name])
+    return [*worker, *THREADS] if name in THREADED else worker
 
 
 def fork_command(part: str, number: int, *, host: str, port: int) -> list[str]:
@@ -69,8 +76,9 @@ def fork_command(part: str, number: int, *, host: str, port: int) -> list[str]:
         return ["django", "store_answers"]
     if part == "light":
         return ["flywheel.light"]
+    at_once = WORKERS[part] if part in THREADED else 1
     # A message that waits behind a task would not reach the other process that is free.
-    return [*_worker(part, f"{part}@{number}.%h", 1), "--pool", "threads", "--disable-prefetch"]
+    return [*_worker(part, f"{part}@{number}.%h", at_once), *THREADS, "--disable-prefetch"]
 
 
 def _worker(queue: str, name: str, at_once: int) -> list[str]:

@@ -426,7 +426,20 @@ CELERY_BEAT_SCHEDULE = {
     "check_live_servers": {"task": "promotion.check_live_servers", "schedule": 20.0},
     "look_at_trials": {"task": "promotion.look_at_trials", "schedule": 15.0},
 }
-CELERY_TASK_ROUTES = {"trajectories.digest": {"queue": "ingest"}}
+# What asks the judge's server waits for it, for minutes: rounds in the background come after what a
+# person waits for (Redis: 0 is first).
+ROUNDS = (
+    "evals.draft_rubrics",
+    "failures.ask_signals_of",
+    "failures.judge_project",
+    "failures.look_at_prompts_of",
+    "training.judge_outputs_of",
+)
+CELERY_TASK_ROUTES = {
+    "trajectories.digest": {"queue": "ingest"},
+    "failures.try_signal": {"queue": "judge", "priority": 0},
+    **{name: {"queue": "judge", "priority": 9} for name in ROUNDS},
+}
 QUEUES = tuple(name for name in processes.WORKERS if name not in processes.OPTIONAL)
 
 FLYWHEEL_DTYPE = os.environ.get("FLYWHEEL_DTYPE", "float32")

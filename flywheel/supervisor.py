@@ -31,6 +31,7 @@ COLOURS = {
     "storing": "34",
     "default": "32",
     "ingest": "37",
+    "judge": "35",
     "light": "33",
 }
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log

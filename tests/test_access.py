@@ -11,11 +11,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.apps import apps as installed
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import ValidationError
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import transaction
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.db import DataError, transaction
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.test import Client, RequestFactory, override_settings
 from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
@@ -26,7 +28,7 @@ from apps.automation.specs import read_yaml
 from apps.core import access, errors
 from apps.core.actions import create_api_key, invite
 from apps.core.models import Attempts, Role
-from apps.core.operations import REGISTRY, Operation
+from apps.core.operations import REGISTRY, Operation, Reference
 from apps.core.routes import by_key
 from apps.core.scopes import ROLE_FOR
 from apps.dashboard.actions import add_chart, create_dashboard
@@ -274,7 +276,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             "failures:policy_decide": {"state": "confirmed"},
             "failures:replies_decide": {"form": reply_form.pk, "state": "confirmed"},
             "failures:check_share": {"percent": "2"},
-            "failures:judge_share": {"unflagged": "10", "flagged": "100"},
+            "failures:judge_share": {"unflagged": "10", "flagged": "100", "first": "200"},
             "reviews:policy_save": DEFAULTS | {"reason": "test"},
             "reviews:verifier_create": {"name": "new", "spec": '{"kind": "calls"}'},
             "reviews:verifier_save": {"spec": '{"kind": "calls"}'},
@@ -911,7 +913,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "automation:delete",
         "failures:rubric_examples",
         "failures:rubric_save",
-        "failures:rubric_switch",
+        "failures:judge_off",
         "failures:rubric_use",
         "failures:judge_share",
         "registry:managed_new",
@@ -1068,6 +1070,95 @@ def test_a_key_sees_only_its_own_project(project: Any, base: Any) -> None:
         Client().get(reverse("promotion_api:channel", args=["production"]), **headers).status_code
         == 404
     )
+
+
+def names_of(row: Any) -> list[Any]:
+    """What may name a row in an address or a body."""
+    known = ("pk", "slug", "name", "version", "external_id", "key", "digest")
+    found = [value for name in known if (value := getattr(row, name, None)) not in (None, "")]
+    return list(dict.fromkeys([*found, *map(str, found)]))
+
+
+def found_by(reference: Reference, project: Any, name: Any) -> Any:
+    """None where it is of another type, too."""
+    invalid = (ValueError, TypeError, AttributeError, ValidationError, DataError)
+    with suppress(Http404, *invalid), transaction.atomic():
+        return reference.find(project, name)
+
+
+def test_an_object_of_another_project_is_not_there_in_a_path(world: dict[str, Any]) -> None:
+    """By its id in the path of each operation, whatever is sent."""
+    other = make_project()
+    secret = create_api_key(project=other, name="all", by=make_member(other, Role.OWNER))[1]
+    asked = 0
+    for one in REGISTRY.values():
+        if one.rest is None or one.target is None:
+            continue
+        fields = re.findall(r"<(?:\w+:)?(\w+)>", one.rest.path)
+        rows = one.target._default_manager.filter(**{one.within: world["project"]})
+        if (row := rows.first()) is None or not all(hasattr(row, field) for field in fields):
+            continue
+        url = reverse(one.route, args=[getattr(row, field) for field in fields])
+        for body in ("{}", '{"state": "confirmed", "on": true}'):
+            answer = Client(headers={"Authorization": f"Bearer {secret}"}).generic(
+                one.rest.method, url, body, content_type="application/json"
+            )
+            assert answer.status_code == 404, (one.name, answer.content)
+        asked += 1
+    assert asked > 60
+
+
+def test_an_object_of_another_project_is_not_there_in_a_query_or_body(
+    world: dict[str, Any],
+) -> None:
+    """By any of its names in each field that refers to one."""
+    project, other = world["project"], make_project()
+    looked_up = set()
+    for one in REGISTRY.values():
+        for name, reference in one.inputs.references.items():
+            rows = reference_rows(reference, project)
+            for row in rows:
+                for known in names_of(row):
+                    if found_by(reference, project, known) == row:
+                        assert found_by(reference, other, known) is None, (one.name, name, known)
+                        looked_up.add((one.name, name))
+    assert len(looked_up) > 15
+
+
+def reference_rows(reference: Reference, project: Any) -> list[Any]:
+    """Some that a field may refer to: those that a form offers, or else of each model."""
+    if reference.rows:
+        with suppress(TypeError):
+            return list(reference.rows(project=project)[:3])
+    models = [model for model in installed.get_models() if hasattr(model, "project_id")]
+    return [row for model in models for row in model._default_manager.filter(project=project)[:1]]
+
+
+@pytest.mark.more
+def test_an_id_of_another_project_opens_no_route_that_is_written_by_hand(
+    world: dict[str, Any],
+) -> None:
+    """Each such route of an app is asked by the ids of the app's objects; in the suite, every
+    third.
+    """
+    project, other = world["project"], make_project()
+    secret = create_api_key(project=other, name="all", by=make_member(other, Role.OWNER))[1]
+    client = Client(headers={"Authorization": f"Bearer {secret}"})
+    declared = {(one.route, one.rest.method) for one in REGISTRY.values() if one.rest}
+    ids: dict[str, list[Any]] = {}
+    for model in installed.get_models():
+        if hasattr(model, "project_id"):
+            rows = model._default_manager.filter(project=project)[:1]
+            ids.setdefault(model._meta.app_label, []).extend(row.pk for row in rows)
+    routes = [(name, method) for name, method, _ in METHODS if (name, method) not in declared]
+    for name, method in routes[:: amount(3, 1)]:
+        app = name.partition("_api")[0].replace("api:", "trajectories").partition(":")[0]
+        for pk in ids.get(app, ()):
+            with suppress(NoReverseMatch):
+                url = reverse(name, args=[pk])
+                answer = client.generic(method, url, "{}", content_type="application/json")
+                assert answer.status_code in (400, 404, 409, 415), (name, method, answer.content)
+                assert method != "GET" or answer.status_code == 404, (name, answer.content)
 
 
 NUMBERS = (

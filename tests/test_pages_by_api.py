@@ -18,6 +18,7 @@ APPS = (
     "prompts",
     "training",
     "automation",
+    "failures",
 )
 # page: the method and the route of the API that start or read the same.
 BY_API = {
@@ -199,13 +200,78 @@ BY_API = {
     "training:search": "GET training_api:search",
     "training:search_status": "GET training_api:search",
     "training:search_save": "POST training_api:search_save",
+    "failures:list": "GET failures_api:failures",
+    "failures:case": "GET failures_api:failure",
+    "failures:triage": "GET failures_api:failures",
+    "failures:decide": "POST failures_api:failure_decide",
+    "failures:bulk": "POST failures_api:failure_decide",
+    "failures:classify": "POST failures_api:classification",
+    "failures:classification_status": "GET failures_api:classification",
+    "failures:policy": "GET failures_api:policy_rules",
+    "failures:policy_decide": "POST failures_api:policy_rule",
+    "failures:policy_new": "POST failures_api:policy_rules",
+    "failures:policy_edit": "PUT failures_api:policy_rule",
+    "failures:clusters": "GET failures_api:clusters",
+    "failures:recluster": "POST failures_api:clusters_again",
+    "failures:cluster": "GET failures_api:cluster",
+    "failures:cluster_rename": "PATCH failures_api:cluster",
+    "failures:cluster_move": "POST failures_api:cluster_move",
+    "failures:cluster_merge": "POST failures_api:cluster_merge",
+    "failures:cluster_split": "POST failures_api:cluster_split",
+    "failures:measures": "GET failures_api:accuracy",
+    "failures:checks": "GET failures_api:checks",
+    "failures:check_answer": "POST failures_api:checks",
+    "failures:check_share": "PUT failures_api:checks_share",
+    "failures:rubric": "GET failures_api:judge",
+    "failures:rubric_save": "POST failures_api:rubrics",
+    "failures:rubric_diff": "GET failures_api:rubrics",
+    "failures:rubric_examples": "POST failures_api:rubric_examples",
+    "failures:judge_share": "PATCH failures_api:judge_shares",
+    "failures:judge_measurement": "GET failures_api:judge_measurement",
+    "failures:judge_measurement_status": "GET failures_api:judge_measurement",
+    "failures:rubric_search": "GET failures_api:rubric_search",
+    "failures:rubric_search_status": "GET failures_api:rubric_search",
+    "failures:verdicts": "GET failures_api:judge_verdicts",
+    "failures:signals": "GET failures_api:signals",
+    "failures:signal": "GET failures_api:signal",
 }
 JUDGING = "people judge blind, on the pages"
 LOCK = "what opens the lock of training is decided by people, on the pages"
 TRYING = (
     "tries what is typed in a form; a program sends the whole and is told what is wrong with it"
 )
+TRIAGE = "a step of a person's work on a case; a program decides: POST failures_api:failure_decide"
 NOT_BY_API = {
+    **dict.fromkeys(
+        [
+            f"failures:{name}"
+            for name in ("assign", "split", "blame", "mark", "undo", "check_undo", "policy_undo")
+        ],
+        TRIAGE,
+    ),
+    "failures:cluster_decide": TRIAGE,
+    **dict.fromkeys(
+        [f"failures:{name}" for name in ("part", "check_part", "step", "similar", "charts")],
+        "a part of a page, which is loaded later",
+    ),
+    **dict.fromkeys(
+        [f"failures:{name}" for name in ("modes", "mode_add", "mode_save", "mode_delete")],
+        "what the failure modes mean is written by people, on the page",
+    ),
+    **dict.fromkeys(
+        [
+            f"failures:{name}"
+            for name in (
+                "reclassify",
+                "reclassify_start",
+                "reclassification",
+                "reclassification_status",
+                "reclassification_apply",
+                "reclassification_discard",
+            )
+        ],
+        "newer rules change the past once a person has looked at what changes",
+    ),
     **dict.fromkeys(
         ("evals:meaning_decide", "evals:meaning_undo"),
         "whether two requests are the same task a person decides",
@@ -222,6 +288,7 @@ NOT_BY_API = {
         ("reviews:verifier_check", "reviews:verifier_try", "reviews:rescore", "prompts:preview"),
         TRYING,
     ),
+    **dict.fromkeys(("failures:rubric_try", "failures:rubric_try_one"), TRYING),
     **dict.fromkeys(
         [
             f"reviews:{name}"

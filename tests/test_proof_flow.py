@@ -110,7 +110,7 @@ def until_it_asks(machine: Machine, run: str) -> tuple[dict[str, Any], set[str]]
         )
         if going and going not in killed:
             killed.add(going)
-            workers = [machine.part(part) for part in ("default", "ingest", "light")]
+            workers = [machine.part(part) for part in ("default", "ingest", "judge", "light")]
             for pid in chain.from_iterable(workers):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ its niceness, or until they are less busy.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import datetime
 
@@ -19,14 +20,28 @@ Since = Callable[[], datetime | None]
 _lags: dict[str, Since] = {}
 
 
-def lag(name: str) -> Callable[[Since], Since]:
-    """Names a function that says since when the oldest waits; None where nothing does."""
+def lag(name: str, *, keep_s: float = 0.0) -> Callable[[Since], Since]:
+    """Names a function that says since when the oldest waits; None where nothing does. One that
+    takes long is asked again only after `keep_s`.
+    """
 
     def declare(since: Since) -> Since:
-        _lags[name] = since
+        _lags[name] = _kept(since, keep_s) if keep_s else since
         return since
 
     return declare
+
+
+def _kept(since: Since, keep_s: float) -> Since:
+    until, known = 0.0, None
+
+    def asked_seldom() -> datetime | None:
+        nonlocal until, known
+        if time.monotonic() >= until:
+            known, until = since(), time.monotonic() + keep_s
+        return known
+
+    return asked_seldom
 
 
 def seconds() -> dict[str, float]:

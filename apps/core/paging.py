@@ -57,14 +57,16 @@ def listed(
     request: Request,
     rows: QuerySet[Any],
     as_json: Callable[[Request, Any], Any],
-    prepare: Callable[[list[Any]], None] = lambda rows: None,
+    prepare: Callable[[list[Any]], None] | None = None,
+    by: str = "created_at",
 ) -> Response:
     """An answer with a page of rows, newest first; `prepare` reads once for all of them. Raises
     NotACursor.
     """
     limit = number_of(request, "limit")
-    found, following = keyset(rows, request.query_params.get("cursor", ""), limit)
-    prepare(found)
+    found, following = keyset(rows, request.query_params.get("cursor", ""), limit, by)
+    if prepare:
+        prepare(found)
     return Response({"results": [as_json(request, row) for row in found], "next": following})
 
 

@@ -15,9 +15,13 @@ class FailuresConfig(AppConfig):
     }
     lists = {"failures.failure": "failures:list"}
     declares = (
+        "actions.accuracy",
         "actions.clusters",
         "actions.decisions",
+        "actions.inbox",
         "actions.judge",
+        "actions.judging",
+        "actions.outcomes",
         "actions.reply_decisions",
         "actions.rule_decisions",
         "actions.signals",

@@ -34,7 +34,7 @@ declare(
         "outcome.share_set": "set the share of runs drawn for a check to {percent}%",
         "judge.share_set": (
             "set the share of runs that the judge reviews to {unflagged}%, and {flagged}% of those"
-            " that the rules flag"
+            " that the rules flag[; all of the first {first} runs]"
         ),
         "failure_mode.added": (
             "added the failure mode “{name}”[, relevant to safety{?safety_relevant}]"

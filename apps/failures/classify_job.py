@@ -36,6 +36,7 @@ from apps.trajectories.models import HourlyCount, Trajectory, with_content
 log = logging.getLogger(__name__)
 CHUNK = 500
 Steps = Generator[Progress, None, dict]
+NEVER = Q(Exists(HourlyCount.objects.filter(project=OuterRef("pk"))), classifier=None)
 CURRENT = Classifier.objects.filter(policy_done=F("policy"))
 
 
@@ -57,8 +58,16 @@ def classify_soon(trajectories: Iterable[UUID]) -> None:
 
 @lag("classified")
 def waiting_since() -> datetime | None:
-    """Since when the oldest run that is digested waits for the rules."""
-    return Unclassified.objects.aggregate(since=Min("noted_at"))["since"]
+    """Since when the oldest run that is digested waits for the rules: new ones, the first pass over
+    a project, or another pass over everything.
+    """
+    noted = Unclassified.objects.aggregate(since=Min("noted_at"))["since"]
+    passes = Classification.objects.active().aggregate(since=Min("created_at"))["since"]
+    first = Trajectory.objects.filter(project=OuterRef("pk")).order_by("pk")
+    never = _not_failed().filter(NEVER).annotate(at=Subquery(first.values("received_at")[:1]))
+    return min(
+        filter(None, (noted, passes, never.aggregate(since=Min("at"))["since"])), default=None
+    )
 
 
 def start(*, project: Project, by: Any) -> Classification:
@@ -88,18 +97,17 @@ def due() -> list[Project]:
     """Projects with notes, changes that need a pass over all runs, or runs that were never
     classified. Left out are projects with a running classification, and those whose last one
     failed: people see the error on the page."""
-    of_project = (
-        Classification.objects.filter(project=OuterRef("pk"))
-        .order_by("-created_at")
-        .values("state")[:1]
-    )
-    rows = Project.objects.running().annotate(last=Coalesce(Subquery(of_project), Value("")))
     noted = Exists(Unclassified.objects.filter(project=OuterRef("pk")))
-    first = Q(Exists(HourlyCount.objects.filter(project=OuterRef("pk"))), classifier=None)
     decided = Q(classifier__policy__gt=F("classifier__policy_done"))
-    return list(
-        rows.exclude(last__in=[*ACTIVE_STATES, JobState.FAILED]).filter(Q(noted) | first | decided)
-    )
+    rows = _not_failed().exclude(last__in=ACTIVE_STATES)
+    return list(rows.filter(Q(noted) | NEVER | decided))
+
+
+def _not_failed() -> QuerySet[Project]:
+    """Projects with the state of their `last` classification, but those where it failed."""
+    of_project = Classification.objects.filter(project=OuterRef("pk")).order_by("-created_at")
+    last = Coalesce(Subquery(of_project.values("state")[:1]), Value(""))
+    return Project.objects.running().annotate(last=last).exclude(last=JobState.FAILED)
 
 
 def classify_new(project: Project, *, for_s: float) -> int:

@@ -17,6 +17,7 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 
 from apps.core.intervals import wilson
 from apps.core.models import Project
+from apps.failures.agent_versions import KEY, AgentVersion
 from apps.failures.models import (
     DailyRuns,
     Failure,
@@ -29,7 +30,6 @@ from apps.failures.models import (
 NONE = ""  # no failure
 DECIDING = ("decided", "marked")  # kinds of decisions that determine the mode
 LAYERS = ("rules", "judge")
-LONGEST_VERSION = 120  # shown
 MOST_VERSIONS = 40
 FEW = 10
 
@@ -157,7 +157,7 @@ def _pair(called: str, mode: str, state: str, also: Iterable[str]) -> Pair:
 
 @dataclass(frozen=True)
 class Rate:
-    version: str
+    of: AgentVersion
     failed: Share
     first: datetime
 
@@ -171,16 +171,15 @@ def by_version(project: Project, mode: str = "") -> list[Rate]:
     """
     failures = Failure.objects.filter(project=project).standing().order_by()
     failures = failures.filter(mode__slug=mode) if mode else failures
-    key = ("agent_name", "agent_version")
     failed = {
-        (name, version): n for name, version, n in failures.values_list(*key).annotate(n=Count("*"))
+        (name, version): n for name, version, n in failures.values_list(*KEY).annotate(n=Count("*"))
     }
-    runs = DailyRuns.objects.filter(project=project).order_by().values(*key)
+    runs = DailyRuns.objects.filter(project=project).order_by().values(*KEY)
     rates = [_rate(row, failed) for row in runs.annotate(n=Sum("runs"), first=Min("first"))]
-    return sorted(rates, key=lambda rate: (rate.first, rate.version))[-MOST_VERSIONS:]
+    return sorted(rates, key=lambda rate: (rate.first, rate.of))[-MOST_VERSIONS:]
 
 
 def _rate(row: Mapping[str, Any], failed: Mapping[tuple, int]) -> Rate:
-    name = f"{row['agent_name']} {row['agent_version'] or '(no version)'}".strip()[:LONGEST_VERSION]
-    hits = failed.get((row["agent_name"], row["agent_version"]), 0)
-    return Rate(name, Share(min(hits, row["n"]), row["n"]), row["first"])
+    key = AgentVersion(row["agent_name"], row["agent_version"])
+    hits = failed.get(key, 0)
+    return Rate(key, Share(min(hits, row["n"]), row["n"]), row["first"])

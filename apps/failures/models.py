@@ -304,6 +304,20 @@ class DailyRuns(models.Model):
         return f"{self.runs} on {self.day}"
 
 
+class DecisionSide(models.Model):
+    """Whether what people decide about a run is held back from learning (`judge.people`): fixed by
+    its request when somebody first decides.
+    """
+
+    trajectory = models.OneToOneField(
+        Trajectory, models.CASCADE, primary_key=True, related_name="+"
+    )
+    held_back = models.BooleanField()
+
+    def __str__(self) -> str:
+        return f"{'held back' if self.held_back else 'learning'}: {self.trajectory_id}"
+
+
 class FailureDecision(models.Model):
     """One decision of a person on a failure, so that it can be undone and measured against the
     layers.
@@ -342,6 +356,13 @@ class Classifier(models.Model):
     judge_share_flagged = models.FloatField(
         default=1, help_text="Share of runs that the rules flag that the judge reviews"
     )
+    judge_first = models.PositiveIntegerField(
+        default=200, help_text="So many of the first runs are all reviewed, whatever the shares"
+    )
+    judge_first_until = models.DateTimeField(
+        null=True, help_text="When the last of the first runs arrived; null until all have"
+    )
+    judge_first_last = models.UUIDField(null=True, help_text="The last of the first runs")
     policy = models.PositiveIntegerField(
         default=0, help_text="Counts changes after which all runs are classified again"
     )
@@ -371,10 +392,40 @@ class Unclassified(models.Model):
         return str(self.trajectory_id)
 
 
-class SystemPrompt(models.Model):
+UNDER_WAY = "asked, no answer yet"  # instead of an error
+
+
+class Paid(models.Model):
+    """What a question to the judge's server cost. While it is under way its highest cost is
+    reserved; of one that got lost, that may have been paid.
+    """
+
+    cost_usd = models.FloatField(default=0)
+    reserved_usd = models.FloatField(default=0)
+
+    class Meta:
+        abstract = True
+
+    def reserve_cost(self, usd: float) -> None:
+        self.cost_usd, self.reserved_usd = self.cost_usd + self.reserved_usd, usd
+
+    def settle_cost(self, correction: float) -> None:
+        """`correction` is what it cost minus what was reserved."""
+        self.cost_usd = max(0.0, self.cost_usd + self.reserved_usd + correction)
+        self.reserved_usd = 0.0
+
+
+class SystemPrompt(Paid):
     """A system prompt whose rules the judge has read, or is asked to read (`policy`). While
     `read_at` is empty, `error` says why.
     """
+
+    class State(models.TextChoices):
+        READ = "read"
+        ASKING = "asking"
+        FAILED = "failed"
+
+    WAITING = "The judge is being asked."
 
     project = models.ForeignKey(
         Project, models.CASCADE, related_name="system_prompts", db_index=False
@@ -389,12 +440,11 @@ class SystemPrompt(models.Model):
     first_seen = models.DateTimeField(default=timezone.now)
     read_at = models.DateTimeField(null=True)
     read_by = models.CharField(max_length=200, blank=True, help_text="The judge's model")
-    error = models.TextField(blank=True, help_text="Why its rules were not read")
+    error = models.TextField(blank=True, help_text="Why its rules were not read, or WAITING")
     dropped = models.PositiveSmallIntegerField(
         default=0, help_text="Rules whose quote did not occur in it"
     )
     tries = models.PositiveSmallIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -410,6 +460,16 @@ class SystemPrompt(models.Model):
     def title(self) -> str:
         """How it begins, without the marks of a Markdown heading."""
         return self.opening.lstrip("#* ")
+
+    @property
+    def state(self) -> str:
+        if self.error == self.WAITING:
+            return self.State.ASKING
+        return self.State.FAILED if self.error else self.State.READ
+
+    @property
+    def problem(self) -> str:
+        return self.error if self.state == self.State.FAILED else ""
 
 
 class PolicyRuleQuerySet(models.QuerySet["PolicyRule"]):
@@ -811,7 +871,7 @@ class JudgeMeasurement(Job):
         return reverse("failures:judge_measurement", args=[self.project.slug, self.pk])
 
 
-class JudgeVerdict(models.Model):
+class JudgeVerdict(Paid):
     """One stored answer of the judge, so that the same conversation is never paid for twice.
     Without a `trajectory` it is about a conversation that is not a production run, such as an
     output of a training run.
@@ -847,7 +907,6 @@ class JudgeVerdict(models.Model):
     )
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -861,6 +920,11 @@ class JudgeVerdict(models.Model):
 
     def __str__(self) -> str:
         return f"{self.mode or 'no failure'} by {self.rubric}"
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the question is under way, or was when it got lost."""
+        return UNDER_WAY in self.error
 
 
 class JudgeDay(models.Model):
@@ -881,7 +945,7 @@ class JudgeDay(models.Model):
         return f"{self.day}: {self.asked} asked, ${self.usd:.4f}"
 
 
-class JudgeQuestion(models.Model):
+class JudgeQuestion(Paid):
     """A question to the judge's server that is neither a verdict nor a signal, such as a run that a
     rubric is tried or measured on. Its answer is kept, so that the same question is not paid for
     twice. While `answer` is null there is none.
@@ -897,7 +961,6 @@ class JudgeQuestion(models.Model):
     error = models.TextField(blank=True)
     input_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -952,7 +1015,7 @@ class Signal(models.Model):
         return [word for part in self.choices.split(",") if (word := part.strip())]
 
 
-class SignalAnswer(models.Model):
+class SignalAnswer(Paid):
     """The judge's answer to one version of a signal about a run. While `error` is not empty there
     is none; an empty `value` without an error: the run does not say.
     """
@@ -968,7 +1031,6 @@ class SignalAnswer(models.Model):
     reason = models.TextField(blank=True)
     error = models.TextField(blank=True)
     tries = models.PositiveSmallIntegerField(default=0)
-    cost_usd = models.FloatField(default=0)
     at = models.DateTimeField(default=timezone.now)
 
     class Meta:

@@ -17,6 +17,7 @@ from django.utils import timezone
 from apps.core.charts import BAD, bars, intervals, lines, shortened, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
+from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen
 from apps.failures.models import DailyRuns, Failure, FailureMode, FailureQuerySet, FailureState
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import HourlyCount
@@ -25,7 +26,7 @@ from apps.trajectories.rollups import rollup_unit
 SINCE = {"7d": 7, "30d": 30, "90d": 90, "all": 0}
 VERSIONS, MODES = 12, 12
 SHOWN_OVER_TIME = 6
-COLUMNS = {"mode": "mode_id", "version": "agent_version", "cluster": "cluster_id"}
+COLUMNS = {"mode": ("mode_id",), "version": KEY, "cluster": ("cluster_id",)}
 BAND = "rgba(198, 66, 58, 0.18)"
 
 
@@ -82,10 +83,8 @@ def failures(project: Project, since: datetime | None) -> FailureQuerySet:
     return rows.filter(trajectory_id__gte=floor_of(midnight(since))) if since else rows
 
 
-def total(project: Project, since: datetime | None = None, version: str = "") -> int:
-    rows = runs(project, since)
-    rows = rows.filter(agent_version=version) if version else rows
-    return rows.aggregate(n=Sum("runs"))["n"] or 0
+def total(project: Project, since: datetime | None = None, of: Chosen = ALL) -> int:
+    return of.among(runs(project, since)).aggregate(n=Sum("runs"))["n"] or 0
 
 
 @dataclass(frozen=True)
@@ -150,14 +149,14 @@ def by_mode(project: Project, since: datetime | None) -> list[Rate]:
 
 def by_version(known: Iterable[Kind]) -> list[Rate]:
     """The newest versions with runs, by when they were first seen."""
-    versions: dict[tuple[str, str], list[Kind]] = {}
+    versions: dict[AgentVersion, list[Kind]] = {}
     for kind in known:
         if kind.runs:
-            versions.setdefault((kind.agent, kind.version), []).append(kind)
+            versions.setdefault(AgentVersion(kind.agent, kind.version), []).append(kind)
     first = {key: min(kind.first for kind in same) for key, same in versions.items()}
     return [
         Rate(
-            " ".join(filter(None, key)) or "(no name)",
+            str(key),
             sum(kind.failed for kind in versions[key]),
             sum(kind.runs for kind in versions[key]),
         )
@@ -212,8 +211,10 @@ def over_time(
     unit = rollup_unit(*span(project, since))
     at = Trunc(StartOfRun(F("trajectory_id")), unit, tzinfo=UTC)
     counts: dict[str, dict[datetime, int]] = {}
-    for key, when, n in rows.annotate(at=at).values_list(COLUMNS[by], "at").annotate(n=Count("*")):
-        series = counts.setdefault(str((names or {}).get(key, key) or "(no version)"), {})
+    counted = rows.annotate(at=at).values_list(*COLUMNS[by], "at").annotate(n=Count("*"))
+    for *key, when, n in counted:
+        name = str(AgentVersion(*key)) if names is None else str(names.get(key[0], key[0]))
+        series = counts.setdefault(name, {})
         series[when] = series.get(when, 0) + n
     most = sorted(counts, key=lambda name: (-sum(counts[name].values()), name))[:SHOWN_OVER_TIME]
     shown = unlike(map(short, most))

@@ -52,7 +52,7 @@ def judge_new() -> int:
     return len(projects)
 
 
-@shared_task(name="failures.judge_project")
+@shared_task(name=judging.TASK)
 def judge_project(project_id: int) -> dict | None:
     project = Project.objects.filter(pk=project_id).first()
     return vars(judging.judge_new(project)) if project else None

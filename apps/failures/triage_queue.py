@@ -18,6 +18,8 @@ from django.db.models import Count, OuterRef, Subquery
 from apps.core.http import uuid_of
 from apps.core.models import Project
 from apps.core.query import FLAG, Query
+from apps.failures import agent_versions
+from apps.failures.agent_versions import Chosen
 from apps.failures.likelihood import COLUMNS, Basis, Likelihood, with_basis
 from apps.failures.models import (
     Failure,
@@ -40,6 +42,7 @@ CONFIDENCES = ("certain", "likely", "hint")
 FILTERS: Query = {
     "mode": None,
     "cluster": UUID,
+    "agent": None,
     "version": None,
     "safety": FLAG,
     "mine": FLAG,
@@ -47,6 +50,7 @@ FILTERS: Query = {
 }
 SEVERE_FIRST = (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 COUNTED = 1_000
+LONGEST = 300  # of a filter
 
 Rank = tuple[float, float]  # of two cases the one with the lower rank comes first
 
@@ -85,23 +89,23 @@ def key_of(place: QueuePosition) -> tuple[Rank, int]:
     return place.rank, -place.trajectory.int
 
 
-def narrowed(rows: FailureQuerySet, given: Mapping[str, str], user: Any) -> FailureQuerySet:
-    """The rows that match the URL's filters; an invalid filter matches nothing."""
+def narrowed(
+    rows: FailureQuerySet, given: Mapping[str, Any], of: Chosen, user: Any
+) -> FailureQuerySet:
+    """The rows of an agent version that match the filters; an invalid filter matches nothing."""
     if mode := given.get("mode"):
         rows = rows.filter(mode__slug=mode)
     if given.get("safety"):
         rows = rows.filter(mode__safety_relevant=True)
-    return _narrowed(rows, given, user)
+    return _narrowed(of.among(rows), given, user)
 
 
-def _narrowed(rows: FailureQuerySet, given: Mapping[str, str], user: Any) -> FailureQuerySet:
+def _narrowed(rows: FailureQuerySet, given: Mapping[str, Any], user: Any) -> FailureQuerySet:
     if cluster := given.get("cluster"):
-        pk = uuid_of(cluster)
+        pk = uuid_of(str(cluster))
         rows = rows.filter(cluster_id=pk) if pk else rows.none()
-    if version := given.get("version"):
-        rows = rows.filter(agent_version=version.replace("\x00", ""))
     if given.get("mine"):
-        rows = rows.filter(assigned_to=user)
+        rows = rows.filter(assigned_to=user) if user else rows.none()
     if confidence := given.get("confidence"):
         rows = rows.filter(evidence__0__confidence=confidence.replace("\x00", ""))
     return rows
@@ -112,7 +116,7 @@ class TriageQueue:
 
     def __init__(self, project: Project, user: Any, given: Mapping[str, str]) -> None:
         self.project, self.user = project, user
-        self.given = {name: given[name][:200] for name in FILTERS if given.get(name)}
+        self.given = {name: given[name][:LONGEST] for name in FILTERS if given.get(name)}
         sort = given.get("sort")
         self.sort = sort if sort in SORTS else ""
         self.given |= {"sort": self.sort} if self.sort else {}
@@ -121,6 +125,13 @@ class TriageQueue:
     def query(self) -> str:
         """The filters and the order, as in the URL."""
         return urlencode(self.given)
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        """Raises QueryError."""
+        return agent_versions.chosen(
+            self.project, self.given.get("agent", ""), self.given.get("version", "")
+        )
 
     @cached_property
     def all_modes(self) -> list[FailureMode]:
@@ -137,7 +148,7 @@ class TriageQueue:
 
     def rows(self) -> FailureQuerySet:
         rows = Failure.objects.filter(project=self.project).waiting()
-        return _narrowed(rows, self.given, self.user)
+        return _narrowed(self.chosen.among(rows), self.given, self.user)
 
     def count(self) -> str:
         """The number of open cases, assigned or not: exact up to COUNTED."""

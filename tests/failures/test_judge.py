@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import AuditEvent, Project, Role
-from apps.failures.actions.decisions import Refused, decide
+from apps.failures.actions.decisions import decide
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import judging, rubrics, share
@@ -517,8 +517,10 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     )
     assert "No changes since" in post(admin, "rubric_save", project, fields(judge)).content.decode()
     assert (
-        "Version 1 is now used"
-        in post(admin, "rubric_switch", project, {"version": 1}).content.decode()
+        "Version 1 is in use"
+        in admin.post(
+            reverse("failures:rubric_use", args=[project.slug, 1]), follow=True
+        ).content.decode()
     )
     hostile = fields(judge, text="<script>alert(1)</script>")
     assert (
@@ -529,7 +531,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
         reverse("failures:rubric_diff", args=[project.slug]), {"a": 1, "b": 2}
     ).content.decode()
     assert "− Be strict." in page and "&lt;script&gt;" in page and "<script>alert" not in page
-    assert "The judge is off" in post(admin, "rubric_switch", project).content.decode()
+    assert "The judge is off" in post(admin, "judge_off", project).content.decode()
 
 
 @pytest.mark.parametrize(
@@ -686,7 +688,9 @@ def test_the_share_is_drawn_by_numbers_and_reviewed_in_their_order(
     Failure.objects.create(
         project=project, trajectory=flagged, mode=mode, rule_mode=mode.slug, source=Source.PERSON
     )
-    Classifier.objects.create(project=project, judge_share=0.1, judge_share_flagged=0.5)
+    Classifier.objects.create(
+        project=project, judge_share=0.1, judge_share_flagged=0.5, judge_first=0
+    )
     rubric = make_rubric(project, judge)
     drawn = share.draw(project, rubric, rubric.verdicts.all())
     assert list(drawn.items()) == [(lowest.pk, 0.1), (low.pk, 0.1), (flagged.pk, 0.5)]
@@ -695,18 +699,41 @@ def test_the_share_is_drawn_by_numbers_and_reviewed_in_their_order(
     assert chances == drawn and not share.draw(project, rubric, rubric.verdicts.all())
     found = share.reviewed(project).rate
     assert found and found.value == 1.0 and found.low < 0.5  # three runs prove little
-    share.set_shares(project=project, unflagged=0.4, flagged=0.5, by=admin_of(project))
+    raised = share.SharesChange(unflagged=0.4)
+    share.set_shares(project=project, by=admin_of(project), given=raised)
     assert judging.judge_new(project).asked == 1
     assert set(JudgeVerdict.objects.values_list("probability", flat=True)) == {0.4, 0.5}
     url = reverse("failures:rubric", args=[project.slug])
     page = logged_in(admin_of(project)).get(url).content.decode()
     assert 'value="40"' in page and "The judge has reviewed 4 randomly drawn runs." in page
     asked = post(logged_in(admin_of(project)), "judge_share", project, {"unflagged": 5})
-    assert "Enter numbers between 0 and 100." in asked.content.decode()
-    post(logged_in(admin_of(project)), "judge_share", project, {"unflagged": 5, "flagged": 50})
+    assert "Enter shares between 0 and 100" in asked.content.decode()
+    given = {"unflagged": 5, "flagged": 50, "first": 0}
+    post(logged_in(admin_of(project)), "judge_share", project, given)
     assert share.shares_of(project) == {True: 0.5, False: 0.05}
-    with pytest.raises(Refused, match="between 0% and 100%"):
-        share.set_shares(project=project, unflagged=1.1, flagged=0, by=None)
+
+
+def test_all_of_the_first_runs_are_reviewed_and_no_later_import_is_among_them(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project()
+    monkeypatch.setattr(share, "number_of", lambda project, run: 0.5)
+    Classifier.objects.create(project=project, judge_share=0.1, judge_first=3)
+    rubric = make_rubric(project, judge)
+    first = [make_run(project, "unknown") for _ in range(2)]
+    assert judging.judge_new(project).asked == 2  # fewer than three have arrived
+    more = [make_run(project, "unknown") for _ in range(2)]
+    older = timezone.now() - timedelta(days=30)
+    imported = make_run(project, "unknown", started_at=older.isoformat())
+    assert judging.judge_new(project).asked == 1
+    chances = dict(JudgeVerdict.objects.values_list("trajectory_id", "probability"))
+    assert chances == {row.pk: 1.0 for row in [*first, more[0]]}
+    first[0].delete()  # the place of one that is gone is not given away
+    assert not share.draw(project, rubric, rubric.verdicts.all())
+    given = share.SharesChange(first=5)
+    share.set_shares(project=project, by=admin_of(project), given=given)
+    assert judging.judge_new(project).asked == 2
+    assert JudgeVerdict.objects.filter(trajectory=imported, probability=1.0).exists()
 
 
 def test_what_a_person_asks_about_says_nothing_of_the_rest_until_it_is_drawn(
@@ -718,7 +745,8 @@ def test_what_a_person_asks_about_says_nothing_of_the_rest_until_it_is_drawn(
     make_rubric(project, judge)
     assert run(project).asked == 1
     assert JudgeVerdict.objects.get().probability is None and share.reviewed(project).rate is None
-    share.set_shares(project=project, unflagged=0.6, flagged=1, by=admin_of(project))
+    raised = share.SharesChange(unflagged=0.6, flagged=1, first=0)
+    share.set_shares(project=project, by=admin_of(project), given=raised)
     report = judging.judge_new(project)
     assert (report.asked, report.kept) == (0, 1) and JudgeVerdict.objects.get().probability == 0.6
 
@@ -761,15 +789,21 @@ def test_what_is_not_found_without_a_judge_and_what_one_costs_is_said_before_the
 
     assert all(map(says_it, ("failures:list", "failures:rubric", "dashboard:home")))
     rubric = make_rubric(project, judge, on=False)
-    assert rubrics.forecast(rubric) == rubrics.Forecast(1000, 3, None)
+    assert rubrics.forecast(rubric) == rubrics.Forecast(1000, None, None, None, "")
     page = reverse("failures:rubric", args=[project.slug])
     assert "unknown without a price" in admin.get(page).content.decode()
     set_price(project=project, by=None, given=NewPrice(model="m", input=1.0, output=1.0))
     found = rubrics.forecast(rubric)
-    assert found and found.usd and 0.5 < found.usd < 20
-    assert f"at most ${round(found.usd, 2):g}" in admin.get(page).content.decode()
+    assert found and found.usd and found.low and found.high
+    assert 0.5 < found.low < found.usd < found.high < 5 and "newest 3 runs" in found.rests_on
+    assert f"about ${round(found.usd, 2):g}" in admin.get(page).content.decode()
     assert not judge.seen
     rubrics.switch(project=project, version=rubric.version, by=None)
     assert not says_it("failures:list") and not says_it("dashboard:home")
+    run(project, *(make_run(project, request=f"Close {n}.") for n in range(6)))
+    paid = 1000 * sum(JudgeVerdict.objects.values_list("cost_usd", flat=True)) / 6
+    observed = rubrics.forecast(rubric)
+    assert observed and observed.usd == pytest.approx(paid)
+    assert "mean of the newest 6 verdicts" in observed.rests_on
     empty = make_project()
     assert rubrics.forecast(make_rubric(empty, judge, on=False)) is None

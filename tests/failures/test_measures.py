@@ -171,7 +171,10 @@ def test_the_page_says_what_it_cannot_know(
     client.force_login(by)
     url = reverse("failures:measures", args=[project.slug])
     page = client.get(url)
-    assert b"No decisions yet" in page.content and b"4 failures need review" in page.content
+    assert (
+        b"No case is decided in triage yet" in page.content
+        and b"4 failures need review" in page.content
+    )
     decide(failure=Failure.objects.first(), by=by)
     digest()
     page = client.get(url, {"mode": "incomplete_execution"})

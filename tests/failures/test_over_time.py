@@ -42,7 +42,7 @@ def totals(project: Project, by: str) -> dict[str, list[int]]:
 
 def test_each_day_is_counted_by_mode_version_and_cluster(project: Project) -> None:
     assert totals(project, "mode") == {"Incomplete execution": [3, 2]}
-    assert totals(project, "version") == {"0": [2, 1], "1": [1, 1]}
+    assert totals(project, "version") == {"desk 0": [2, 1], "desk 1": [1, 1]}
     assert totals(project, "cluster") == {}
     cluster = FailureCluster.objects.create(
         project=project, name="It <b>", signature={}, size=2, first_seen=NOW, last_seen=NOW

@@ -13,7 +13,10 @@ from apps.failures.actions.bulk import LIMIT, assign_many, decide_many
 from apps.failures.actions.decisions import Refused, mark_failure
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.actions.modes import delete_mode, ensure_modes, save_mode
+from apps.failures.judge import people
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
+from apps.failures.outcomes import checks
+from apps.trajectories.models import Trajectory
 from tests.amounts import amount
 from tests.factories import make_failed, make_member, make_project, make_trajectory
 
@@ -93,6 +96,28 @@ def failed(count: int = 1) -> tuple:
         make_failed(project)
     classify_project(project=project)
     return project, list(Failure.objects.filter(project=project).order_by("pk"))
+
+
+def test_what_is_sent_later_does_not_change_the_side_of_a_decision() -> None:
+    project = make_project()
+    rows = [
+        make_failed(project, name=f"r{n}", request=f"Close the ticket number {n} at once.")
+        for n in range(12)
+    ]
+    classify_project(project=project)
+    by, runs = make_member(project), [row.pk for row in rows]
+    *single, last = Failure.objects.order_by("pk")
+    decisions.decide(failure=single[0], by=by)
+    decide_many(
+        project=project, ids=[row.pk for row in single[1:]], by=by, state=FailureState.CONFIRMED
+    )
+    checks.answer(trajectory=last.trajectory, answer="failed", by=by)
+    before = people.sides(project, runs)
+    assert set(before.values()) == {True, False}
+    for n in range(12):
+        Trajectory.objects.filter(pk__in=runs).update(preview=f"Something else entirely: {n}")
+        assert people.sides(project, runs) == before
+    assert {row.run: row.held_back for row in people.decisions(project)} == before
 
 
 def test_what_another_changed_since_is_not_taken_back() -> None:

@@ -181,6 +181,24 @@ def test_a_check_is_refused_with_what_is_wrong_and_where(
     assert refused.value.field.startswith(where) and words.lower() in str(refused.value).lower()
 
 
+@pytest.mark.parametrize("keyword", policy.ENDLESS)
+def test_an_argument_may_be_called_like_a_keyword_that_may_never_end(keyword: str) -> None:
+    text = {"type": "string"}
+    named: dict[str, Any] = {"properties": {keyword: text}, "required": [keyword]}
+    for schema in (named, {"allOf": [named]}, {"not": {"properties": {"a": named}}}):
+        check = {"when": {"tools": ["grep"], "arguments": schema}, "must": "never"}
+        assert check_of(check).when.arguments == schema
+    for schema in (
+        {keyword: "(a+)+$"},
+        {"properties": {keyword: {keyword: "(a+)+$"}}},
+        {"properties": {"properties": {keyword: "x"}}},
+        {"anyOf": [{"items": {keyword: "x"}}]},
+        {"$defs": {"a": {keyword: "x"}}},
+    ):
+        with pytest.raises(CheckError, match="not allowed"):
+            check_of({"when": {"tools": ["grep"], "arguments": schema}, "must": "never"})
+
+
 def test_a_check_reads_as_a_sentence() -> None:
     assert in_words(AFTER) == (
         "cancel_order may only be called after get_order of id the same as order, whose last reply"

@@ -304,6 +304,45 @@ def test_a_person_writes_rules_for_all_runs_or_those_whose_prompt_says_it(projec
         actions.write(project=project, by=by, given=written(check=NO_TOOL))
 
 
+@pytest.mark.parametrize("check", [NEVER, None])
+def test_a_rule_does_not_become_another_by_an_edit(project: Project, check: Any) -> None:
+    by = make_member(project, Role.REVIEWER)
+    send(project, sent("other", prompt="Another shop. {more}"))
+    first = actions.write(project=project, by=by, given=written(check=check))
+    second = actions.write(project=project, by=by, given=written("Anders.", check))
+    for given in (written(check=check), written("  Nie  stornieren. ", check)):
+        with pytest.raises(RuleError, match="already exists"):
+            actions.edit(rule=second, by=by, given=given)
+        with pytest.raises(RuleError, match="already exists"):
+            actions.write(project=project, by=by, given=given)
+    actions.remove(rule=first, by=by)
+    assert actions.edit(rule=second, by=by, given=written(check=check)).version == 2
+
+
+def test_a_prompt_says_what_is_asked_and_reserved_apart_from_what_went_wrong(
+    project: Project, client: Client
+) -> None:
+    url, headers = reverse("failures_api:policy_prompts"), key_headers(project)
+    row = SystemPrompt.objects.create(
+        project=project, digest="d", opening="You", length=3, error=SystemPrompt.WAITING
+    )
+    row.reserve_cost(0.5)
+    row.save()
+
+    def shown() -> tuple[Any, ...]:
+        [found] = client.get(url, **headers).json()["results"]
+        return tuple(found[name] for name in ("state", "error", "cost_usd", "reserved_usd"))
+
+    assert shown() == ("asking", "", 0, 0.5)
+    row.settle_cost(-0.4)
+    row.error = "The server is down."
+    row.save()
+    assert shown() == ("failed", "The server is down.", pytest.approx(0.1), 0)
+    row.error, row.read_at = "", timezone.now()
+    row.save()
+    assert shown()[:2] == ("read", "")
+
+
 def test_an_edit_is_a_new_version_for_the_same_runs(
     read: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,9 +12,11 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from apps.core import lags
+from apps.core import lags, runner
+from apps.failures import classify_job
 from apps.failures.models import Unclassified
 from apps.trajectories.actions.store import ingest
+from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Arrival, SpanBody
 from flywheel import priority
 from tests.factories import make_project, row
@@ -79,4 +81,20 @@ def test_lag_is_shown_and_what_is_late_gives_way_to_nobody(
     SpanBody.objects.create(project=project, signal="traces", data=b"", received_at=long_ago)
     Unclassified.objects.create(pk=project.trajectories.get().pk, project=project)
     Unclassified.objects.update(noted_at=long_ago)
-    assert min(client.get("/healthz").json()["lag_s"].values()) > lags.LATE_S
+    shown = client.get("/healthz").json()["lag_s"]
+    assert shown.pop("judged") == 0  # by nobody
+    assert min(shown.values()) > lags.LATE_S
+
+
+@pytest.mark.django_db
+def test_the_first_pass_over_a_project_is_late_too() -> None:
+    project = make_project()
+    assert classify_job.waiting_since() is None
+    ingest(project=project, rows=[row(name="a")])
+    digest()
+    [since] = project.trajectories.values_list("received_at", flat=True)
+    assert classify_job.waiting_since() == since
+    job = classify_job.start(project=project, by=None)
+    assert classify_job.waiting_since() == since
+    runner.run(job)
+    assert classify_job.waiting_since() is None

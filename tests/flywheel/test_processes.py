@@ -13,12 +13,22 @@ from typing import Any
 
 import pytest
 import yaml
+from celery import current_app
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from apps.core.kinds import job_models, kind_of
 from flywheel.logs import Escaped, Line, NotHealth
-from flywheel.processes import LIGHT, NAMES, OPTIONAL, PARTS, STOP_SIGNAL, WORKERS, command
+from flywheel.processes import (
+    LIGHT,
+    NAMES,
+    OPTIONAL,
+    PARTS,
+    STOP_SIGNAL,
+    THREADED,
+    WORKERS,
+    command,
+)
 from flywheel.settings import env_service
 from flywheel.supervisor import Stack
 
@@ -51,7 +61,7 @@ def test_up_runs_what_the_containers_run(data_dir: Path) -> None:
     assert parts == PARTS
     assert {*PARTS} - {"storing", "light"} | {*LIGHT, "beat"} == set(NAMES)
     for queue, at_once in WORKERS.items():
-        assert queue in LIGHT or PARTS[queue] == at_once
+        assert queue in LIGHT or PARTS[queue] == (1 if queue in THREADED else at_once)
 
 
 READS = re.compile(r"""(?:environ(?:\.get)?[\[(]|env_\w+\()\s*"([A-Z][A-Z0-9_]+)\"""")
@@ -128,6 +138,16 @@ def test_each_queue_that_is_written_to_has_a_worker() -> None:
     for queue in WORKERS:
         words = command(queue)
         assert words[words.index("-Q") + 1] == queue
+
+
+def test_rounds_that_ask_the_judge_hold_up_neither_classification_nor_what_people_wait_for() -> None:
+    current_app.loader.import_default_modules()
+    for name in settings.ROUNDS:
+        assert name in current_app.tasks
+        route = current_app.amqp.router.route({}, name)
+        assert route["queue"].name == "judge" != settings.CELERY_TASK_DEFAULT_QUEUE
+        tried = current_app.amqp.router.route({"queue": None}, "failures.try_signal")
+        assert tried["queue"].name == "judge" and tried["priority"] < route["priority"]
 
 
 def record(message: str, *args: object) -> logging.LogRecord:

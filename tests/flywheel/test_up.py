@@ -37,6 +37,7 @@ HEALTHY = {
     "broker",
     "worker default",
     "worker ingest",
+    "worker judge",
     "worker eval",
     "worker train",
     "beat",

@@ -23,10 +23,11 @@ CALLER = ("project", "by", "key")  # parameters that say who calls
 
 class Paged(NamedTuple):
     """An answer that is read from a queryset, a page of at most `most` rows at a time, newest
-    first."""
+    first by the field `by`."""
 
     item: Any
     most: int = 200
+    by: str = "created_at"
 
 
 def _nothing(request: Any, rows: Sequence[Any]) -> None:

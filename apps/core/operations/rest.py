@@ -82,7 +82,7 @@ def _answer(operation: Operation, request: Request, address: dict[str, Any]) -> 
         return Response(status=204)
     if isinstance(gives, Paged):
         load = partial(_load, gives.item, request)
-        return listed(request, returned, partial(_content, gives.item), load)
+        return listed(request, returned, partial(_content, gives.item), load, gives.by)
     if get_origin(gives) is list:
         (item,) = get_args(gives)
         return Response({"results": [_content(item, request, row) for row in returned]})

@@ -21,6 +21,7 @@ from apps.failures.actions.decisions import (
     snapshots,
     tell_of_assignment,
 )
+from apps.failures.judge.people import fix_sides
 from apps.failures.models import Failure, FailureDecision, FailureMode, FailureState, Source
 
 LIMIT = 5_000  # failures per bulk change
@@ -166,6 +167,7 @@ def _change(
     place = {pk: number for number, pk in enumerate(wanted)}
     changed.sort(key=lambda row: -place[row.pk])
     after, batch = snapshots(changed), {"kind": kind, "bulk": uuid.uuid4().hex}
+    fix_sides(project, [row.trajectory_id for row in changed])
     FailureDecision.objects.bulk_create(
         [
             FailureDecision(failure=row, by=by, before=was[row.pk], after=after[row.pk] | batch)

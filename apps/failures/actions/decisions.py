@@ -14,6 +14,7 @@ from apps.core.actions import MemberChanged, audit
 from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.models import Membership, Project, Role
+from apps.failures.judge.people import fix_sides
 from apps.failures.models import (
     RESERVED_FOR,
     Failure,
@@ -392,6 +393,7 @@ def snapshots(failures: list[Failure]) -> dict[int, dict[str, Any]]:
 
 def _remember(failure: Failure, by: Any, before: dict, kind: str) -> Failure:
     after = snapshot(failure)
+    fix_sides(failure.project, [failure.trajectory_id])
     FailureDecision.objects.create(
         failure=failure, by=by, before=before, after=after | {"kind": kind}
     )

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.http import Http404
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from apps.core import jobs
 from apps.core.gepa import absent
 from apps.core.models import JobState, Project, Role
+from apps.core.openapi import sent
 from apps.core.operations import Moment, Page, Paged, Reference, Rest, choice_of, operation
+from apps.core.outgoing_keys import key_hosts
 from apps.failures.actions.decisions import Refused
 from apps.failures.judge import examples, measure_job, people, rubrics, search_job
 from apps.failures.models import JudgeMeasurement, Rubric, RubricSearch
+from workers.lib.outgoing import RefusedAddress, check_base_url
 
 Budget = Annotated[
     float, Meta(title="Max cost in $", gt=0, le=1e6, description="It stops before it costs more")
@@ -54,10 +58,109 @@ class JobOut(Struct):
     created_at: Moment
 
 
+class NewRubric(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A version of the rubric. What is left out is as in the newest version."""
+
+    text: (
+        Annotated[
+            str,
+            Meta(
+                title="Rubric",
+                min_length=1,
+                max_length=20_000,
+                description="Instructions before the failure modes and the run",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    base_url: (
+        Annotated[
+            str,
+            Meta(
+                title="Server URL",
+                min_length=1,
+                max_length=200,
+                description="OpenAI-compatible, ending in /v1",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    model: Annotated[str, Meta(title="Model", min_length=1, max_length=200)] | UnsetType = UNSET
+    key_variable: (
+        Annotated[
+            str,
+            Meta(
+                title="Key variable",
+                max_length=80,
+                description="Environment variable of Flywheel with the API key",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    usd_per_day: Annotated[float, Meta(title="Max $ per day (UTC)", ge=0, le=1e6)] | UnsetType = (
+        UNSET
+    )
+    strategy: (
+        Annotated[
+            choice_of(Rubric.Strategy),  # type: ignore[valid-type]
+            Meta(title="Method for finding the blamed step"),
+        ]
+        | UnsetType
+    ) = UNSET
+    concurrency: Annotated[int, Meta(title="Runs in parallel", ge=1, le=32)] | UnsetType = UNSET
+
+
 @operation("rubrics_list", rest=Rest("GET", "judge/rubrics/", "rubrics"), gives=list[RubricOut])
 def listed(*, project: Project) -> QuerySet[Rubric]:
     """The versions of the judge's rubric, the newest first."""
     return project.rubrics.all()
+
+
+@operation(
+    "rubrics_save",
+    rest=Rest("POST", "judge/rubrics/", "rubrics", 201),
+    gives={200: RubricOut, 201: RubricOut},
+    outcome=lambda saved: (201 if saved[1] else 200, saved[0]),
+    role=Role.OPERATOR,
+    examples=(
+        sent(
+            "A server of one's own",
+            {"base_url": "http://127.0.0.1:8000/v1", "model": "qwen3-8b", "usd_per_day": 5},
+        ),
+    ),
+)
+def save(*, project: Project, by: Any, given: NewRubric) -> tuple[Rubric, bool]:
+    """Saves a new version, unless nothing differs from the newest (200). It is not in use before
+    someone uses it, unless the judge is on and it asks the same, only with another budget.
+
+    Raises Refused.
+    """
+    made = rubrics.save_version(project=project, fields=fields_of(project, given), by=by)
+    return (made, True) if made else (project.rubrics.latest("version"), False)
+
+
+def fields_of(project: Project, given: NewRubric) -> dict[str, Any]:
+    """All settings of the rubric that is sent. Raises Refused."""
+    newest = project.rubrics.first() or Rubric(text=rubrics.DEFAULT_TEXT, **rubrics.ASKING)
+    known = {name: getattr(newest, name) for name in rubrics.FIELDS}
+    changes = {name: getattr(given, name) for name in rubrics.FIELDS}
+    fields = known | {name: each for name, each in changes.items() if each is not UNSET}
+    fields["text"] = fields["text"].replace("\r\n", "\n")
+    for name in ("text", "base_url", "model", "key_variable"):
+        fields[name] = fields[name].strip()
+        if not fields[name] and name != "key_variable":
+            raise Refused("This field is required.", name)
+    try:
+        allowed = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
+        fields["base_url"] = str(check_base_url(fields["base_url"], allow_private=allowed))
+    except RefusedAddress as error:
+        raise Refused(str(error), "base_url") from error
+    if (name := fields["key_variable"]) and name not in (known := key_hosts()):
+        allowed = ", ".join(known) or "none"
+        raise Refused(
+            f"Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): {allowed}.", "key_variable"
+        )
+    return fields
 
 
 @operation(

@@ -118,16 +118,20 @@ RULE = Written(json_schema(RuleOut), lambda _, rule: filled(RuleOut, rule), _loa
 SHOWS_RUNS = Disclosure(RUNS)
 
 
-class PromptOut(Struct):
+class PromptOut(Struct, kw_only=True):
     digest: str
     opening: str
     length: int
     first_seen: Moment
     read_at: Moment | None
-    read_by: str
-    error: str
-    dropped: int
-    cost_usd: float
+    read_by: Annotated[str, Meta(description="The judge's model")]
+    state: choice_of(SystemPrompt.State)  # type: ignore[valid-type]
+    problem: Annotated[str, Meta(description="Why it could not be read; empty unless `failed`")] = (
+        field(name="error")
+    )
+    dropped: Annotated[int, Meta(description="Rules whose quote does not occur in the prompt")]
+    cost_usd: Annotated[float, Meta(description="Of all questions that were answered or lost")]
+    reserved_usd: Annotated[float, Meta(description="For the question under way, at most")]
 
 
 @operation(
@@ -213,8 +217,7 @@ def write(*, project: Project, by: Any, given: WrittenRule) -> PolicyRule:
         raise RuleError(
             f"A project can have at most {MOST_WRITTEN} rules written by hand. Remove one first."
         )
-    if rows.filter(sentence=_line(given.sentence), check_spec=check, parts=parts).exists():
-        raise RuleError("This rule already exists.", "sentence")
+    _refuse_same(rows, given, check, parts)
     _refuse_more(project, given.state)
     fields = {"quote": " ".join(given.quote.split()), "parts": parts}
     rule = _created(project, given, check, by, **fields)
@@ -240,6 +243,7 @@ def edit(*, rule: PolicyRule, by: Any, given: WrittenRule) -> PolicyRule:
     acquire_in(project.pk, ProjectLock.POLICY)
     if _line(given.sentence) == rule.sentence and check == rule.check_spec:
         raise RuleError("Nothing has changed.", "sentence")
+    _refuse_same(project.policy_rules.current().exclude(pk=rule.pk), given, check, rule.parts)
     if rule.state != State.CONFIRMED:
         _refuse_more(project, given.state)
     _retire(rule, State.REPLACED, by)
@@ -323,6 +327,17 @@ def undo(*, project: Project, by: Any) -> PolicyRule | None:
     rows = project.policy_rules.select_for_update(of=("self",)).current().filter(decided_by=by)
     rule = rows.order_by("-decided_at", "-pk").first()
     return decide(rule=rule, by=by, state="proposed") if rule else None
+
+
+def _refuse_same(
+    rows: QuerySet[PolicyRule], given: WrittenRule, check: dict[str, Any] | None, parts: list[str]
+) -> None:
+    """Raises RuleError if one of them says the same of the same runs."""
+    same = rows.filter(sentence=_line(given.sentence), parts=parts)
+    # In a filter None is JSON's null, not the column's.
+    same = same.filter(check_spec__isnull=True) if check is None else same.filter(check_spec=check)
+    if same.exists():
+        raise RuleError("This rule already exists.", "sentence")
 
 
 def _refuse_more(project: Project, state: str) -> None:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
+from apps.core.lags import lag
 from apps.core.models import Project
 from apps.failures.actions.diagnose import inputs_of
 from apps.failures.actions.modes import ensure_modes
@@ -33,6 +34,7 @@ from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import RULE, Label, choose, rules_mode
 from apps.failures.judge.strategies import Question
 from apps.failures.models import (
+    UNDER_WAY,
     Failure,
     FailureMode,
     FailureState,
@@ -45,10 +47,11 @@ from apps.failures.rules.findings import cut
 from apps.trajectories.models import Trajectory, with_content
 
 log = logging.getLogger(__name__)
+TASK = "failures.judge_project"
+COUNTED = 200  # waiting runs that are looked at
 RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
 CHUNK, BATCH_S = 20, 120.0
-UNDER_WAY = "asked, no answer yet"
 OF = f"of {RETRIES + 1} tries used:"
 LAST_TRY = f"{RETRIES + 1} {OF}"
 
@@ -158,7 +161,7 @@ class _Entry(batch.Entry):
         row.error = f"{tries(row.error) + 1} {OF} {UNDER_WAY}."
         # The cost of earlier tries moves to today together with this one, so the budget is never
         # undercounted.
-        row.cost_usd += usd
+        row.reserve_cost(usd)
         row.save()
         self.verdict = row
 
@@ -180,7 +183,7 @@ class _Entry(batch.Entry):
         ours = JudgeVerdict.objects.select_for_update().filter(pk=claimed and claimed.pk).first()
         if ours is None or claimed is None:
             return
-        ours.cost_usd = max(0.0, ours.cost_usd + correction)
+        ours.settle_cost(correction)
         ours.input_tokens += answered.usage.input_tokens
         ours.output_tokens += answered.usage.output_tokens
         if ours.at == claimed.at and ours.error == claimed.error:
@@ -199,7 +202,7 @@ def tries(error: str) -> int:
 
 
 def _is_due(found: JudgeVerdict) -> bool:
-    wait = LOST_AFTER if UNDER_WAY in found.error else RETRY_AFTER
+    wait = LOST_AFTER if found.is_asked else RETRY_AFTER
     return not found.error.startswith(LAST_TRY) and found.at <= timezone.now() - wait
 
 
@@ -306,6 +309,29 @@ def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajec
     )
     found = [*(failure.trajectory for failure in undecided), *missed]
     return sorted(found, key=lambda row: row.pk, reverse=True)[:limit]
+
+
+def waiting(project: Project, rubric: Rubric, limit: int) -> list[Trajectory]:
+    """At most so many runs that are to be asked about: drawn ones first, then as `pending`."""
+    drawn = islice(share.Draw.of(project).left(_settled(rubric)), limit)
+    rows = list(project.trajectories.filter(pk__in=list(drawn)))
+    known = {row.pk for row in rows}
+    flagged = (row for row in pending(project, rubric, limit) if row.pk not in known)
+    return [*rows, *flagged][:limit]
+
+
+@lag("judged", keep_s=30.0)
+def waiting_since() -> datetime | None:
+    """Since when the oldest run waits for a judge that is on: for its turn, for a server that does
+    not answer, or for tomorrow's budget.
+    """
+    rubrics_on = Rubric.objects.filter(is_on=True, project__in=Project.objects.running())
+    arrived = (
+        row.received_at
+        for rubric in rubrics_on.select_related("project")
+        for row in waiting(rubric.project, rubric, COUNTED)
+    )
+    return min(arrived, default=None)
 
 
 def _settled(rubric: Rubric) -> QuerySet[JudgeVerdict]:

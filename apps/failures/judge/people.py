@@ -1,8 +1,8 @@
 """What people decided about runs, as examples for the judge and as its measure.
 
 Each decision is either for *learning* (examples in a rubric, the search for a better text) or
-*held back* (only the report). Which one is a hash of the run's request, so it never changes, and
-two runs of the same request are on the same side.
+*held back* (only the report). Which one is a hash of the run's request when it was first decided
+on, so it never changes, and two runs of the same request are on the same side.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from apps.core.models import Project
-from apps.failures.models import Failure, FailureState, OutcomeCheck, Source
+from apps.failures.models import DecisionSide, Failure, FailureState, OutcomeCheck, Source
 from apps.failures.rules.findings import UNEXPLAINED
 from apps.trajectories.models import Trajectory
 
@@ -69,10 +69,23 @@ def _named(mode: str, failed: bool) -> str:
 
 
 def sides(project: Project, runs: Collection[UUID]) -> dict[UUID, bool]:
-    """{run: whether a decision on it is held back}"""
+    """{run: whether a decision on it is held back}; as fixed by the first decision, if any."""
     rows = Trajectory.objects.filter(project=project, pk__among=list(runs))
-    found = rows.values_list("pk", "preview")
-    return {run: _is_held_back(project, run, preview) for run, preview in found}
+    fixed = DecisionSide.objects.filter(trajectory__among=list(runs))
+    known = dict(fixed.values_list("trajectory_id", "held_back"))
+    return {
+        run: known.get(run, _is_held_back(project, run, preview))
+        for run, preview in rows.values_list("pk", "preview")
+    }
+
+
+def fix_sides(project: Project, runs: Collection[UUID]) -> None:
+    """With the first decision on a run: what is sent of it later does not change its side."""
+    made = [
+        DecisionSide(trajectory_id=run, held_back=side)
+        for run, side in sides(project, runs).items()
+    ]
+    DecisionSide.objects.bulk_create(made, ignore_conflicts=True)
 
 
 def _is_held_back(project: Project, run: UUID, request: str) -> bool:

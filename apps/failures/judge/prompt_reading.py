@@ -39,7 +39,6 @@ OPENING, LONGEST_TEXT = 300, 500
 MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
 BATCH_S = 120.0
 PAUSE, LONGEST_PAUSE = timedelta(days=1), timedelta(days=32)
-WAITING = "The judge is being asked."
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,11 @@ class _Known:
         for prompt in known.prompts:
             is_new = prompt.at > now - RETRY_AFTER
             waits = is_new or prompt.tries >= MOST_TRIES
-            if prompt.read_at or (is_new and prompt.error == WAITING) or (waits and not again):
+            if (
+                prompt.read_at
+                or (is_new and prompt.state == SystemPrompt.State.ASKING)
+                or (waits and not again)
+            ):
                 known.parts.update(prompt.parts)
         return known
 
@@ -215,7 +218,9 @@ class _Entry(batch.Entry):
 
     def standing(self) -> batch.Standing:
         digest, since = digest_of(self.seen.parts), timezone.now() - RETRY_AFTER
-        same = self.project.system_prompts.filter(digest=digest, error=WAITING, at__gt=since)
+        same = self.project.system_prompts.filter(
+            digest=digest, error=SystemPrompt.WAITING, at__gt=since
+        )
         return batch.Standing.LATER if same.exists() else batch.Standing.OURS
 
     def reserve(self, usd: float) -> None:
@@ -230,9 +235,9 @@ class _Entry(batch.Entry):
                 "first_seen": seen.row.started_at,
             },
         )
-        prompt.trajectory, prompt.error, prompt.at = seen.row, WAITING, timezone.now()
+        prompt.trajectory, prompt.error, prompt.at = seen.row, SystemPrompt.WAITING, timezone.now()
         prompt.tries += 1
-        prompt.cost_usd += usd
+        prompt.reserve_cost(usd)
         prompt.save()
         _make_room(self.project)
         self.prompt = prompt
@@ -245,7 +250,7 @@ class _Entry(batch.Entry):
         ours = rows.filter(pk=self.prompt and self.prompt.pk).first()
         if ours is None:
             return
-        ours.cost_usd = max(0.0, ours.cost_usd + correction)
+        ours.settle_cost(correction)
         ours.tries -= answered.final  # a wrong API key is not the prompt's fault
         ours.error = answered.error if answered.answer is None else ""
         if found := answered.answer:

@@ -71,7 +71,7 @@ class Stored(batch.Entry):
         row = self.row or JudgeQuestion(project=self.project, key=self.key)
         row.purpose, row.trajectory = self.purpose, self.trajectory
         row.error, row.at = WAITING, timezone.now()
-        row.cost_usd += usd
+        row.reserve_cost(usd)
         row.save()
         self.row = row
 
@@ -86,7 +86,7 @@ class Stored(batch.Entry):
         row = JudgeQuestion.objects.select_for_update().filter(pk=self.row and self.row.pk).first()
         if row is None:
             return
-        row.cost_usd = max(0.0, row.cost_usd + correction)
+        row.settle_cost(correction)
         row.input_tokens += answered.usage.input_tokens
         row.output_tokens += answered.usage.output_tokens
         row.answer, row.error = self.answer, answered.error

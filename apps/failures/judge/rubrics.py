@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
+from math import sqrt
+from statistics import mean, stdev
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Count, F, Max, Q, Sum
+from django.db.models import Case, Count, F, Max, Q, Sum, When
 from django.db.models.functions import Greatest
 
 from apps.core.actions import audit
@@ -19,14 +21,16 @@ from apps.core.intervals import wilson
 from apps.core.models import JobState, Project
 from apps.core.outgoing_keys import key_hosts
 from apps.failures.actions.diagnose import inputs_of
-from apps.failures.judge.client import Server
+from apps.failures.judge.client import Server, ServerError
+from apps.failures.judge.client import key_of as server_key
 from apps.failures.judge.prompt import Example, Mode
-from apps.failures.judge.strategies import WHOLE, Question
+from apps.failures.judge.strategies import LEAST, MOST, USUAL, WHOLE, Question
 from apps.failures.models import (
     FailureState,
     JudgeDay,
     JudgeMeasurement,
     JudgeVerdict,
+    OutcomeCheck,
     Rubric,
     RubricExample,
     RubricSearch,
@@ -37,7 +41,9 @@ from apps.failures.rules.findings import UNEXPLAINED
 from apps.registry.prices import price_for
 from apps.trajectories.models import with_content
 from workers.lib.journal import key_of
+from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.prices import Price
+from workers.lib.spending import Usage
 
 SERVER = ("base_url", "model", "key_variable")
 ASKING = {"strategy": Rubric.Strategy.AUTO.value, "concurrency": 4}  # defaults
@@ -46,6 +52,7 @@ ASKED_WITH = ("text", "base_url", "model", "strategy")  # what its answers depen
 MOST_EXAMPLES = 12
 UNPRICED_A_DAY = 1_000  # runs, where the price of the judge's model is unknown
 FORECAST_OF, FORECAST_FROM = 1000, 20  # runs
+OBSERVED, FEWEST_OBSERVED = 500, 5  # newest verdicts that a forecast rests on
 WITHOUT_A_JUDGE = (
     "Without a judge only structural failures are found: broken calls, errors that stand, loops,"
     " cut-off runs, empty answers and bad ratings."
@@ -201,27 +208,57 @@ def server_of(rubric: Rubric, **changes: Any) -> Server:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What judging so many runs costs at most, from the newest `n`; `usd` is None without a
-    price.
+    """What judging so many runs costs: about `usd`, from `low` to `high`, all None without a
+    price. `rests_on` says what that is known from.
     """
 
     runs: int
-    n: int
     usd: float | None
+    low: float | None
+    high: float | None
+    rests_on: str
+
+    @classmethod
+    def per_run(cls, usd: float, low: float, high: float, rests_on: str) -> Forecast:
+        return cls(FORECAST_OF, *(FORECAST_OF * each for each in (usd, low, high)), rests_on)
 
 
 def forecast(rubric: Rubric) -> Forecast | None:
-    """Before anything is asked. None if there is no run yet."""
-    project = rubric.project
-    rows = with_content(list(project.trajectories.order_by("-pk")[:FORECAST_FROM]))
+    """By what this model's verdicts in the project have cost; before there are enough, by the
+    newest runs as they would be sent. None if there is no run yet.
+    """
+    server = server_of(rubric)
+    if not server.is_priced:
+        any_run = rubric.project.trajectories.exists()
+        return Forecast(FORECAST_OF, None, None, None, "") if any_run else None
+    return _observed(rubric, server) or _expected(rubric, server)
+
+
+def _observed(rubric: Rubric, server: Server) -> Forecast | None:
+    """From the mean cost of the verdicts so far, at today's price, with its 95% interval."""
+    same = {f"rubric__{name}": getattr(rubric, name) for name in ("project", "base_url", "model")}
+    rows = JudgeVerdict.objects.filter(error="", input_tokens__gt=0, **same).order_by("-at")
+    tokens = rows.values_list("input_tokens", "output_tokens")[:OBSERVED]
+    costs = [server.cost(Usage(*each)) for each in tokens]
+    if len(costs) < FEWEST_OBSERVED:
+        return None
+    usd, off = mean(costs), 1.96 * stdev(costs) / sqrt(len(costs))
+    rests_on = f"the mean of the newest {len(costs):,} verdicts"
+    return Forecast.per_run(usd, max(0.0, usd - off), usd + off, rests_on)
+
+
+def _expected(rubric: Rubric, server: Server) -> Forecast | None:
+    """From the newest runs as they would be sent, with usual, low and high counts of tokens."""
+    rows = with_content(list(rubric.project.trajectories.order_by("-pk")[:FORECAST_FROM]))
     if not rows:
         return None
-    server, question = server_of(rubric), asked_with(rubric)
-    runs = inputs_of(project, rows).values()
-    usd = sum(question(run=run).max_cost(server) for run in runs)
-    return Forecast(
-        FORECAST_OF, len(rows), usd / len(rows) * FORECAST_OF if server.is_priced else None
+    question = asked_with(rubric)
+    asked = [question(run=run) for run in inputs_of(rubric.project, rows).values()]
+    costs = (
+        mean(server.cost(each.usage(counts)) for each in asked) for counts in (USUAL, LEAST, MOST)
     )
+    plural = "run" if len(rows) == 1 else f"{len(rows)} runs"
+    return Forecast.per_run(*costs, f"your newest {plural} as they are sent, at {USUAL}")
 
 
 def asked_with(
@@ -243,6 +280,16 @@ def modes_of(project: Project) -> list[Mode]:
         Mode(mode.slug, mode.name, mode.definition, mode.examples)
         for mode in project.failure_modes.exclude(slug=UNEXPLAINED)
     ]
+
+
+def problem(rubric: Rubric) -> str:
+    """What would stop the judge before its first question, as a sentence; empty if nothing does."""
+    server = server_of(rubric)
+    try:
+        server_key(server, check_url(server.base_url, allow_private=server.allow_private).host)
+    except (ServerError, RefusedAddress) as error:
+        return str(error)
+    return ""
 
 
 def today() -> date:
@@ -305,27 +352,31 @@ class Agreement:
 
 def agreements(project: Project) -> dict[int, Agreement]:
     """By rubric. A person agrees by confirming the judge's mode, or by dismissing if it saw no
-    failure.
+    failure; where nobody did either, by answering a check, which names no mode.
     """
     ours, whole = "trajectory__failure__", Q(error="")
-    decided = (
-        whole
-        & Q(**{f"{ours}project": project, f"{ours}source": Source.PERSON})
-        & ~Q(**{f"{ours}state": FailureState.OPEN})
+    triaged = Q(**{f"{ours}project": project, f"{ours}source": Source.PERSON}) & Q(
+        **{f"{ours}state__in": (FailureState.CONFIRMED, FailureState.DISMISSED)}
     )
     confirmed = Q(**{f"{ours}state": FailureState.CONFIRMED, "mode": F(f"{ours}mode__slug")})
     dismissed = Q(**{f"{ours}state": FailureState.DISMISSED}, mode="")
+    failed, fine = (
+        Q(trajectory__outcome_check__answer=answer)
+        for answer in (OutcomeCheck.Answer.FAILED, OutcomeCheck.Answer.FINE)
+    )
+    agreed = When(triaged, then=Case(When(confirmed | dismissed, then=1), default=0))
+    same = Case(agreed, When(failed & ~Q(mode=""), then=1), When(fine & Q(mode=""), then=1))
     rows = (
         JudgeVerdict.objects.filter(rubric__project=project)
         .values("rubric_id")
         .order_by("rubric_id")
     )
-    counted = rows.annotate(
+    counted = rows.alias(same=same).annotate(
         verdicts=Count("pk", filter=whole),
         errors=Count("pk", filter=~whole),
         usd=Sum("cost_usd"),
-        decided=Count("pk", filter=decided),
-        agreed=Count("pk", filter=decided & (confirmed | dismissed)),
+        decided=Count("pk", filter=whole & (triaged | failed | fine)),
+        agreed=Count("pk", filter=whole & Q(same=1)),
         last=Max("at"),
     )
     return {row.pop("rubric_id"): Agreement(**row) for row in counted}

@@ -1,6 +1,9 @@
 """The random share of all traffic that the judge reviews, so that its verdicts say something about
 the runs that nobody looked at.
 
+Of a new project all runs are drawn: its first ones, by their arrival (`First`), with probability 1,
+the others with the share of their stratum. Neither depends on an answer.
+
 A run is drawn by the same number as for people's checks, so a judge with the larger share reviews
 every run that people check, and those are a random part of its share. Drawn runs are reviewed in
 the order of their numbers, old and new together: where the budget ends the day, what was reviewed
@@ -12,19 +15,20 @@ from it (`people`), which a hash of the request decides.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures import rates
-from apps.failures.actions.decisions import Refused
+from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen
 from apps.failures.judge import people
 from apps.failures.models import Classifier, Failure, JudgeVerdict, Rubric
 from apps.failures.outcomes.estimates import number_of
@@ -38,26 +42,130 @@ from apps.failures.outcomes.rate import (
     strata,
 )
 from apps.trajectories.ids import floor_of
+from workers.lib.typed import Share
 
 DRAWN_AMONG = 20_000  # newest runs
 MOST = 20_000  # newest verdicts that are read
 
 
+class SharesChange(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What the judge reviews, drawn at random. What is left out stays."""
+
+    unflagged: Annotated[
+        Share | UnsetType, Meta(description="Of the runs that the rules do not flag")
+    ] = UNSET
+    flagged: Annotated[Share | UnsetType, Meta(description="Of the runs that they flag")] = UNSET
+    first: Annotated[
+        Annotated[int, Meta(ge=0, le=DRAWN_AMONG)] | UnsetType,
+        Meta(description="So many of the project's first runs are all reviewed"),
+    ] = UNSET
+
+
 @transaction.atomic
-def set_shares(*, project: Project, unflagged: float, flagged: float, by: Any) -> None:
-    """Set the shares of runs that the judge reviews. Raises Refused."""
-    if not (0 <= unflagged <= 1 and 0 <= flagged <= 1):
-        raise Refused("The shares must be between 0% and 100%.")
-    shares = {"judge_share": unflagged, "judge_share_flagged": flagged}
-    Classifier.objects.update_or_create(project=project, defaults=shares)
-    percent = {"unflagged": round(100 * unflagged, 2), "flagged": round(100 * flagged, 2)}
-    audit("judge.share_set", project=project, by=by, **percent)
+def set_shares(*, project: Project, by: Any, given: SharesChange) -> None:
+    """Sets the shares of the runs that the judge reviews. Whatever was drawn before keeps its
+    probability, or gets the higher one.
+    """
+    known = {"unflagged": "judge_share", "flagged": "judge_share_flagged", "first": "judge_first"}
+    changes = {
+        column: value
+        for name, column in known.items()
+        if (value := getattr(given, name)) is not UNSET
+    }
+    if given.first is not UNSET:
+        changes |= {"judge_first_until": None, "judge_first_last": None}
+    classifier, _ = Classifier.objects.update_or_create(project=project, defaults=changes)
+    audit(
+        "judge.share_set",
+        project=project,
+        by=by,
+        unflagged=round(100 * classifier.judge_share, 2),
+        flagged=round(100 * classifier.judge_share_flagged, 2),
+        first=classifier.judge_first,
+    )
+
+
+def classifier_of(project: Project) -> Classifier:
+    """With its shares; the usual ones, not saved, before the first classification."""
+    return Classifier.objects.filter(project=project).first() or Classifier(project=project)
 
 
 def shares_of(project: Project) -> dict[bool, float]:
     """The share of the runs that the rules flag (True), and of the others."""
-    classifier = Classifier.objects.filter(project=project).first() or Classifier()
+    classifier = classifier_of(project)
     return {True: classifier.judge_share_flagged, False: classifier.judge_share}
+
+
+@dataclass(frozen=True)
+class First:
+    """The first runs of a project, which are all reviewed: those up to the `last` one in the order
+    of their arrival; `all_yet`: so few have arrived that all are among them.
+    """
+
+    last: tuple[datetime, UUID] | None = None
+    all_yet: bool = False
+
+    @classmethod
+    def of(cls, classifier: Classifier, arrivals: Sequence[tuple[datetime, UUID]]) -> First:
+        """`arrivals` are those of the newest runs. What is imported once all of the first runs have
+        arrived is not among them.
+        """
+        until, last = classifier.judge_first_until, classifier.judge_first_last
+        if until and last:
+            return cls((until, last))
+        if len(arrivals) < classifier.judge_first:
+            return cls(all_yet=True)
+        if not classifier.judge_first or len(arrivals) >= DRAWN_AMONG:
+            return cls()  # those of a large project were long ago
+        return cls(sorted(arrivals)[classifier.judge_first - 1])
+
+    def includes(self, arrival: tuple[datetime, UUID]) -> bool:
+        return self.all_yet or (self.last is not None and arrival <= self.last)
+
+    def store(self, classifier: Classifier) -> None:
+        """For good, unless people set another number of first runs."""
+        if self.last and classifier.judge_first_until is None:
+            until, last = self.last
+            same = Classifier.objects.filter(
+                pk=classifier.pk, judge_first=classifier.judge_first, judge_first_until=None
+            )
+            same.update(judge_first_until=until, judge_first_last=last)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """{(run, digest of its content): its probability} of the drawn runs, in the order in which they
+    are reviewed.
+    """
+
+    chances: dict[tuple[UUID, str], float]
+    classifier: Classifier
+    first: First
+
+    @classmethod
+    def of(cls, project: Project) -> Draw:
+        classifier, shares = classifier_of(project), shares_of(project)
+        by_rules = Exists(Failure.objects.filter(trajectory=OuterRef("pk")).exclude(rule_mode=""))
+        rows = project.trajectories.order_by("-pk").annotate(flagged=by_rules)
+        columns = ("pk", "content_digest", "flagged", "received_at")
+        newest = list(rows.values_list(*columns)[:DRAWN_AMONG])
+        first = First.of(classifier, [(at, pk) for pk, _, _, at in newest])
+        numbers = {pk: number_of(project.pk, pk) for pk, *_ in newest}
+        chances = {
+            (pk, digest): share
+            for pk, digest, flagged, at in sorted(newest, key=lambda row: numbers[row[0]])
+            if numbers[pk] < (share := 1.0 if first.includes((at, pk)) else shares[flagged])
+        }
+        return cls(chances, classifier, first)
+
+    def of_settled(self, settled: QuerySet[JudgeVerdict]) -> QuerySet[JudgeVerdict]:
+        runs = [pk for pk, _ in self.chances]
+        return settled.filter(trajectory_id__among=runs, probability__gt=0)
+
+    def left(self, settled: QuerySet[JudgeVerdict]) -> dict[UUID, float]:
+        """{run: its probability} of those that have no verdict yet."""
+        known = set(self.of_settled(settled).values_list("trajectory_id", "content_digest"))
+        return {key[0]: share for key, share in self.chances.items() if key not in known}
 
 
 def draw(project: Project, rubric: Rubric, settled: QuerySet[JudgeVerdict]) -> dict[UUID, float]:
@@ -67,24 +175,13 @@ def draw(project: Project, rubric: Rubric, settled: QuerySet[JudgeVerdict]) -> d
     `settled` are the verdicts that are given, or not to be tried again now. One that was given for
     another reason counts from the moment that the run is drawn.
     """
-    shares = shares_of(project)
-    by_rules = Exists(Failure.objects.filter(trajectory=OuterRef("pk")).exclude(rule_mode=""))
-    rows = project.trajectories.order_by("-pk").annotate(flagged=by_rules)
-    newest = rows.values_list("pk", "content_digest", "flagged")[:DRAWN_AMONG]
-    numbers = {pk: number_of(project.pk, pk) for pk, _, _ in newest}
-    drawn = {
-        (pk, digest): shares[flagged]
-        for pk, digest, flagged in sorted(newest, key=lambda row: numbers[row[0]])
-        if numbers[pk] < shares[flagged]
-    }
-    known = settled.filter(trajectory_id__among=[pk for pk, _ in drawn], probability__gt=0)
-    for run, digest, probability in known.values_list(
-        "trajectory_id", "content_digest", "probability"
-    ):
-        share = drawn.pop((run, digest), 0.0)
-        if share > probability:
+    drawn = Draw.of(project)
+    drawn.first.store(drawn.classifier)
+    columns = ("trajectory_id", "content_digest", "probability")
+    for run, digest, probability in drawn.of_settled(settled).values_list(*columns):
+        if (share := drawn.chances.get((run, digest), 0.0)) > probability:
             rubric.verdicts.filter(content_digest=digest).update(probability=share)
-    return {pk: share for (pk, _), share in drawn.items()}
+    return drawn.left(settled)
 
 
 @dataclass(frozen=True)
@@ -122,33 +219,31 @@ class Reviewed:
 @dataclass(frozen=True)
 class _Score:
     run: UUID
-    version: str
+    of: AgentVersion
     weight: float
     score: float
     failed: bool
     by_rules: bool
 
 
-def reviewed(project: Project, since: datetime | None = None, version: str = "") -> Reviewed:
+def reviewed(project: Project, since: datetime | None = None, of: Chosen = ALL) -> Reviewed:
     """The verdicts of the newest judge on drawn runs since some day, of one agent version if
-    given.
+    chosen.
     """
     rows = JudgeVerdict.objects.filter(rubric__project=project, error="", probability__gt=0)
     if since:
         rows = rows.filter(trajectory_id__gte=floor_of(rates.midnight(since)))
-    if version:
-        rows = rows.filter(trajectory__agent_version=version)
-    judge, scores = _read(rows)
+    judge, scores = _read(of.among(rows, "trajectory__"))
     return _reviewed(judge, scores)
 
 
-def reviewed_by_version(project: Project) -> dict[str, Reviewed]:
+def reviewed_by_version(project: Project) -> dict[AgentVersion, Reviewed]:
     judge, scores = _read(
         JudgeVerdict.objects.filter(rubric__project=project, error="", probability__gt=0)
     )
-    versions: dict[str, list[_Score]] = {}
+    versions: dict[AgentVersion, list[_Score]] = {}
     for score in scores:
-        versions.setdefault(score.version, []).append(score)
+        versions.setdefault(score.of, []).append(score)
     return {version: _reviewed(judge, those) for version, those in versions.items()}
 
 
@@ -163,10 +258,18 @@ def _read(rows: QuerySet[JudgeVerdict]) -> tuple[str, list[_Score]]:
         return "", []
     columns = ("probability", "mode", "confidence", "trajectory__failure__rule_mode")
     given = rows.filter(rubric=newest.rubric).order_by("-trajectory_id", "-at")
-    given = given.values_list("trajectory_id", "trajectory__agent_version", *columns)[:MOST]
+    key = (f"trajectory__{name}" for name in KEY)
+    given = given.values_list("trajectory_id", *key, *columns)[:MOST]
     scores = {
-        run: _Score(run, of, 1 / probability, _score(mode, confidence), bool(mode), bool(rule))
-        for run, of, probability, mode, confidence, rule in reversed(given)
+        run: _Score(
+            run,
+            AgentVersion(agent, version),
+            1 / probability,
+            _score(mode, confidence),
+            bool(mode),
+            bool(rule),
+        )
+        for run, agent, version, probability, mode, confidence, rule in reversed(given)
     }
     if has_learned(newest.rubric):
         held_back = people.sides(newest.rubric.project, scores)

@@ -20,6 +20,7 @@ from apps.failures.judge.answer import AnswerError, Verdict, extract, quote_from
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt import Example, Mode, Prompt, chat_about, make
+from workers.lib.spending import Usage
 
 WHOLE, STEPS, HALVING = "whole", "steps", "halving"
 STRATEGIES = (WHOLE, STEPS, HALVING)
@@ -38,6 +39,23 @@ run would have gone well: in message \
 {{"part": 1 or 2}}"""
 
 Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a forecast assumes: the bytes of a token, the tokens of an answer, and the share of runs
+    that fail, about which some strategies ask more.
+    """
+
+    bytes_per_token: float
+    answer: int
+    failed: float
+
+    def __str__(self) -> str:
+        return f"{self.bytes_per_token:g} bytes per token and {self.answer} tokens per answer"
+
+
+USUAL, LEAST, MOST = Counts(4, 120, 0.25), Counts(5, 60, 0.0), Counts(3, 300, 1.0)
 
 
 @dataclass(frozen=True)
@@ -66,16 +84,27 @@ class Question:
         """The agent's own messages."""
         return sorted(self.prompt.agents)
 
+    @property
+    def _asked_for_step(self) -> int:
+        """How many more questions a failed run takes at most."""
+        count = len(self.steps)
+        if self.strategy == WHOLE or not 1 < count <= MAX_STEPS:
+            return 0
+        return count if self.strategy == STEPS else (count - 1).bit_length()
+
     def max_cost(self, server: Server) -> float:
         """An upper estimate of the cost of all its questions, and a second try of each, in USD."""
-        count = len(self.steps)
         whole = sum(map(server.max_cost, self.prompt.chats()))
-        if self.strategy == WHOLE or not 1 < count <= MAX_STEPS:
-            return whole
-        asked = count if self.strategy == STEPS else (count - 1).bit_length()
-        return whole + asked * server.max_cost(
+        return whole + self._asked_for_step * server.max_cost(
             [*self.prompt.chat, {"role": "user", "content": "x" * 2000}]
         )
+
+    def usage(self, counts: Counts) -> Usage:
+        """An estimate of the tokens of all its questions and answers, each asked once."""
+        sent = [_bytes_of(chat) for chat in self.prompt.chats()]
+        more = counts.failed * self._asked_for_step
+        tokens = (sum(sent) + more * sent[-1]) / counts.bytes_per_token
+        return Usage(round(tokens), round((len(sent) + more) * counts.answer))
 
     def ask(self, server: Server, sleep: Sleep = time.sleep) -> Answered:
         """Raises nothing that a server can cause. If a later question gets no usable answer, the
@@ -92,6 +121,10 @@ class Question:
             return first
         search = _by_steps if self.strategy == STEPS else _by_halving
         return search(self, server, first, first.answer, sleep)
+
+
+def _bytes_of(chat: Sequence[dict[str, str]]) -> int:
+    return sum(len(message["content"].encode(errors="replace")) for message in chat)
 
 
 def _by_steps(

@@ -480,6 +480,24 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "judge_first",
+                    models.PositiveIntegerField(
+                        default=200,
+                        help_text="So many of the first runs are all reviewed, whatever the shares",
+                    ),
+                ),
+                (
+                    "judge_first_until",
+                    models.DateTimeField(
+                        null=True,
+                        help_text="When the last of the first runs arrived; null until all have",
+                    ),
+                ),
+                (
+                    "judge_first_last",
+                    models.UUIDField(null=True, help_text="The last of the first runs"),
+                ),
+                (
                     "policy",
                     models.PositiveIntegerField(
                         default=0,
@@ -941,6 +959,7 @@ class Migration(migrations.Migration):
                 ("input_tokens", models.PositiveIntegerField(default=0)),
                 ("output_tokens", models.PositiveIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "trajectory",
@@ -1353,7 +1372,9 @@ agent_version, model
                 ),
                 (
                     "error",
-                    models.TextField(blank=True, help_text="Why its rules were not read"),
+                    models.TextField(
+                        blank=True, help_text="Why its rules were not read, or WAITING"
+                    ),
                 ),
                 (
                     "dropped",
@@ -1363,6 +1384,7 @@ agent_version, model
                 ),
                 ("tries", models.PositiveSmallIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "project",
@@ -1777,6 +1799,7 @@ agent_version, model
                 ("input_tokens", models.PositiveIntegerField(default=0)),
                 ("output_tokens", models.PositiveIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "project",
@@ -1890,6 +1913,7 @@ agent_version, model
                 ("error", models.TextField(blank=True)),
                 ("tries", models.PositiveSmallIntegerField(default=0)),
                 ("cost_usd", models.FloatField(default=0)),
+                ("reserved_usd", models.FloatField(default=0)),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (
                     "signal",
@@ -2229,5 +2253,21 @@ agent_version, model
                 fields=("project",),
                 name="one_active_rubric_search",
             ),
+        ),
+        migrations.CreateModel(
+            name="DecisionSide",
+            fields=[
+                (
+                    "trajectory",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="+",
+                        serialize=False,
+                        to="trajectories.trajectory",
+                    ),
+                ),
+                ("held_back", models.BooleanField()),
+            ],
         ),
     ]

@@ -51,7 +51,7 @@ def observed(project: Project, model: OutcomeModel) -> Alarms | None:
     later = {*answered.values_list("pk", flat=True), *decided.values_list("trajectory", flat=True)}
     fine = [
         (check.asked, turn_of(run), check)
-        for run, check in drawn(project, None, "")
+        for run, check in drawn(project)
         if run in later and check.failed is False and check.asked
     ]
     if not fine:

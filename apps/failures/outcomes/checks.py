@@ -23,8 +23,10 @@ from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import diagnose
+from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen
 from apps.failures.classify_job import classify_again
 from apps.failures.judge import share
+from apps.failures.judge.people import fix_sides
 from apps.failures.models import (
     Classifier,
     Failure,
@@ -45,13 +47,20 @@ from apps.failures.outcomes.rate import (
     How,
     Stratum,
     failure_rate,
+    false_alarms,
+    precision,
     recall,
     strata,
 )
 from apps.trajectories.models import Trajectory, with_content
 
 Answer = OutcomeCheck.Answer
-LAYERS = (RULES, ESTIMATE, JUDGE)
+TITLES = {
+    RULES: "Rules",
+    ESTIMATE: "Estimated outcome, where no rule found a failure",
+    JUDGE: "Judge, of the runs it reviews",
+}
+LAYERS = tuple(TITLES)
 TURN = MD5(Cast("trajectory_id", CharField()))  # as `turn_of`
 OPEN_FOR = timedelta(hours=1)  # so long after it was shown a run is answered in turn
 NEAR = 20  # runs on each side of the threshold among which the most informative one is looked for
@@ -117,6 +126,7 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
         check.layers, check.in_turn = sorted(layers_of(trajectory)), _is_in_turn(check)
     check.answer, check.by, check.at = answer, by, timezone.now()
     check.save(update_fields=["answer", "by", "at", "layers", "in_turn"])
+    fix_sides(trajectory.project, [trajectory.pk])
     audit("outcome.checked", project=trajectory.project, by=by, target=trajectory, answer=answer)
     _diagnosed_again(trajectory)
     return check
@@ -207,10 +217,36 @@ def share_of(project: Project) -> float:
 
 
 @dataclass(frozen=True)
+class Layer:
+    """How well a layer tells failed runs from others, by the checks; each is None if no checked run
+    tells it, or the layer has not run.
+    """
+
+    name: str
+    has_run: bool
+    recall: Estimate | None = None
+    precision: Estimate | None = None
+    false_alarms: Estimate | None = None
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+    @classmethod
+    def of(cls, name: str, sample: Sample, has_run: bool) -> Layer:
+        if not has_run:
+            return cls(name, has_run)
+        given = sample.reviewed if name == JUDGE else sample.strata
+        return cls(
+            name, has_run, recall(given, name), precision(given, name), false_alarms(given, name)
+        )
+
+
+@dataclass(frozen=True)
 class Traffic:
-    """All runs since some day: how many failed according to the checks, and how many of the
-    failures each layer flags. `rate` and recalls are None if nothing is known. They rest on the
-    checks and on `verdicts` of the model `judge` on its random share.
+    """All runs since some day: how many failed according to the checks, and how well the layers
+    that looked at any run tell. `rate` is None if nothing is known. All rests on the checks and on
+    `verdicts` of the model `judge` on its random share.
     """
 
     runs: int
@@ -220,8 +256,7 @@ class Traffic:
     verdicts: int
     judge: str
     rate: Estimate | None
-    recalls: list[tuple[str, Estimate | None]]
-    ran: frozenset[str]  # layers that looked at any run: the others have no recall
+    layers: list[Layer]
 
     @property
     def rests_on(self) -> str:
@@ -233,14 +268,14 @@ def rests_on(answered: int, verdicts: int, judge: str) -> str:
     return f"{checks} and {verdicts:,} verdicts of {judge}" if verdicts else checks
 
 
-def traffic(project: Project, since: datetime | None = None, version: str = "") -> Traffic:
-    """Estimate the failure rate and the layers' recall from drawn runs only, each weighted by its
-    sampling probability; of one agent version if given.
+def traffic(project: Project, since: datetime | None = None, of: Chosen = ALL) -> Traffic:
+    """Estimate the failure rate and how well the layers tell from drawn runs only, each weighted by
+    its sampling probability; of one agent version if chosen.
 
     A decision in triage also answers a drawn run, but before its turn it represents no other run.
-    The judge's recall is that among the runs that it reviews.
+    What is said of the judge is among the runs that it reviews.
     """
-    sample = sampled(project, since, version)
+    sample = sampled(project, since, of)
     ran = _layers_that_ran(project)
     return Traffic(
         sample.runs,
@@ -250,13 +285,7 @@ def traffic(project: Project, since: datetime | None = None, version: str = "") 
         sample.verdicts,
         sample.judge,
         failure_rate(sample.strata),
-        [
-            (layer, recall(sample.reviewed if layer == JUDGE else sample.strata, layer))
-            if layer in ran
-            else (layer, None)
-            for layer in LAYERS
-        ],
-        ran,
+        [Layer.of(layer, sample, layer in ran) for layer in LAYERS],
     )
 
 
@@ -283,20 +312,19 @@ class Sample:
 def sampled(
     project: Project,
     since: datetime | None = None,
-    version: str = "",
+    of: Chosen = ALL,
     flags: Mapping[UUID, str] | None = None,
 ) -> Sample:
     """The checks of drawn runs with the judge's verdicts on them, in strata. `flags`: {run: a name}
     of what else is to be estimated, beside the layers.
     """
     flagged = _since(Failure.objects.filter(project=project), since).exclude(rule_mode="")
-    by_rules = (flagged.filter(agent_version=version) if version else flagged).count()
-    sizes = _sizes(rates.total(project, since, version), by_rules)
-    judged = share.reviewed(project, since, version)
+    sizes = _sizes(rates.total(project, since, of), of.among(flagged).count())
+    judged = share.reviewed(project, since, of)
     own = {run: frozenset((name,)) for run, name in (flags or {}).items()}
     asked = [
         (run, replace(check, flags=check.flags | own.get(run, frozenset())))
-        for run, check in drawn(project, since, version)
+        for run, check in drawn(project, since, of)
     ]
     checks = [judged.on(run, check) for run, check in asked]
     return Sample(
@@ -315,31 +343,46 @@ class Version:
     is None without any.
     """
 
-    name: str
+    of: AgentVersion
     runs: int
     answered: int
     verdicts: int
     rate: Estimate | None
 
+    @property
+    def name(self) -> str:
+        return str(self.of)
+
+    @property
+    def agent(self) -> str:
+        return self.of.agent
+
+    @property
+    def version(self) -> str:
+        return self.of.version
+
 
 def by_version(project: Project) -> list[Version]:
     """The newest versions, by their first run, the newest first."""
-    rows = rates.runs(project, None).values_list("agent_version")
-    first = rows.annotate(first=Min("first"), n=Sum("runs")).order_by("-first", "agent_version")
+    rows = rates.runs(project, None).values_list(*KEY)
+    first = rows.annotate(first=Min("first"), n=Sum("runs")).order_by("-first", *KEY)
     flagged = Failure.objects.filter(project=project).exclude(rule_mode="").order_by()
-    by_rules = dict(flagged.values_list("agent_version").annotate(n=Count("*")))
+    counted = flagged.values_list(*KEY).annotate(n=Count("*"))
+    by_rules = {tuple(key): n for *key, n in counted}
     drawn_rows = OutcomeCheck.objects.filter(project=project, probability__gt=0)
-    version_of = dict(drawn_rows.values_list("pk", "trajectory__agent_version"))
-    checks = drawn(project, None, "")
+    named = drawn_rows.values_list("pk", *(f"trajectory__{name}" for name in KEY))
+    version_of = {run: tuple(key) for run, *key in named}
+    checks = drawn(project)
     reviewed = share.reviewed_by_version(project)
     found = []
-    for name, _, runs in first[: rates.VERSIONS]:
-        judged = reviewed.get(name, share.Reviewed())
-        of = [judged.on(run, check) for run, check in checks if version_of.get(run) == name]
-        sizes = _sizes(runs, by_rules.get(name, 0))
-        rate = failure_rate(strata(sizes, of, judged.size))
-        answered = sum(check.failed is not None for check in of)
-        found.append(Version(name, sum(sizes.values()), answered, len(judged.scores), rate))
+    for agent, version, _, runs in first[: rates.VERSIONS]:
+        key = AgentVersion(agent, version)
+        judged = reviewed.get(key, share.Reviewed())
+        own = [judged.on(run, check) for run, check in checks if version_of.get(run) == key]
+        sizes = _sizes(runs, by_rules.get(key, 0))
+        rate = failure_rate(strata(sizes, own, judged.size))
+        answered = sum(check.failed is not None for check in own)
+        found.append(Version(key, sum(sizes.values()), answered, len(judged.scores), rate))
     return found
 
 
@@ -372,11 +415,12 @@ def flags_of(rule: str, judge: str, estimated: bool) -> Flags:
     return frozenset(layer for layer, flagged in said.items() if flagged)
 
 
-def drawn(project: Project, since: datetime | None, version: str) -> list[tuple[UUID, Check]]:
-    """The drawn runs since some day, oldest first; of one agent version if given."""
+def drawn(
+    project: Project, since: datetime | None = None, of: Chosen = ALL
+) -> list[tuple[UUID, Check]]:
+    """The drawn runs since some day, oldest first; of one agent version if chosen."""
     rows = _since(OutcomeCheck.objects.filter(project=project, probability__gt=0), since)
-    if version:
-        rows = rows.filter(trajectory__agent_version=version)
+    rows = of.among(rows, "trajectory__")
     columns = ("trajectory_id", "probability", "by_rules", "drawn_at", "answer", "at")
     columns += ("in_turn", "layers")
     turns = Turns.of(project)

@@ -271,3 +271,31 @@ def recall(given: Sequence[Stratum], layer: str) -> Estimate | None:
     low = found.low / (found.low + missed.high) if found.low else 0.0
     high = found.high / (found.high + missed.low) if found.high else 0.0
     return Estimate(found.value / (found.value + missed.value), low, high, failures)
+
+
+def precision(given: Sequence[Stratum], layer: str) -> Estimate | None:
+    """Of the runs that a layer flagged, the share that failed; None if none of them was checked."""
+    flagged = [check for check in _known(given) if layer in check.flags]
+    return _share(flagged, [check.failed is True for check in flagged])
+
+
+def false_alarms(given: Sequence[Stratum], layer: str) -> Estimate | None:
+    """Of the runs that went well, the share that a layer flagged; None if none was checked."""
+    fine = [check for check in _known(given) if check.failed is False]
+    return _share(fine, [layer in check.flags for check in fine])
+
+
+def _known(given: Sequence[Stratum]) -> list[Check]:
+    """The checks that represent all runs; those that people are unsure about say nothing here."""
+    checks = (check for stratum in given for check in stratum.sample())
+    return [check for check in checks if check.failed is not None]
+
+
+def _share(checks: Sequence[Check], counts: Sequence[bool]) -> Estimate | None:
+    """Hájek's share with the interval of Korn and Graubard."""
+    if not checks:
+        return None
+    weights = [check.weight for check in checks]
+    share, n = sum(map(mul, weights, counts)) / sum(weights), effective(weights)
+    low, high = exact(share * n, n)
+    return Estimate(share, min(share, low), max(share, high), len(checks))

@@ -22,6 +22,7 @@ from apps.core.http import go, uuid_of
 from apps.core.models import Project, Role
 from apps.core.query import FLAG, KEY, Query
 from apps.core.routes import RUNS, shows
+from apps.failures import agent_versions
 from apps.failures.actions import bulk, decisions
 from apps.failures.judge import rubrics
 from apps.failures.likelihood import Likelihood, basis_of
@@ -30,7 +31,6 @@ from apps.failures.prompts import undecided
 from apps.failures.replies import undecided as undecided_forms
 from apps.failures.similar.query import SHOWN, similar_to
 from apps.failures.triage_queue import CONFIDENCES, FILTERS, SORTS, TriageQueue
-from apps.trajectories.models import Facet
 from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
@@ -431,13 +431,11 @@ def task_address(failure: Failure) -> str:
 
 
 def _filters(queue: TriageQueue) -> dict[str, Any]:
-    versions = Facet.objects.filter(
-        project=queue.project, kind=Facet.Kind.VERSION, trajectories__gt=0
-    )
     cluster = uuid_of(queue.given.get("cluster", ""))
     return {
         "confidences": CONFIDENCES,
         "sorts": SORTS.items(),
-        "versions": versions.values_list("value", flat=True)[:VERSIONS],
+        "versions": agent_versions.offered(queue.project, VERSIONS),
+        "chosen": str(queue.chosen),
         "cluster": queue.project.failure_clusters.filter(pk=cluster).first() if cluster else None,
     }

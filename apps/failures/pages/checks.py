@@ -21,7 +21,7 @@ from apps.core.models import Project, Role
 from apps.core.routes import RUNS, shows
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, OutcomeCheck, OutcomeEstimate
-from apps.failures.outcomes import checks, train_job
+from apps.failures.outcomes import checks
 from apps.trajectories.models import Trajectory
 from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
@@ -168,16 +168,3 @@ def share(request: HttpRequest, project: Project) -> HttpResponse:
     else:
         messages.error(request, "Enter a number between 0 and 100.")
     return redirect("failures:checks", project.slug)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def train(request: HttpRequest, project: Project) -> HttpResponse:
-    train_job.start(project=project, by=request.user)
-    decided = len(train_job.decided(project))
-    messages.success(
-        request,
-        f"Training the outcome model on {decided:,} decided runs. It is used if it is better than"
-        " what is in use.",
-    )
-    return redirect("failures:measures", project.slug)

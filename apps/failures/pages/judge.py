@@ -9,89 +9,51 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
-from apps.core import outbox
 from apps.core.access import project_view
 from apps.core.actions import audit
 from apps.core.charts import bars
+from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
-from apps.core.outgoing_keys import key_hosts
+from apps.core.operations.forms import OperationForm, form_of
+from apps.core.operations.pages import NOT_DONE, submitted
 from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER
 from apps.core.routes import RUNS, shows
+from apps.failures.actions import judge as actions
+from apps.failures.actions import judging as judging_actions
+from apps.failures.actions.decisions import Refused
 from apps.failures.actions.diagnose import inputs_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, judging, people, rubrics
 from apps.failures.judge import share as shares
-from apps.failures.judge.client import ServerError, key_of
+from apps.failures.judge.judging import COUNTED
 from apps.failures.judge.questions import Stored
-from apps.failures.models import Failure, JudgeMeasurement, JudgeVerdict, Rubric, RubricSearch
-from apps.failures.tasks import judge_project
+from apps.failures.judge.share import SharesChange
+from apps.failures.models import Failure, JudgeMeasurement, Rubric, RubricSearch
 from apps.registry.prices import price_for
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import Trajectory
 from apps.trajectories.shown import runs_shown
-from workers.lib.outgoing import RefusedAddress, check_base_url, check_url
 
-MAX_TEXT, MAX_SAMPLES = 20_000, 5
+MAX_SAMPLES = 5
 OFFERED, FAILED = 8, 6  # runs to try it on, and failures among them
 JOBS = 6
-MANY = 200  # waiting runs that are counted
+RubricForm = form_of(actions.save.operation)
+VERDICTS = judging_actions.verdicts.operation.inputs
 TRY_S = 30.0  # a person waits for it
 
 
-class RubricForm(PlainForm):
-    """All settings of a rubric version. Engineers may change only the text, and only to try it."""
-
-    text = forms.CharField(max_length=MAX_TEXT, label="Rubric")
-    base_url = forms.CharField(max_length=200, label="Server URL, ending in /v1")
-    model = forms.CharField(max_length=200, label="Model")
-    key_variable = forms.CharField(
-        max_length=80, required=False, label="Environment variable with the API key"
-    )
-    usd_per_day = forms.FloatField(min_value=0, max_value=1e6, label="Max $ per day (UTC)")
-    strategy = forms.ChoiceField(
-        choices=Rubric.Strategy.choices, required=False, label="Method for finding the blamed step"
-    )
-    concurrency = forms.IntegerField(
-        min_value=1, max_value=32, required=False, label="Runs in parallel"
-    )
-
-    def clean_text(self) -> str:
-        return self.cleaned_data["text"].replace("\r\n", "\n")
-
-    def clean_strategy(self) -> str:
-        return self.cleaned_data["strategy"] or Rubric.Strategy.AUTO
-
-    def clean_concurrency(self) -> int:
-        return self.cleaned_data["concurrency"] or Rubric().concurrency
-
-    def clean_base_url(self) -> str:
-        allowed = settings.FLYWHEEL_ALLOW_PRIVATE_URLS
-        try:
-            return str(check_base_url(self.cleaned_data["base_url"], allow_private=allowed))
-        except RefusedAddress as error:
-            raise forms.ValidationError(str(error)) from error
-
-    def clean_key_variable(self) -> str:
-        name = self.cleaned_data["key_variable"].strip()
-        if name and name not in (known := key_hosts()):
-            allowed = ", ".join(known) or "none"
-            raise forms.ValidationError(
-                f"Only these variables are allowed (FLYWHEEL_OUTGOING_KEYS): {allowed}."
-            )
-        return name
-
-
+@bounds_from(SharesChange, unflagged="", flagged="")
 class ShareForm(PlainForm):
     unflagged = forms.FloatField(min_value=0, max_value=100)
     flagged = forms.FloatField(min_value=0, max_value=100)
+    first = forms.IntegerField()
 
 
 @dataclass
@@ -108,7 +70,7 @@ class Version:
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     last = project.rubrics.first()
     shown = project.rubrics.filter(version=whole(request.GET.get("version"))).first() or last
-    return _page(request, project, RubricForm(initial=_values(shown)), shown)
+    return _page(request, project, RubricForm(initial=_values(shown), project=project), shown)
 
 
 def _values(rubric: Rubric | None) -> dict[str, Any]:
@@ -117,7 +79,7 @@ def _values(rubric: Rubric | None) -> dict[str, Any]:
 
 
 def _page(
-    request: HttpRequest, project: Project, form: RubricForm, shown: Rubric | None = None
+    request: HttpRequest, project: Project, form: OperationForm, shown: Rubric | None = None
 ) -> HttpResponse:
     ensure_modes(project)
     operator, rows = (
@@ -147,15 +109,16 @@ def _page(
         "month": sum(usd for _, usd, _ in spent),
         "chart": _chart(spent),
         "samples": samples,
-        "waiting": len(judging.pending(project, on, MANY)) if on else 0,
-        "many": MANY,
+        "waiting": len(judging.waiting(project, on, COUNTED)) if on else 0,
+        "many": COUNTED,
+        "first": shares.classifier_of(project).judge_first,
         "reviewed": shares.reviewed(project),
         "shares": {
             "flagged" if by_rules else "unflagged": round(100 * drawn, 2)
             for by_rules, drawn in shares.shares_of(project).items()
         },
-        "problem": _problem(rows[0]) if rows else "",
-        "forecast": (costs := rubrics.forecast(rows[0]) if rows and not on else None),
+        "problem": rubrics.problem(rows[0]) if rows else "",
+        "forecast": (costs := rubrics.forecast(on or rows[0]) if rows else None),
         "warning": _warning(rows[0], costs) if rows else "",
         "without": rubrics.WITHOUT_A_JUDGE,
         "counts": (counts := people.Counts.of(people.decisions(project))),
@@ -179,21 +142,11 @@ def _jobs(project: Project) -> list[Any]:
 def _warning(rubric: Rubric, costs: rubrics.Forecast | None) -> str:
     """Before it is switched on."""
     usd = costs.usd if costs else None
-    runs = f"; 1,000 runs cost at most ${usd:.2f}" if usd is not None else ""
+    runs = f"; 1,000 runs cost about ${usd:.2f}" if usd is not None else ""
     return (
         "Conversations of failed runs, plus a random sample of others, will be sent to"
         f" {rubric.base_url}, for at most ${rubric.usd_per_day:g} a day{runs}. Switch the judge on?"
     )
-
-
-def _problem(rubric: Rubric) -> str:
-    """What would stop the judge before its first question, as a sentence; empty if nothing does."""
-    server = rubrics.server_of(rubric)
-    try:
-        key_of(server, check_url(server.base_url, allow_private=server.allow_private).host)
-    except (ServerError, RefusedAddress) as error:
-        return str(error)
-    return ""
 
 
 def _chart(spent: list[tuple[Any, float, int]]) -> dict | None:
@@ -232,32 +185,17 @@ def _samples(project: Project) -> list[Trajectory]:
 @require_POST
 @project_view(Role.OPERATOR)
 def save(request: HttpRequest, project: Project) -> HttpResponse:
-    form = RubricForm(request.POST)
-    if not form.is_valid():
+    form, saved = submitted(request, actions.save)
+    if saved is NOT_DONE:
         return _page(request, project, form)
-    made = rubrics.save_version(project=project, fields=form.cleaned_data, by=request.user)
-    if made is None:
+    rubric, is_new = saved
+    if not is_new:
         messages.info(request, "No changes since the newest version.")
     else:
         messages.success(
             request,
-            f"Version {made.version} is saved{' and' if made.is_on else ', but not'} in use.",
+            f"Version {rubric.version} is saved{' and' if rubric.is_on else ', but not'} in use.",
         )
-    return redirect("failures:rubric", project.slug)
-
-
-@require_POST
-@project_view(Role.OPERATOR)
-def switch(request: HttpRequest, project: Project) -> HttpResponse:
-    """Activate a version, or turn the judge off if no version is given."""
-    version = whole(request.POST.get("version"), 1)
-    if version is None and not project.rubrics.exists():
-        messages.info(request, "Save a rubric first.")
-        return redirect("failures:rubric", project.slug)
-    if version is not None:
-        get_object_or_404(project.rubrics, version=version)
-    rubrics.switch(project=project, version=version, by=request.user)
-    messages.success(request, f"Version {version} is now used." if version else "The judge is off.")
     return redirect("failures:rubric", project.slug)
 
 
@@ -266,25 +204,14 @@ def switch(request: HttpRequest, project: Project) -> HttpResponse:
 def share(request: HttpRequest, project: Project) -> HttpResponse:
     form = ShareForm(request.POST)
     if form.is_valid():
-        percent = {name: value / 100 for name, value in form.cleaned_data.items()}
-        shares.set_shares(project=project, by=request.user, **percent)
+        given = form.cleaned_data
+        change = SharesChange(
+            unflagged=given["unflagged"] / 100, flagged=given["flagged"] / 100, first=given["first"]
+        )
+        shares.set_shares(project=project, by=request.user, given=change)
         messages.success(request, "Saved. If a share was raised, more runs are reviewed.")
     else:
-        messages.error(request, "Enter numbers between 0 and 100.")
-    return redirect("failures:rubric", project.slug)
-
-
-@require_POST
-@project_view(Role.ENGINEER)
-def run(request: HttpRequest, project: Project) -> HttpResponse:
-    """Judge a batch now instead of waiting for the schedule."""
-    if rubrics.current(project) is None:
-        messages.info(request, "The judge is off. An operator can switch it on.")
-    else:
-        outbox.post(judge_project.name, project.pk, expires_s=150)
-        messages.success(
-            request, "The judge is reviewing its share of the traffic and open failures."
-        )
+        messages.error(request, "Enter shares between 0 and 100, and a number of runs.")
     return redirect("failures:rubric", project.slug)
 
 
@@ -302,19 +229,11 @@ def diff(request: HttpRequest, project: Project) -> HttpResponse:
 
 
 @shows(RUNS)
-@project_view(query={"only": ("failures", "fine", "errors"), "page": PAGE_NUMBER})
+@project_view(query=VERDICTS.query | {"page": PAGE_NUMBER})
 def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
     """The judge's verdicts, run by run."""
-    rows = JudgeVerdict.objects.filter(rubric__project=project).select_related(
-        "rubric", "trajectory__failure__mode"
-    )
-    only = request.GET.get("only", "")
-    kinds = {
-        "failures": rows.filter(error="").exclude(mode=""),
-        "fine": rows.filter(error="", mode=""),
-        "errors": rows.exclude(error=""),
-    }
-    page = page_of(request, kinds.get(only, rows))
+    given, everything = VERDICTS.from_query(request.GET, project), judging_actions.verdicts
+    page = page_of(request, everything(project=project, **given))
     runs_shown(
         project,
         [row.trajectory_id for row in page if row.trajectory_id],
@@ -322,7 +241,9 @@ def verdicts(request: HttpRequest, project: Project) -> HttpResponse:
         where="the judge's verdicts",
     )
     names = dict(project.failure_modes.values_list("slug", "name"))
-    context = {"page": page, "only": only, "any": rows.exists(), "names": names}
+    any_verdict = everything(project=project).exists()
+    only = request.GET.get("only", "")
+    context = {"page": page, "only": only, "any": any_verdict, "names": names}
     return render(request, "failures/judge.html", context)
 
 
@@ -336,7 +257,7 @@ def try_it(request: HttpRequest, project: Project) -> HttpResponse:
     """Render a placeholder for each chosen run, which then requests its own verdict: no page waits
     for a model.
     """
-    form, problem = _tried_form(request, project)
+    _, form, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not problem and not rows:
         problem = "Choose a run, or enter a run id."
@@ -353,13 +274,12 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     """Ask about one run with the rubric in the form: prompt, raw answer, verdict, cost. Only the
     cost is stored.
     """
-    form, problem = _tried_form(request, project)
+    rubric, _, problem = _tried_form(request, project)
     rows = [] if problem else _chosen(request, project)
     if not rows:
         return render(request, "failures/_rubric_try.html", {"error": problem or "Run not found."})
     runs_shown(project, [rows[0].pk], to=request.user, where="the judge's rubric")
     ensure_modes(project)
-    rubric = Rubric(project=project, **form.cleaned_data)
     run = inputs_of(project, rows[:1])[rows[0].pk]
     question = rubrics.asked_with(rubric)(run=run)
     entry = Stored(project, "try", uuid4().hex, question, rows[0], as_json=bool)
@@ -379,9 +299,9 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "failures/_rubric_try.html", context)
 
 
-def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str]:
-    """The form as it may be tried, and what is wrong with it. Unless an operator tries it, the
-    saved server is used.
+def _tried_form(request: HttpRequest, project: Project) -> tuple[Rubric, OperationForm, str]:
+    """The rubric as it may be tried, its form, and what is wrong with it. Unless an operator tries
+    it, the saved server is used.
 
     Otherwise an engineer could send conversations, and the API key, to any server.
     """
@@ -389,14 +309,23 @@ def _tried_form(request: HttpRequest, project: Project) -> tuple[RubricForm, str
     if not request.membership.may(Role.OPERATOR):
         last = project.rubrics.first()
         if last is None:
-            return RubricForm(), "An operator must save a rubric with a server first."
+            return Rubric(), RubricForm(), "An operator must save a rubric with a server first."
         for name in rubrics.FIELDS[1:]:
             data[name] = str(getattr(last, name))
-    form = RubricForm(data)
+    form = RubricForm(data, project=project)
     if form.is_valid():
-        return form, ""
-    return form, " ".join(
-        f"{form.fields[name].label or name}: {' '.join(said)}" for name, said in form.errors.items()
+        try:
+            fields = actions.fields_of(project, actions.NewRubric(**form.values))
+            return Rubric(project=project, **fields), form, ""
+        except Refused as error:
+            form.add_refusal(error)
+    return (
+        Rubric(),
+        form,
+        " ".join(
+            f"{form.fields[name].label or name}: {' '.join(said)}"
+            for name, said in form.errors.items()
+        ),
     )
 
 

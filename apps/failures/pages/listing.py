@@ -20,42 +20,38 @@ from apps.core.paging import page_of
 from apps.core.query import KEY, PAGE_NUMBER, Query, selection_of
 from apps.core.routes import RUNS, shows
 from apps.core.timeouts import TooLong, patience
-from apps.failures import classify_job, rates
+from apps.failures import agent_versions, classify_job, rates
+from apps.failures.actions import inbox
 from apps.failures.actions.bulk import LIMIT, Change, assign_many, decide_many
 from apps.failures.actions.decisions import Refused
 from apps.failures.changes import changes, marked
 from apps.failures.judge import rubrics
-from apps.failures.models import Failure, FailureDecision, FailureQuerySet, FailureState
+from apps.failures.models import FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
 from apps.failures.prompts import undecided
 from apps.failures.replies import undecided as undecided_forms
-from apps.failures.triage_queue import CONFIDENCES, FILTERS, narrowed
-from apps.trajectories.models import Facet
+from apps.failures.triage_queue import CONFIDENCES
 from apps.trajectories.shown import runs_shown
 
-CHARTS_MS = 4_000
+CHARTS_MS, VERSIONS = 4_000, 50
 DID = {"decided": "decided on", "split": "split", "assigned": "assigned", "marked": "marked"}
 
 
-def shown(request_user: object, project: Project, given: QueryDict) -> FailureQuerySet:
-    """The failures that match the URL's filters: without a state, those that are not dismissed."""
-    rows = narrowed(Failure.objects.filter(project=project), given, request_user)
-    state = given.get("state")
-    return rows.filter(state=state) if state in FailureState.values else rows.standing()
+SPANS, FILTERS = list(rates.SINCE), inbox.listed.operation.inputs
+OF_LIST: Query = FILTERS.query | {"since": SPANS, "page": PAGE_NUMBER}
 
 
-SPANS = list(rates.SINCE)
-OF_LIST: Query = FILTERS | {"state": FailureState.values, "since": SPANS, "page": PAGE_NUMBER}
+def shown(user: Any, project: Project, given: QueryDict) -> FailureQuerySet:
+    """The failures that match the URL's filters."""
+    return inbox.listed(project=project, by=user, **FILTERS.from_query(given, project))
 
 
 @shows(RUNS)
 @project_view(query=OF_LIST)
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     given, may = request.GET, request.membership.may(Role.REVIEWER)
-    page = page_of(
-        request,
-        shown(request.user, project, given).select_related("mode", "trajectory", "assigned_to"),
-    )
+    page = page_of(request, shown(request.user, project, given))
+    chosen = agent_versions.chosen(project, given.get("agent", ""), given.get("version", ""))
     runs_shown(
         project,
         [row.trajectory_id for row in page],
@@ -63,7 +59,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         where="failures",
         previews=True,
     )
-    filters = {name: given[name] for name in (*FILTERS, "state") if given.get(name)}
+    filters = {name: given[name] for name in FILTERS.query if given.get(name)}
     query = QueryDict(mutable=True)
     query.update(filters)
     triage = QueryDict(mutable=True)
@@ -80,9 +76,8 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "triage_query": triage.urlencode(),
             "states": FailureState.choices,
             "confidences": CONFIDENCES,
-            "versions": Facet.objects.filter(
-                project=project, kind=Facet.Kind.VERSION, trajectories__gt=0
-            )[:50],
+            "versions": agent_versions.offered(project, VERSIONS),
+            "chosen": str(chosen),
             "cluster": project.failure_clusters.filter(pk=cluster).first() if cluster else None,
             "since": given.get("since", "30d"),
             "has_any": project.trajectories.exists(),

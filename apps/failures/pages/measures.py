@@ -10,7 +10,7 @@ from django.shortcuts import render
 from apps.core.access import project_view
 from apps.core.charts import intervals, unlike
 from apps.core.models import Project, Role
-from apps.failures import likelihood, measures, reliability
+from apps.failures import agent_versions, likelihood, measures, reliability
 from apps.failures.models import Failure, OutcomeModel
 from apps.failures.outcomes import alarms, checks, train_job
 from apps.failures.outcomes.model import FALSE_ALARMS
@@ -20,7 +20,7 @@ TITLES = {"rules": "Rules", "judge": "Judge"}
 ROW_HEIGHT = 26  # pixels per version in the chart
 
 
-@project_view(query={"mode": None, "version": None})
+@project_view(query={"mode": None, "agent": None, "version": None})
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     modes = list(project.failure_modes.all())
     names = {mode.slug: mode.name for mode in modes}
@@ -28,7 +28,8 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     rates = measures.by_version(project, mode)
     decisions = reliability.decisions(project)
     sure = reliability.by_confidence(decisions)
-    versions, version = checks.by_version(project), request.GET.get("version", "")
+    versions, given = checks.by_version(project), request.GET
+    chosen = agent_versions.chosen(project, given.get("agent", ""), given.get("version", ""))
     return render(
         request,
         "failures/measures.html",
@@ -48,9 +49,9 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
             "rules": reliability.by_rule(decisions),
             "overconfident": [right for right in sure if reliability.is_overconfident(right)],
             "goal": reliability.GOAL,
-            "traffic": checks.traffic(project, version=version),
+            "traffic": checks.traffic(project, of=chosen),
             "versions": versions,
-            "version": version,
+            "version": str(chosen),
             "true_rates": true_rates(versions),
             **_estimates(project),
             "may_train": request.membership.may(Role.ENGINEER),
@@ -128,7 +129,7 @@ def true_rates(versions: list[checks.Version]) -> dict | None:
     if len(known) < 2:
         return None
     figure = intervals(
-        unlike(short(f"{one.name or '(no version)'} (n = {one.rate.n})") for one in known),
+        unlike(short(f"{one.name} (n = {one.rate.n})") for one in known),
         [one.rate.value for one in known],
         [one.rate.low for one in known],
         [one.rate.high for one in known],
@@ -146,7 +147,7 @@ def chart(rates: list[measures.Rate], mode: str) -> dict | None:
         return None
     lows, highs = zip(*(rate.failed.interval for rate in rates), strict=True)
     figure = intervals(
-        unlike(short(rate.version) for rate in rates),
+        unlike(short(str(rate.of)) for rate in rates),
         [rate.failed.rate or 0.0 for rate in rates],
         lows,
         highs,

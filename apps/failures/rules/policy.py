@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, field
@@ -32,6 +32,8 @@ ANY_TOOL = "*"
 LONGEST_SCHEMA, MOST_COMPARED = 2_000, 20_000  # characters; pairs of calls per rule and run
 MOST_ALIKE = 200  # tools with which an unknown one is compared: a run may name thousands
 ENDLESS = ("$ref", "$dynamicRef", "$recursiveRef", "pattern", "patternProperties")  # may never end
+NAMED = ("properties", "$defs", "definitions", "dependentSchemas")  # {a name: a schema}
+VALUES = ("const", "enum", "default", "examples", "required", "dependentRequired")  # no schemas
 MUST = {
     "never": "must never be called",
     "only_after": "may only be called after",
@@ -185,13 +187,29 @@ def _ready(text: str) -> tuple[Check, _Schemas]:
     )
 
 
+def _endless(schema: Any) -> str:
+    """The keyword of ENDLESS in a schema, if any. An argument may be called like one."""
+    if isinstance(schema, list):
+        return next(filter(None, map(_endless, schema)), "")
+    if not isinstance(schema, dict):
+        return ""
+    if found := next((keyword for keyword in ENDLESS if keyword in schema), ""):
+        return found
+    inner = [
+        value.values() if keyword in NAMED and isinstance(value, dict) else [value]
+        for keyword, value in schema.items()
+        if keyword not in VALUES
+    ]
+    return next(filter(None, map(_endless, chain.from_iterable(inner))), "")
+
+
 def _schema(given: dict[str, Any] | None, where: str) -> JsonSchema | None:
     if given is None:
         return None
     text = json.dumps(given, ensure_ascii=False)
     if len(text) > LONGEST_SCHEMA:
         raise CheckError(f"“{where}” has more than {LONGEST_SCHEMA:,} characters.", where)
-    if found := next((keyword for keyword in ENDLESS if f'"{keyword}":' in text), ""):
+    if found := _endless(given):
         raise CheckError(f"“{where}” has “{found}”, which is not allowed in a check.", where)
     try:
         return JsonSchema(given, where)

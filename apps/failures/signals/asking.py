@@ -150,7 +150,7 @@ class _Entry(batch.Entry):
         answer.probability = self.share or answer.probability
         answer.error, answer.at = WAITING, timezone.now()
         answer.tries += 1
-        answer.cost_usd += usd
+        answer.reserve_cost(usd)
         answer.save()
         self.answer = answer
 
@@ -163,7 +163,7 @@ class _Entry(batch.Entry):
         ours = rows.filter(pk=self.answer and self.answer.pk).first()
         if ours is None:
             return
-        ours.cost_usd = max(0.0, ours.cost_usd + correction)
+        ours.settle_cost(correction)
         ours.tries -= answered.is_servers  # that is not the run's fault
         ours.error = answered.error if answered.answer is None else ""
         if said := answered.answer:

@@ -16,7 +16,7 @@ from django.urls import reverse
 from apps.core.models import Project, Role
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.actions.diagnose import classify_project
-from apps.failures.judge import people, share
+from apps.failures.judge import people, rubrics, share
 from apps.failures.models import (
     Classifier,
     Failure,
@@ -28,6 +28,7 @@ from apps.failures.models import (
     RubricExample,
 )
 from apps.failures.outcomes import checks
+from apps.failures.outcomes.rate import Estimate
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory
 from tests.factories import key_headers, make_failed, make_member, make_project
@@ -35,6 +36,11 @@ from tests.failures.outcomes.test_estimates import estimating, send, unknown
 from tests.shared import copied, once
 
 pytestmark = pytest.mark.django_db
+
+
+def recall_of(project: Project, name: str) -> Estimate | None:
+    [layer] = [layer for layer in checks.traffic(project).layers if layer.name == name]
+    return layer.recall
 
 
 def made_project(_: Path) -> Project:
@@ -85,7 +91,7 @@ def test_a_flagged_run_that_failed_stays_flagged_by_the_estimate(project: Projec
         item["rule"] for item in Failure.objects.get(trajectory=run_of(project, "bad")).evidence
     ]
     assert rules[0] == "check" and "estimate" in rules
-    assert dict(checks.traffic(project).recalls)["estimate"].value == 1.0
+    assert recall_of(project, "estimate").value == 1.0
 
 
 def test_the_drawn_ones_come_first_then_what_teaches_most(project: Project) -> None:
@@ -280,12 +286,10 @@ def test_the_measures_show_rate_and_recall(project: Project) -> None:
     page = client.get(url).content.decode()
     assert (
         "Runs that failed" in page
-        and "found by the estimated outcome" in page
+        and "Estimated outcome, where no rule" in page
         and "Estimated outcomes" in page
     )
-    assert (
-        dict(checks.traffic(project).recalls)["judge"] is None
-    )  # and no 0% of a judge that never ran
+    assert recall_of(project, "judge") is None  # and no 0% of a judge that never ran
     assert "has not judged any run" in page
 
 
@@ -312,7 +316,10 @@ def test_the_api_says_the_same(client: Client, project: Project) -> None:
     assert wrong.status_code == 400
     for trajectory, status in (("none", 404), ("no\x00ne", 400)):
         answer = client.post(
-            url_checks, {"trajectory": trajectory}, content_type="application/json", **headers
+            url_checks,
+            body | {"trajectory": trajectory},
+            content_type="application/json",
+            **headers,
         )
         assert answer.status_code == status
 
@@ -357,6 +364,7 @@ def test_each_versions_rate_is_shown_and_too_few_checks_are_said(client: Client)
     assert found["1.0"]["failure_rate"]["value"] == 0.5 and found["1.0"]["failure_rate"]["n"] == 12
     assert found["1.1"]["failure_rate"]["value"] == 0 and found["1.1"]["checks_answered"] == 12
     assert found["2.0"] == {
+        "agent": "a",
         "version": "2.0",
         "runs": 1,
         "checks_answered": 0,
@@ -374,7 +382,78 @@ def test_each_versions_rate_is_shown_and_too_few_checks_are_said(client: Client)
     assert "True failure rate by version" in page and "no checks" in page
     assert "True failure rate by agent version, with 95% intervals" in page  # the chart
     page = client.get(url, {"version": "1.0"}).content.decode()
-    assert "Version 1.0, by random checks" in page and "12 of 12 drawn" in " ".join(page.split())
+    assert "Version a 1.0, by random checks" in page and "12 of 12 drawn" in " ".join(page.split())
+
+
+def test_a_version_is_an_agents(client: Client) -> None:
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    send(
+        project,
+        *(
+            unknown(f"{agent}{n}") | {"agent": {"name": agent, "version": "2"}}
+            for agent in ("bank", "shop")
+            for n in range(12)
+        ),
+    )
+    digest()
+    classify_project(project=project)
+    by = make_member(project)
+    for run in project.trajectories.all():
+        said = "failed" if run.agent_name == "bank" else "fine"
+        checks.answer(trajectory=run, answer=said, by=by)
+    url, headers = reverse("failures_api:outcomes"), key_headers(project)
+    versions = client.get(url, **headers).json()["versions"]
+    rates = {(row["agent"], row["version"]): row["failure_rate"]["value"] for row in versions}
+    assert rates == {("bank", "2"): 1.0, ("shop", "2"): 0.0}
+    for given in ({"version": "bank 2"}, {"agent": "bank", "version": "2"}, {"agent": "bank"}):
+        one = client.get(url, given, **headers).json()
+        assert (one["runs"], one["failure_rate"]["value"]) == (12, 1.0), given
+        assert [row["agent"] for row in one["versions"]] == ["bank"]
+    several = client.get(url, {"version": "2"}, **headers)
+    assert several.status_code == 400 and "of several agents" in several.content.decode()
+    failures = client.get(reverse("failures_api:failures"), {"version": "bank 2"}, **headers).json()
+    assert len(failures["results"]) == 12
+    client.force_login(by)
+    page = client.get(reverse("failures:measures", args=[project.slug]), {"version": "shop 2"})
+    html = " ".join(page.content.decode().split())
+    assert "Version shop 2, by random checks" in html and "bank 2" in html
+    assert (
+        client.get(reverse("failures:list", args=[project.slug]), {"version": "2"}).status_code
+        == 400
+    )
+    listed = client.get(reverse("failures:list", args=[project.slug]), {"version": "bank 2"})
+    assert listed.context["page"].paginator.count == 12
+    assert listed.context["chosen"] == "bank 2" in listed.context["versions"]
+
+
+def test_what_rests_on_checks_is_shown_before_any_triage(client: Client, project: Project) -> None:
+    rubric = Rubric.objects.create(project=project, text="t", base_url="http://j/v1", model="m")
+    for run in project.trajectories.all():
+        mode = "bad_planning" if run.external_id in ("bad", "r0") else ""
+        JudgeVerdict.objects.create(
+            rubric=rubric,
+            content_digest=run.content_digest,
+            trajectory=run,
+            mode=mode,
+            probability=1,
+        )
+        answer = "failed" if run.external_id == "bad" else "fine"
+        checks.answer(trajectory=run, answer=answer, by=make_member(project))
+    said = client.get(reverse("failures_api:outcomes"), **key_headers(project)).json()["layers"]
+    judge = next(layer for layer in said if layer["layer"] == "judge")
+    found = {
+        name: (judge[name]["value"], judge[name]["n"])
+        for name in judge
+        if name[-1] != "r" and name != "has_run"
+    }
+    assert found == {"recall": (1.0, 1), "precision": (0.5, 2), "false_alarms": (1 / 3, 3)}
+    agreed = rubrics.agreements(project)[rubric.pk]
+    assert (agreed.decided, agreed.agreed) == (4, 3)
+    client.force_login(make_member(project))
+    page = client.get(reverse("failures:measures", args=[project.slug])).content.decode()
+    page = " ".join(page.split())
+    assert "what rests on 4 random checks" in page and "False alarms" in page
 
 
 def test_the_judges_recall_is_that_among_the_runs_it_reviews(project: Project) -> None:
@@ -391,7 +470,7 @@ def test_the_judges_recall_is_that_among_the_runs_it_reviews(project: Project) -
         )
     for run in project.trajectories.all():
         checks.answer(trajectory=run, answer="failed", by=make_member(project))
-    found = dict(checks.traffic(project).recalls)["judge"]
+    found = recall_of(project, "judge")
     assert found and (found.value, found.n) == (pytest.approx(0.5), 2)
 
 
@@ -433,4 +512,4 @@ def test_known_failures_are_flagged_by_the_rules() -> None:
     digest()
     classify_project(project=project)
     decide(failure=Failure.objects.first(), by=make_member(project))
-    assert dict(checks.traffic(project).recalls)["rules"].value == 1.0
+    assert recall_of(project, "rules").value == 1.0

@@ -36,6 +36,7 @@ from apps.failures.outcomes.rate import Check, How
 from apps.trajectories.digest import run as digest
 from apps.trajectories.models import Trajectory, with_content
 from tests.factories import key_headers, make_member, make_project, row
+from tests.failures.outcomes.test_checks import recall_of
 from tests.failures.outcomes.test_estimates import estimating, send, unknown
 from workers.lib.spending import NOTHING
 
@@ -181,7 +182,7 @@ def test_a_layer_found_what_it_flagged_before_the_answer() -> None:
         checks.answer(trajectory=run, answer=said, by=None)
     estimating(project, word="user ticket")
     diagnose(project, with_content(list(project.trajectories.all())))
-    found = dict(checks.traffic(project).recalls)["estimate"]
+    found = recall_of(project, "estimate")
     assert found and (found.value, found.n) == (0.5, 6)
 
 
@@ -199,7 +200,7 @@ def test_no_answer_decides_whether_a_verdict_counts(failed: bool | None) -> None
 class World:
     """A project over `weeks`: `rates` are how often runs fail that nothing, the estimate and the
     rules flag. `judge` is how often it sees a failure in failed runs and in the others, and
-    `budget` how many runs it can review a week.
+    `budget` how many runs it can review a week, and `first` how many of the first runs it reviews.
     """
 
     rates: tuple[float, float, float]
@@ -214,6 +215,7 @@ class World:
     judge: tuple[float, float] = (0.8, 0.2)
     judged: float = 0.7
     budget: int = 1000
+    first: int = 0
 
 
 WORLDS = {
@@ -227,6 +229,10 @@ WORLDS = {
         (0.2, 0.3, 0.6), drift=0.2, answered=(0.9, 0.4), unsure=0.1, triaged=0.6
     ),
     "judge out of money": World((0.1, 0.3, 0.6), drift=0.3, judge=(0.9, 0.1), budget=40),
+    "first runs all judged": World((0.1, 0.3, 0.6), drift=0.3, judged=0.3, first=75),
+    "first runs all judged, out of money": World(
+        (0.1, 0.3, 0.6), drift=0.3, judge=(0.9, 0.1), judged=0.2, budget=40, first=100
+    ),
 }
 
 
@@ -267,7 +273,8 @@ class Life:
         }
         made = rubrics.save_version(project=self.project, fields=fields, by=self.by)
         rubrics.switch(project=self.project, version=made.version, by=self.by)
-        share.set_shares(project=self.project, unflagged=world.judged, flagged=1.0, by=self.by)
+        given = share.SharesChange(unflagged=world.judged, flagged=1.0, first=world.first)
+        share.set_shares(project=self.project, by=self.by, given=given)
         for week in range(world.weeks):
             self.live(week)
 
@@ -332,6 +339,7 @@ class Life:
     def measured(self) -> dict[str, tuple[float, dict[str, float] | None]]:
         """{what: (the truth, what the API says of it)}."""
         said = self.agent.get("/api/v1/outcomes/", **self.headers).json()
+        recall = {layer["layer"]: layer["recall"] for layer in said["layers"]}
         newest = str(self.world.weeks - 1)
         [version] = [row for row in said["versions"] if row["version"] == newest]
         bad = [run for run, failed in self.failed.items() if failed]
@@ -341,11 +349,11 @@ class Life:
             "newest version": (share_of(of_newest), version["failure_rate"]),
             "recall of the rules": (
                 share_of(self.by_rules[run] for run in bad),
-                said["recall"]["rules"],
+                recall["rules"],
             ),
             "recall of the judge": (
                 share_of(self.found[run] for run in bad),
-                said["recall"]["judge"],
+                recall["judge"],
             ),
         }
 
