@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from flywheel import logs, metrics, priority
+from flywheel import logs, metrics, places, priority
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
+    places.keep_data_dir()
     require_schema()
     priority.start(given.name)
     if given.name == "web":
