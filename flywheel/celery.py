@@ -8,7 +8,9 @@ from typing import Any
 
 from celery import Celery
 from celery.bootsteps import StartStopStep
-from celery.signals import heartbeat_sent, worker_init, worker_shutdown
+from celery.signals import after_task_publish, heartbeat_sent, worker_init, worker_shutdown
+
+from flywheel import processes
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
@@ -31,6 +33,13 @@ def _say_alive(sender: Any, **_: Any) -> None:
     from flywheel import alive
 
     alive.say(alive.queue_of(sender.eventer.hostname))
+    processes.say_works()
+
+
+@after_task_publish.connect
+def _beat_works(**_: Any) -> None:
+    if os.environ.get(processes.NAMED) == "beat":
+        processes.say_works()
 
 
 class Present(StartStopStep):

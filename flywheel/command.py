@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Any
 
+from flywheel import places
 from flywheel.version import VERSION
 
 NO_SERVICES = {
@@ -26,6 +27,7 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
     from flywheel import embedded, interrupts
 
+    places.keep_data_dir()
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in ("version", "--version"):
         print(f"Flywheel {VERSION}")

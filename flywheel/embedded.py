@@ -24,6 +24,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from flywheel.places import data_dir
+
 ROLE = DATABASE = "flywheel"
 START_PATIENCE_S = 90.0
 SOCKET_PATH_LIMIT = 90  # the kernel's is 108, with the file's name
@@ -32,11 +34,6 @@ UNPRIVILEGED = "nobody"
 
 class ServiceError(Exception):
     """A service that cannot be had; the message says what to do."""
-
-
-def data_dir() -> Path:
-    root = Path(__file__).resolve().parent.parent
-    return Path(os.environ.get("FLYWHEEL_DATA_DIR") or root / "var").resolve()
 
 
 def wants_postgres() -> bool:

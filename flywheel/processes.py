@@ -1,18 +1,23 @@
-"""The processes of an installation, and how each is started: `up` and the containers of
-docker/compose.yaml run these.
+"""The processes of an installation, and how each is started: `up`, docker/compose.yaml, the chart
+in docker/chart and the units in docker/systemd run these.
 
-`python -m flywheel.processes NAME` becomes that process.
+`python -m flywheel.processes NAME` becomes that process; with `--check` it says by its exit status
+whether the process of this container works.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
 import os
 import signal
 import sys
+import tempfile
+import time
 from pathlib import Path
 
-from flywheel import logs, metrics, priority
+from flywheel import logs, metrics, places, priority
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -32,6 +37,7 @@ WORKERS = {
 THREADED = {"judge"}
 OPTIONAL = {"serve"}  # where installations have no machine that serves; nothing else waits for it
 NAMES = ("web", "endpoint", *WORKERS, "beat")
+IMAGES = dict.fromkeys(NAMES, "web") | {"eval": "worker", "train": "worker", "serve": "serve"}
 LIGHT = ("eval", "train", "serve")  # queues whose tasks only follow a child process
 ENDPOINT_PORT = 8001
 WEB_PROCESSES = 2
@@ -39,6 +45,8 @@ ENDPOINT_STOPS_S = 30  # for which open streams may go on
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its
 # checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
+NAMED = "FLYWHEEL_PROCESS"  # the variable that tells a process which of these it is
+SILENT_S = 60
 CELERY = ("celery", "-q", "-A", "flywheel")
 THREADS = ("--pool", "threads")
 # What `up` runs instead, each part in this many processes that share the memory of their imports
@@ -145,17 +153,51 @@ def require_schema() -> None:
         sys.exit(str(error))
 
 
+def works(name: str, port: int) -> bool:
+    """Whether the process of that name in this container does: a server answers, a worker or beat
+    was busy lately.
+    """
+    if name not in ("web", "endpoint"):
+        path = alive_file(name)
+        return path.exists() and time.time() - path.stat().st_mtime < SILENT_S
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/livez" if name == "web" else "/healthz")
+        return connection.getresponse().status < 500  # 400: a host that is not allowed
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def alive_file(name: str) -> Path:
+    """Touched by workers and beat while they work."""
+    return Path(tempfile.gettempdir()) / f"flywheel-{name}.alive"
+
+
+def say_works() -> None:
+    """Of a process that was started by `main`."""
+    if name := os.environ.get(NAMED):
+        with contextlib.suppress(OSError):
+            alive_file(name).touch()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flywheel.processes", description=__doc__)
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--check", action="store_true", help="whether it works")
     given = parser.parse_args()
+    given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
+    if given.check:
+        sys.exit(not works(given.name, given.port))
+    os.environ[NAMED] = given.name
+    places.keep_data_dir()
     require_schema()
     priority.start(given.name)
     if given.name == "web":
         os.environ.setdefault(metrics.VARIABLE, metrics.new_folder())
-    given.port = given.port or (ENDPOINT_PORT if given.name == "endpoint" else 8000)
     os.execv(
         sys.executable,
         [sys.executable, "-m", *command(given.name, host=given.host, port=given.port)],

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-from flywheel import embedded, processes
+from flywheel import embedded, places, processes
 
-BASE_DIR = Path(__file__).resolve().parent.parent
+BASE_DIR = places.CODE
 FLYWHEEL_DATA_DIR = embedded.data_dir()
 
 
@@ -221,7 +221,7 @@ WSGI_APPLICATION = "flywheel.wsgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [places.carried("templates")],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -321,7 +321,7 @@ USE_TZ = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = FLYWHEEL_DATA_DIR / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [places.carried("static")]
 # Collected by `prepare`: compressed, and under names with a digest of their content, which browsers
 # keep for ever. The files under their plain names would only be packed a second time.
 WHITENOISE_USE_FINDERS = DEBUG

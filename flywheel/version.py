@@ -6,17 +6,14 @@ from __future__ import annotations
 
 import tomllib
 from importlib.metadata import version
-from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+from flywheel.places import CODE, is_installed
 
 
 def _version() -> str:
-    if CHECKOUT.exists():
-        project = tomllib.loads(CHECKOUT.read_text())["project"]
-        if project["name"] == "flywheel":
-            return project["version"]
-    return version("flywheel")
+    if is_installed():
+        return version("flywheel")
+    return tomllib.loads((CODE / "pyproject.toml").read_text())["project"]["version"]
 
 
 VERSION = _version()

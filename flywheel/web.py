@@ -17,12 +17,13 @@ DJANGOS = {"context", "cursor_factory", "server_side_binding", "prepare_threshol
 def application() -> Any:
     """Called once in each worker."""
     end_with_parent(signal.SIGKILL)
-    from apps.core.watching import watcher  # once Django is set up
+    from flywheel.wsgi import application  # sets Django up, which the others need
+
+    from apps.core.watching import watcher  # isort: skip
     from flywheel.bodies import whole_bodies
     from flywheel.metrics import counted
     from flywheel.postgres.watched import watch
     from flywheel.receiving import receivers
-    from flywheel.wsgi import application
 
     receivers.join()
     watch.begin(connection_parameters())

@@ -95,6 +95,7 @@ OWN_MACHINE = {
     ),
     "apps/training/engines/carried/send_result.py": "runs in an exported folder, never here",
     "apps/training/engines/carried/ray_runner.py": "runs in a job on a Ray cluster, never here",
+    "flywheel/processes.py": "asks the server of its own container whether it works",
     "flywheel/supervisor.py": "asks our own web process whether it is well",
     "workers/demo_agent.py": "logs its runs with our own API",
     "workers/lib/variants/usage.py": (

@@ -160,9 +160,13 @@ def what_was_acknowledged_is_there_once(machine: Machine, port: int) -> None:
     assert refused, "nothing was ever refused: the kills hit nothing"
     assert "500" not in refused, f"exporters drop what is answered with 500: {refused}"
 
+    all_are_stored_once(machine, acknowledged())
+
+
+def all_are_stored_once(machine: Machine, acknowledged: list[str]) -> None:
     found = json.loads(machine.python(STORED).splitlines()[-1])
     assert found["waiting"] == 0 and found["counted"] == len(found["names"])
-    assert set(acknowledged()) <= set(found["names"])
+    assert set(acknowledged) <= set(found["names"])
     assert len(found["names"]) == len(set(found["names"])) == found["keys"] == found["contents"]
 
 

@@ -69,12 +69,15 @@ def ignore_ctrl_c() -> None:
 
 @dataclass
 class Machine:
-    """Commands on one data folder. `uid` runs them as that user; `environment` adds to theirs."""
+    """Commands of a checkout on one data folder. `uid` runs them as that user, `environment` adds
+    to theirs.
+    """
 
     data: Path
     uid: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     executable: str = sys.executable
+    code: Path = ROOT  # the checkout that is run
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def env(self) -> dict[str, str]:
@@ -115,7 +118,7 @@ class Machine:
         )
         process = subprocess.Popen(
             [self.executable, *arguments],
-            cwd=ROOT,
+            cwd=self.code,
             env=self.env(),
             stdin=stdin,
             stdout=subprocess.PIPE,

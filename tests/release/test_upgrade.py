@@ -13,6 +13,7 @@ import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.core.management import call_command
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.test import Client
 from django.urls import reverse
 
@@ -20,6 +21,7 @@ from apps.core import schema
 from apps.dashboard.navigation import NAVIGATION
 from apps.trajectories.models import Trajectory
 from tests.database import copy_migrated
+from tests.release.effects import apply_and_judge
 from tests.release.filling import empty_models
 from tests.release.making import (
     FOLDER,
@@ -106,6 +108,21 @@ def test_a_release_is_upgraded_and_used(version: str) -> None:
     with database("flywheel_upgraded") as name:
         restore((FOLDER / f"{version}.sql.xz").read_bytes(), name)
         it_is_upgraded_and_used()
+
+
+@pytest.mark.usefixtures("_database")
+def test_migrations_since_the_last_release_stop_nobody() -> None:
+    if not RELEASES:
+        pytest.skip("nothing is released yet")
+    newest = max(RELEASES, key=lambda version: [int(part) for part in version.split(".")])
+    with database("flywheel_judged") as name:
+        restore((FOLDER / f"{newest}.sql.xz").read_bytes(), name)
+        executor = MigrationExecutor(connection)
+        state = executor._create_project_state(with_applied_migrations=True)
+        for migration, _ in executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            reasons = apply_and_judge(migration, state)
+            ours = migration.__module__.startswith("apps.")
+            assert not (ours and reasons), (f"{migration}: {reasons}", "See docs/upgrading.md")
 
 
 def test_a_released_migration_never_changes() -> None:

@@ -4,13 +4,11 @@ rows in OpenAI's format; DPO.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-from django.conf import settings as django_settings
 
 from apps.training.engines.plan import ExportError, Plan, chat_rows, gym_rows, prompt_rows
 from apps.training.engines.text import as_yaml, script
+from flywheel import places
 
 LOSSES = {"dapo": True, "gspo": False, "grpo": False}  # whether the loss is averaged over tokens
 CHECKOUT = ': "${NEMO_RL:?Set it to a checkout of NeMo RL}"'
@@ -278,7 +276,7 @@ def dpo(plan: Plan) -> dict[str, Any]:
 
 def gym() -> dict[str, bytes]:
     """Our own resources server for NeMo Gym, as docs/environments-protocol.md describes it."""
-    home = Path(django_settings.BASE_DIR) / "docs" / "nemo-gym"
+    home = places.carried("docs/nemo-gym")
     paths = (
         "flywheel.yaml",
         "resources_servers/flywheel/app.py",

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from django.core.management import CommandError
 from django.core.management.commands import migrate
+from django.db import OperationalError, connection
 from django.db.migrations.state import ModelState, ProjectState, StateApps
 from django.db.models import Field
 
@@ -18,6 +20,15 @@ ADD_MODEL, ADD_FIELD, APPEND_OPTION = (
     ProjectState.add_model,
     ProjectState.add_field,
     ProjectState._append_option,
+)
+# Who waits for a table holds up everybody who comes later. A migration that is not atomic changes
+# tables beside the traffic, and waits as long as it takes.
+PATIENCE_S = 10
+LOCK_NOT_AVAILABLE = "55P03"
+IN_USE = (
+    f"A table stayed in use for {PATIENCE_S} s, so the update stopped, and the migration it was in"
+    " changed nothing. Run the command again; if that does not help, when there is less traffic, or"
+    " after ending what uses the table (SELECT * FROM pg_stat_activity WHERE state <> 'idle')."
 )
 MAY_STOP_HALFWAY = {
     "apply_start": False,
@@ -32,16 +43,28 @@ class Command(migrate.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         schema.require_migratable()
-        with building_only_what_changes():
-            super().handle(*args, **options)
+        try:
+            with building_only_what_changes():
+                super().handle(*args, **options)
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+                raise
+            raise CommandError(IN_USE) from error
         schema.note_version()
 
     def migration_progress_callback(
         self, action: str, migration: Any = None, fake: bool = False
     ) -> None:
         if migration is not None and action in MAY_STOP_HALFWAY:
-            schema.note_begun(migration, is_over=MAY_STOP_HALFWAY[action])
+            is_over = MAY_STOP_HALFWAY[action]
+            schema.note_begun(migration, is_over=is_over)
+            _wait_for_locks(0 if is_over or not migration.atomic else PATIENCE_S)
         super().migration_progress_callback(action, migration, fake)
+
+
+def _wait_for_locks(seconds: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{seconds}s"])
 
 
 @contextmanager
