@@ -205,7 +205,7 @@ def broker() -> Iterator[Finding]:
     " queue is kept.",
     lane=Lane.BROKER,
     part="queues",
-    wait_s=10,
+    wait_s=15,
 )
 def unserved_queues() -> Iterator[Finding]:
     for queue in alive.missing(list(settings.QUEUES)):
@@ -219,7 +219,6 @@ def unserved_queues() -> Iterator[Finding]:
     " recovery from lost messages rest until then.",
     lane=Lane.BROKER,
     part="beat",
-    wait_s=10,
 )
 def silent_beat() -> Iterator[Finding]:
     if alive.missing([alive.BEAT]):
