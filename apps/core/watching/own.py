@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
-from django.db import connection
+from django.db import connection, models
 from django.db.models import F
 from django.db.models.functions import Now
 
@@ -150,19 +151,32 @@ def _retry(about: str, by: Any) -> str:
 )
 def poisoned_jobs() -> Iterator[Finding]:
     """Those that were tried as often as allowed, and ended with their worker each time."""
-    for model in job_models():
-        lost = model.objects.filter(
-            state=JobState.FAILED,
-            attempt__gt=1,
-            attempt__gte=F("max_attempts"),
-            finished_at__gt=Now() - LOST_SHOWN,
+    lost = _jobs(
+        state=JobState.FAILED,
+        attempt__gt=1,
+        attempt__gte=F("max_attempts"),
+        finished_at__gt=Now() - LOST_SHOWN,
+    )
+    for row in lost[:20]:
+        label, pk = row["label_of_model"], row["pk"]
+        kind = noun(apps.get_model(label)).capitalize()
+        yield Finding(
+            f"{kind} {pk} ended with its worker {row['attempt']} times.",
+            f"{label}:{pk}",
+            row["finished_at"],
         )
-        for job in lost[:20]:
-            yield Finding(
-                f"{noun(model).capitalize()} {job.pk} ended with its worker {job.attempt} times.",
-                f"{model._meta.label_lower}:{job.pk}",
-                job.finished_at,
-            )
+
+
+def _jobs(**filters: Any) -> models.QuerySet[Any]:
+    """Of all kinds, in one query; `label_of_model` says which."""
+    first, *rest = (
+        model.objects.order_by()
+        .filter(**filters)
+        .annotate(label_of_model=models.Value(model._meta.label_lower))
+        .values("label_of_model", "pk", "attempt", "created_at", "finished_at")
+        for model in job_models()
+    )
+    return first.union(*rest, all=True)
 
 
 @condition(
@@ -172,15 +186,11 @@ def poisoned_jobs() -> Iterator[Finding]:
     severity=Severity.WARNING,
 )
 def waiting_jobs() -> Iterator[Finding]:
-    queues: dict[str, Any] = {}
-    for model in job_models():
-        waiting = model.objects.filter(
-            state=JobState.QUEUED, created_at__lt=Now() - WAITS_LONG, sends__gt=0
-        )
-        oldest = waiting.order_by("created_at").values_list("created_at", flat=True).first()
-        if oldest is not None:
-            queue = kind_of(model()).queue
-            queues[queue] = min(queues.get(queue, oldest), oldest)
+    waiting = _jobs(state=JobState.QUEUED, created_at__lt=Now() - WAITS_LONG, sends__gt=0)
+    queues: dict[str, datetime] = {}
+    for row in waiting:
+        queue = kind_of(apps.get_model(row["label_of_model"])()).queue
+        queues[queue] = min(queues.get(queue, row["created_at"]), row["created_at"])
     for queue, since in queues.items():
         yield Finding(f"Jobs of the queue “{queue}” have been waiting.", queue, since)
 
