@@ -53,12 +53,10 @@ def database() -> Iterator[Finding]:
     part="schema",
 )
 def other_schema() -> Iterator[Finding]:
-    if different := schema.differences():
-        more = len(different) - schema.MOST_NAMED
-        rest = [f"and {more} more"] if more > 0 else []
-        yield Finding("; ".join([*different[: schema.MOST_NAMED], *rest]).capitalize() + ".")
-    elif schema.is_behind():
-        yield Finding("Migrations of this version have not been applied.")
+    """A process that runs already may go on with a newer one that only added something."""
+    state = schema.schema_state()
+    if not state.fits:
+        yield Finding(state.sentence)
 
 
 def _end_idle(about: str, by: Any) -> str:

@@ -16,6 +16,7 @@ from apps.core.watching.probes import wrong_json
 
 
 class Command(BaseCommand):
+    any_schema = True
     help = (
         "Says what is wrong with this installation, since when, and what to do. Ends with 1 where"
         " something critical is."
