@@ -20,7 +20,7 @@ declare(
 declare(
     "project",
     {
-        "operator.mended": "pressed “{label}” on the operator's page[ for {about}]",
+        "operator.mended": "pressed “{label}” on the operator's page[ for {of}]",
         "operator.muted": "muted alerts for a day: {says}",
         "operator.drained": "drained the worker {worker}",
         "operator.resumed": "let the worker {worker} take tasks again",

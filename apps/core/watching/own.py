@@ -15,6 +15,7 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from apps.core import jobs, schema
+from apps.core.http import uuid_of
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import JobState, Worker
 from apps.core.nouns import noun
@@ -63,7 +64,7 @@ def _end_idle(about: str, by: Any) -> str:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND {IDLE}"
+            f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND ({IDLE})"
         )
         (ended,) = cursor.fetchone()
     return f"Ended {ended} idle connections."
@@ -133,8 +134,8 @@ def skewed_clocks() -> Iterator[Finding]:
 def _retry(about: str, by: Any) -> str:
     label, _, pk = about.partition(":")
     model = next((model for model in job_models() if model._meta.label_lower == label), None)
-    job = model and model.objects.filter(pk=pk).first()
-    if job is None or not jobs.restart(job, among=model.objects.all(), by=by, action="resumed"):
+    job = model and model.objects.filter(pk=uuid_of(pk)).first()
+    if not job or not jobs.restart(job, among=model.objects.all(), by=by, action="resumed"):
         return "This job is not one that failed."
     return f"Queued {noun(model)} “{job.name}” again."
 

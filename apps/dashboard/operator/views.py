@@ -80,8 +80,8 @@ def _one(last: dict[str, measures.Measured], name: str) -> float | None:
     return _values(last, name).get(())
 
 
-@require_POST
 @operator_view
+@require_POST
 def mend(request: HttpRequest, name: str) -> HttpResponse:
     """Presses the button of a condition."""
     one, about = named(name), request.POST.get("about", "")[:160]
@@ -92,13 +92,13 @@ def mend(request: HttpRequest, name: str) -> HttpResponse:
     except Rejected as error:
         messages.error(request, str(error))
     else:
-        audit("operator.mended", project=None, by=request.user, label=one.button.label, about=about)
+        audit("operator.mended", project=None, by=request.user, label=one.button.label, of=about)
         messages.success(request, said)
     return redirect("operator:home")
 
 
-@require_POST
 @operator_view
+@require_POST
 def mute(request: HttpRequest, pk: int) -> HttpResponse:
     """Whoever reads it takes care of it: others are not alerted for a day."""
     incident = get_object_or_404(Incident.objects.open(), pk=pk)
@@ -109,8 +109,8 @@ def mute(request: HttpRequest, pk: int) -> HttpResponse:
     return redirect("operator:home")
 
 
-@require_POST
 @operator_view
+@require_POST
 def drain(request: HttpRequest, pk: int) -> HttpResponse:
     """It takes no more tasks, or takes them again; what it does it ends."""
     worker = get_object_or_404(Worker, pk=pk)

@@ -21,6 +21,8 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from apps.core import schema
 from apps.core.models import Incident, JobState, Project, Worker
@@ -58,7 +60,8 @@ def no_beat(project: Project, patch: Patch) -> None:
 
 
 def no_broker(project: Project, patch: Patch) -> None:
-    nowhere = redis.Redis(unix_socket_path="/nonexistent/valkey.sock")
+    once = Retry(NoBackoff(), 0)
+    nowhere = redis.Redis(unix_socket_path="/nonexistent/valkey.sock", retry=once)
     patch.setattr(alive, "client", lambda: nowhere)
 
 
@@ -67,7 +70,7 @@ def few_connections(project: Project, patch: Patch) -> None:
 
 
 def other_schema(project: Project, patch: Patch) -> None:
-    patch.setattr(schema, "differences", lambda: ["its table x was not made by this version"])
+    patch.setitem(schema._digests(), "core.0001_initial", "of another version")
 
 
 def server_down(project: Project, patch: Patch) -> None:
