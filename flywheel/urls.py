@@ -32,6 +32,7 @@ urlpatterns = [
     path("api/v1/", include("apps.promotion.api_urls")),
     path("api/v1/", include("apps.serving.api_urls")),
     path("api/v1/", include("apps.automation.api_urls")),
+    path("operator/", include("apps.dashboard.operator.urls")),
     path(project, include("apps.dashboard.urls")),
     path(f"{project}settings/webhooks/", include("apps.webhooks.urls")),
     path(f"{project}comments/", include("apps.teamwork.urls")),

@@ -100,6 +100,9 @@ ONLY = "whoever created it has only the role"
 # To anybody, signed in or not; and to everybody who is signed in.
 OPEN = {
     "healthz",
+    "livez",
+    "readyz",
+    "metrics",
     "api:schema",
     "api:docs",
     "protocol:nothing",
@@ -150,6 +153,8 @@ OWN = {
     "socialaccount_connections",
     "account_activity",
 }
+# To superusers; to others they do not exist (tests/dashboard/test_operator.py).
+OPERATORS = {"operator:home", "operator:mend", "operator:mute", "operator:drain"}
 
 
 @pytest.fixture
@@ -655,7 +660,7 @@ def only_posts(pattern: URLPattern) -> bool:
 PATTERNS = patterns()
 ROUTES = by_key()
 API = list(ROUTES)
-PAGES = [name for name in PATTERNS if name not in OPEN | OWN and name not in ROUTES]
+PAGES = [name for name in PATTERNS if name not in OPEN | OWN | OPERATORS and name not in ROUTES]
 ROLES = {name: getattr(PATTERNS[name].callback, "role", None) for name in PAGES}
 WRITES = {name for name in PAGES if only_posts(PATTERNS[name])}
 

@@ -16,3 +16,13 @@ declare(
         "chart.deleted": "deleted the chart “{chart}” of the dashboard {dashboard@}",
     },
 )
+
+declare(
+    "project",
+    {
+        "operator.mended": "pressed “{label}” on the operator's page[ for {of}]",
+        "operator.muted": "muted alerts for a day: {says}",
+        "operator.drained": "drained the worker {worker}",
+        "operator.resumed": "let the worker {worker} take tasks again",
+    },
+)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
-from django.db import connection
+from django.db import connection, models
 from django.db.models import F
 from django.db.models.functions import Now
 
 from apps.core import jobs, schema
+from apps.core.http import uuid_of
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import JobState, Worker
 from apps.core.nouns import noun
@@ -62,7 +64,7 @@ def _end_idle(about: str, by: Any) -> str:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND {IDLE}"
+            f" WHERE datname = current_database() AND pid <> pg_backend_pid() AND ({IDLE})"
         )
         (ended,) = cursor.fetchone()
     return f"Ended {ended} idle connections."
@@ -132,8 +134,8 @@ def skewed_clocks() -> Iterator[Finding]:
 def _retry(about: str, by: Any) -> str:
     label, _, pk = about.partition(":")
     model = next((model for model in job_models() if model._meta.label_lower == label), None)
-    job = model and model.objects.filter(pk=pk).first()
-    if job is None or not jobs.restart(job, among=model.objects.all(), by=by, action="resumed"):
+    job = model and model.objects.filter(pk=uuid_of(pk)).first()
+    if not job or not jobs.restart(job, among=model.objects.all(), by=by, action="resumed"):
         return "This job is not one that failed."
     return f"Queued {noun(model)} “{job.name}” again."
 
@@ -148,19 +150,32 @@ def _retry(about: str, by: Any) -> str:
 )
 def poisoned_jobs() -> Iterator[Finding]:
     """Those that were tried as often as allowed, and ended with their worker each time."""
-    for model in job_models():
-        lost = model.objects.filter(
-            state=JobState.FAILED,
-            attempt__gt=1,
-            attempt__gte=F("max_attempts"),
-            finished_at__gt=Now() - LOST_SHOWN,
+    lost = _jobs(
+        state=JobState.FAILED,
+        attempt__gt=1,
+        attempt__gte=F("max_attempts"),
+        finished_at__gt=Now() - LOST_SHOWN,
+    )
+    for row in lost[:20]:
+        label, pk = row["label_of_model"], row["pk"]
+        kind = noun(apps.get_model(label)).capitalize()
+        yield Finding(
+            f"{kind} {pk} ended with its worker {row['attempt']} times.",
+            f"{label}:{pk}",
+            row["finished_at"],
         )
-        for job in lost[:20]:
-            yield Finding(
-                f"{noun(model).capitalize()} {job.pk} ended with its worker {job.attempt} times.",
-                f"{model._meta.label_lower}:{job.pk}",
-                job.finished_at,
-            )
+
+
+def _jobs(**filters: Any) -> models.QuerySet[Any]:
+    """Of all kinds, in one query; `label_of_model` says which."""
+    first, *rest = (
+        model.objects.order_by()
+        .filter(**filters)
+        .annotate(label_of_model=models.Value(model._meta.label_lower))
+        .values("label_of_model", "pk", "attempt", "created_at", "finished_at")
+        for model in job_models()
+    )
+    return first.union(*rest, all=True)
 
 
 @condition(
@@ -170,15 +185,11 @@ def poisoned_jobs() -> Iterator[Finding]:
     severity=Severity.WARNING,
 )
 def waiting_jobs() -> Iterator[Finding]:
-    queues: dict[str, Any] = {}
-    for model in job_models():
-        waiting = model.objects.filter(
-            state=JobState.QUEUED, created_at__lt=Now() - WAITS_LONG, sends__gt=0
-        )
-        oldest = waiting.order_by("created_at").values_list("created_at", flat=True).first()
-        if oldest is not None:
-            queue = kind_of(model()).queue
-            queues[queue] = min(queues.get(queue, oldest), oldest)
+    waiting = _jobs(state=JobState.QUEUED, created_at__lt=Now() - WAITS_LONG, sends__gt=0)
+    queues: dict[str, datetime] = {}
+    for row in waiting:
+        queue = kind_of(apps.get_model(row["label_of_model"])()).queue
+        queues[queue] = min(queues.get(queue, row["created_at"]), row["created_at"])
     for queue, since in queues.items():
         yield Finding(f"Jobs of the queue “{queue}” have been waiting.", queue, since)
 
@@ -203,7 +214,7 @@ def broker() -> Iterator[Finding]:
     " queue is kept.",
     lane=Lane.BROKER,
     part="queues",
-    wait_s=10,
+    wait_s=15,
 )
 def unserved_queues() -> Iterator[Finding]:
     for queue in alive.missing(list(settings.QUEUES)):
@@ -217,7 +228,6 @@ def unserved_queues() -> Iterator[Finding]:
     " recovery from lost messages rest until then.",
     lane=Lane.BROKER,
     part="beat",
-    wait_s=10,
 )
 def silent_beat() -> Iterator[Finding]:
     if alive.missing([alive.BEAT]):

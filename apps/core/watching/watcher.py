@@ -28,6 +28,7 @@ from flywheel.embedded import lock
 
 log = logging.getLogger(__name__)
 EVERY_S = 10.0
+START_S = 30.0  # until all that is started together is there
 
 
 class Watcher:
@@ -93,6 +94,7 @@ def begin() -> None:
 def _watch() -> None:
     _become_watcher(Path(settings.FLYWHEEL_DATA_DIR) / "watcher.lock")
     watcher = Watcher()
+    time.sleep(START_S)
     while True:
         time.sleep(EVERY_S)
         try:

@@ -26,8 +26,9 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _all_alive() -> Iterator[None]:
+def _all_alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     names = (*settings.QUEUES, alive.BEAT)
+    monkeypatch.setattr(alive, "EXPIRES_S", dict.fromkeys(names, 3600))
     broker = alive.client()  # a test may take it away
     for name in names:
         alive.say(name)

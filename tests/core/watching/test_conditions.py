@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.db import DatabaseError
 from django.utils import timezone
 
@@ -123,3 +125,9 @@ def test_what_is_wrong_with_a_machine_is_over_when_that_machine_says_so() -> Non
     one, now = of("disk", list, lane=Lane.MACHINE), timezone.now()
     Incident.objects.create(condition="disk", about="another-machine", says="full", since=now)
     assert incidents.store([Checked(one)], [], now) == []
+
+
+def test_every_condition_has_a_section_in_the_documentation() -> None:
+    text = Path(settings.BASE_DIR, "docs", "operations.md").read_text()
+    headings = {line[4:] for line in text.splitlines() if line.startswith("### ")}
+    assert headings == {one.name.replace("_", " ").capitalize() for one in declared()}
