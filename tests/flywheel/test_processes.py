@@ -140,7 +140,9 @@ def test_each_queue_that_is_written_to_has_a_worker() -> None:
         assert words[words.index("-Q") + 1] == queue
 
 
-def test_rounds_that_ask_the_judge_hold_up_neither_classification_nor_what_people_wait_for() -> None:
+def test_rounds_that_ask_the_judge_hold_up_neither_classification_nor_what_people_wait_for() -> (
+    None
+):
     current_app.loader.import_default_modules()
     for name in settings.ROUNDS:
         assert name in current_app.tasks
