@@ -90,7 +90,7 @@ def test_a_rule_is_kept_without_a_check_that_cannot_be_stored(
     assert (report.proposed, report.errors) == (1, 0)
     rule = project.policy_rules.get()
     assert rule.check_spec is None and rule.problem
-    assert not SystemPrompt.objects.filter(error=prompt_reading.WAITING).exists()
+    assert not SystemPrompt.objects.filter(error=SystemPrompt.WAITING).exists()
 
 
 @pytest.mark.django_db
