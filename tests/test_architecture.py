@@ -323,9 +323,7 @@ def test_the_library_of_workers_loads_no_ml_library() -> None:
 
 
 SLOW_TO_IMPORT = (
-    "scipy.cluster",
-    "scipy.optimize",
-    "scipy.stats",
+    "scipy",
     "sklearn",
     "pandas",
     "plotly",

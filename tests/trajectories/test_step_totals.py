@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from random import Random
@@ -24,6 +25,7 @@ from apps.trajectories.actions import deletions, store
 from apps.trajectories.filters import scores_with
 from apps.trajectories.models import Score, Step, StepChange, StepTotal, Trajectory
 from apps.trajectories.step_totals import DAY, HOUR, Ids, Span
+from tests.amounts import amount
 from tests.factories import make_key, make_member, row
 
 pytestmark = pytest.mark.django_db
@@ -101,9 +103,11 @@ def answered(project: Project, given: dict) -> Any:
     ]
 
 
-def check(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def check(
+    project: Project, monkeypatch: pytest.MonkeyPatch, questions: Sequence[dict] = QUESTIONS
+) -> None:
     """What is added up is what the steps say."""
-    for given in QUESTIONS:
+    for given in questions:
         added, counts = answered(project, given)
         with monkeypatch.context() as patch:
             patch.setattr(step_figures, "READ", 10**9)
@@ -122,10 +126,13 @@ def check(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
                 assert one.percentiles == pytest.approx(exact, rel=0.0201, abs=1e-9), given
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("small", [0, 60, 10_000])
 def test_totals_are_right_after_any_change(
     project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
+    """In the suite a change is followed by every other question, all of them when days are added
+    up; in proof by all."""
     monkeypatch.setattr(step_totals, "SMALL_DAY", small)
     rng = Random(3)
     send(project, *(made(rng, f"run-{n}") for n in range(60)))
@@ -145,7 +152,7 @@ def test_totals_are_right_after_any_change(
             digest.run()
         else:
             send(project, made(rng, name))
-        check(project, monkeypatch)
+        check(project, monkeypatch, amount(QUESTIONS[turn % 2 :: 2], QUESTIONS))
         if turn % 4 == 3:
             add_up()
             check(project, monkeypatch)

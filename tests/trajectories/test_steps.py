@@ -24,7 +24,7 @@ from apps.trajectories.actions import scores, store
 from apps.trajectories.models import Arrival, Step, Trajectory
 from apps.trajectories.otlp import Event, Scope, Span, assemble
 from apps.trajectories.scores import Sent
-from tests.amounts import few
+from tests.amounts import amount
 from tests.factories import make_eval_set, make_key, make_member, make_project, row
 from tests.shared import copied, once
 
@@ -407,15 +407,17 @@ LOOKED_UP = (
     {"score": "fit", "score_value_min": "2", "name": "pay"},
     {"score": "fit", "from": "2026-09-01", "to": "2026-10-31"},
 )
+WAYS = ((10_000, 1), (10_000, 5_000), (3, 2))
 
 
 @pytest.mark.more
 @pytest.mark.django_db
-@pytest.mark.parametrize(("most", "near"), [(10_000, 1), (10_000, 5_000), (3, 2)])
+@pytest.mark.parametrize(("most", "near"), WAYS)
 def test_pages_that_are_looked_up_are_those_that_are_walked(
     runs: Project, monkeypatch: pytest.MonkeyPatch, most: int, near: int
 ) -> None:
-    queries = LOOKED_UP if most < 10 else few(LOOKED_UP, 3)
+    """In the suite each query in one of the three ways, in proof all in each."""
+    queries = amount(LOOKED_UP[WAYS.index((most, near)) :: len(WAYS)], LOOKED_UP)
     spans = [
         {"kind": "tool", "name": name, "start_ms": 0, "duration_ms": 2500, "message_index": 3}
         for name in ("pay", "search")
