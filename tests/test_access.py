@@ -777,8 +777,8 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
 ) -> None:
     """One visit for both: every form, button and link of every page × every role, against what the
     routes allow. Who writes is asked at the border: the least role that may, and the one below. In
-    the suite a page is opened at its border, every third one to one more role, and to somebody who
-    is either not logged in or no member; in proof to all.
+    the suite a page is opened at its border, to one more role, and to somebody who is either not
+    logged in or no member; in proof to all.
     """
     project, seen = world["project"], Counter()
     stranger, people = (
@@ -798,7 +798,7 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
         others = [role for role in Role if role not in border and role != Role.OWNER]
         if name in WRITES:
             others = []
-        for role in {*border, *amount(others[number % 9 :: 9], others)}:
+        for role in {*border, *amount(others[number % 3 :][:1], others)}:
             answer = undone(people[role], name, world)
             if answer.status_code not in ((200, 302) if role in ROLES[name].upward else (403,)):
                 wrong.append(f"{name} answers {role} with {answer.status_code}")
@@ -815,7 +815,7 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
             assert is_page(answer), (name, role)
             wrong += not_for(role, name, answer)
     assert not wrong, "\n".join(wrong)
-    assert min(seen[role] for role in Role if role != Role.OWNER) > amount(20, 60), seen
+    assert min(seen[role] for role in Role if role != Role.OWNER) > amount(30, 60)
 
 
 def around(least: Role) -> set[Role]:
