@@ -1,5 +1,5 @@
 """pytest listens to the root logger and to those that do not propagate, with two handlers in each
-phase of a test, and looks for them among all loggers that there are: 2,000, six times a test.
+phase of a test, and looks for them among all loggers that there are, six times a test.
 """
 
 from __future__ import annotations

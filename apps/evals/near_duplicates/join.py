@@ -12,7 +12,7 @@ import numpy as np
 from apps.evals.near_duplicates.minhash import BANDS, chunks
 
 if TYPE_CHECKING:
-    from scipy import sparse  # 0.2 s of each process's start; pages do not need it
+    from scipy import sparse  # slow to import, and pages do not need it
 
 PAIRS = 500_000  # pairs processed at a time
 

@@ -20,7 +20,7 @@ import numpy as np
 from apps.failures.clusters.cases import Case, arguments_of, cause_of, error_of, fact_of
 
 if TYPE_CHECKING:
-    from scipy import sparse  # 0.2 s of each process's start; pages do not need it
+    from scipy import sparse  # slow to import, and pages do not need it
 
 COLUMNS_PER_FIELD = 1 << 15
 GRAM = 4  # characters; inflections and compounds of a word share most of them

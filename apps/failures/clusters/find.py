@@ -22,7 +22,7 @@ from apps.failures.clusters.names import names
 from apps.failures.clusters.signatures import Signature, nearest_centre
 
 if TYPE_CHECKING:
-    from scipy import sparse  # 0.2 s of each process's start; pages do not need it
+    from scipy import sparse  # slow to import, and pages do not need it
 
 EXAMPLES = 5
 LEAST_COHESION = 0.81  # of a pair at `in_words`; united groups may be less alike, and reach no more

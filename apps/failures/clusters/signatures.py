@@ -12,7 +12,7 @@ from apps.failures.clusters.cases import Case
 from apps.failures.clusters.features import COLUMNS, Space
 
 if TYPE_CHECKING:
-    from scipy import sparse  # 0.2 s of each process's start; pages do not need it
+    from scipy import sparse  # slow to import, and pages do not need it
 
 BATCH = 8192
 
