@@ -40,15 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.database import create_test_db
     from tests.emptied import empty
     from tests.folded import fold_pages
-    from tests.loggers import listen_without_search
     from tests.savepoints import send_with_the_next_statement
 
     embedded.ensure()
     fold_pages()
     send_with_the_next_statement()
-    listen_without_search()
     certificates_once()
-    ask_for_no_loop()
     amounts.in_proof = config.getoption("--hypothesis-profile") == "proof"
     if config.getoption("--hypothesis-profile") == "ci":
         forget_constants()
@@ -105,21 +102,6 @@ def certificates_once() -> None:
     import httpcore2
 
     httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)  # type: ignore[assignment]
-
-
-def ask_for_no_loop() -> None:
-    """Django looks for its connection several times a statement, each time by an exception where no
-    event loop runs: a hundredth of the suite."""
-    from asyncio import _get_running_loop
-
-    from asgiref import local
-
-    in_async = local._ThreadCriticalLocal._get_storage
-
-    def _get_storage(self: Any) -> Any:
-        return self._storage if _get_running_loop() is None else in_async(self)
-
-    local._ThreadCriticalLocal._get_storage = _get_storage
 
 
 def _found_once(find: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -323,7 +323,9 @@ def test_the_library_of_workers_loads_no_ml_library() -> None:
 
 
 SLOW_TO_IMPORT = (
-    "scipy",
+    "scipy.cluster",
+    "scipy.optimize",
+    "scipy.stats",
     "sklearn",
     "pandas",
     "plotly",

@@ -5,14 +5,12 @@ numpy and scipy.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from scipy import sparse
 
 from apps.evals.near_duplicates.minhash import BANDS, chunks
-
-if TYPE_CHECKING:
-    from scipy import sparse  # slow to import, and pages do not need it
 
 PAIRS = 500_000  # pairs processed at a time
 
@@ -79,8 +77,6 @@ class Overlap:
 
 
 def _matrix(rows: list[list[int]], columns: int) -> sparse.csr_matrix:
-    from scipy import sparse
-
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
     flat = np.fromiter(
         (column for row in rows for column in row), dtype=np.int32, count=int(starts[-1])

@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import sparse
 
 from apps.failures.clusters.cases import Case, arguments_of, cause_of, error_of, fact_of
-
-if TYPE_CHECKING:
-    from scipy import sparse  # slow to import, and pages do not need it
 
 COLUMNS_PER_FIELD = 1 << 15
 GRAM = 4  # characters; inflections and compounds of a word share most of them
@@ -85,8 +82,6 @@ def _columns(text: str) -> list[int]:
 
 def _presence(texts: Sequence[str]) -> sparse.csr_array:
     """(texts, COLUMNS_PER_FIELD), 1 if a text contains a term."""
-    from scipy import sparse
-
     rows = [np.array(_columns(text), dtype=np.int32) for text in texts]
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
     columns = np.concatenate([*rows, np.empty(0, np.int32)])
@@ -103,8 +98,6 @@ def _distinct(texts: Iterable[str]) -> tuple[list[str], np.ndarray]:
 
 def unit_rows(matrix: sparse.csr_array) -> sparse.csr_array:
     """Rows of length 1; empty rows stay empty."""
-    from scipy import sparse
-
     norms = np.sqrt(matrix.multiply(matrix).sum(axis=1))
     scale = np.divide(1, norms, out=np.zeros_like(norms), where=norms > 0)
     return sparse.csr_array(sparse.diags_array(scale.astype(np.float32)) @ matrix)
@@ -130,8 +123,6 @@ class Space:
 
     def vectors(self, cases: Sequence[Case]) -> sparse.csr_array:
         """(cases, COLUMNS), float32, rows of length 1."""
-        from scipy import sparse
-
         blocks = []
         for number, field in enumerate(FIELDS):
             texts, inverse = _distinct(map(field.text_of, cases))
@@ -148,8 +139,6 @@ class Space:
         Otherwise what all failures say (“the run is marked as failed”) would outweigh what
         distinguishes them.
         """
-        from scipy import sparse
-
         idf = (
             self.idf[number * COLUMNS_PER_FIELD : (number + 1) * COLUMNS_PER_FIELD].astype(
                 np.float32

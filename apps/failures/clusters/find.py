@@ -12,17 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import sparse
 
 from apps.failures.clusters.cases import Case
 from apps.failures.clusters.features import FIELDS, Space, unit_rows
 from apps.failures.clusters.names import names
 from apps.failures.clusters.signatures import Signature, nearest_centre
-
-if TYPE_CHECKING:
-    from scipy import sparse  # slow to import, and pages do not need it
 
 EXAMPLES = 5
 LEAST_COHESION = 0.81  # of a pair at `in_words`; united groups may be less alike, and reach no more
@@ -180,8 +177,6 @@ def _labels(
     cases: Sequence[Case], vectors: sparse.csr_array, rows: np.ndarray, options: Options
 ) -> np.ndarray:
     """A label for each of `rows`, -1 for none."""
-    from scipy import sparse
-
     part, smallest = vectors[rows], options.smallest(len(cases))
     keys = [_key(cases[row]) for row in rows]
     means = sparse.csr_array((0, vectors.shape[1]), dtype=np.float32)
@@ -225,7 +220,7 @@ def _representatives(keys: Sequence[bytes], limit: int) -> tuple[np.ndarray, np.
 
 def _linked(points: sparse.csr_array, counts: np.ndarray, options: Options) -> sparse.csr_array:
     """The means (not normalised) of the groups of two failures or more, copies included."""
-    from scipy.cluster import hierarchy
+    from scipy.cluster import hierarchy  # 0.15 s of each process's start; pages do not need it
 
     labels = np.zeros(points.shape[0], np.int64)
     if len(labels) > 1:
@@ -257,8 +252,6 @@ def means_of(
     """(wanted, COLUMNS): the mean vector of each label in `wanted`; a mean's length measures the
     similarity of its members.
     """
-    from scipy import sparse
-
     place_of = np.full(
         max(labels.max(initial=0), wanted.max(initial=0)) + 2, -1
     )  # the last is where index -1 points
@@ -286,8 +279,6 @@ def nearest(points: sparse.csr_array, means: sparse.csr_array, reach: float) -> 
 def _large_enough(
     points: sparse.csr_array, means: sparse.csr_array, smallest: int, options: Options
 ) -> sparse.csr_array:
-    from scipy import sparse
-
     places = nearest(points, means, options.reach)
     sizes = np.bincount(places[places >= 0], minlength=means.shape[0])
     return sparse.csr_array(means[np.flatnonzero(sizes >= smallest)])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+from scipy import sparse
 
 from apps.failures.clusters.cases import Case
 from apps.failures.clusters.features import COLUMNS, Space
-
-if TYPE_CHECKING:
-    from scipy import sparse  # slow to import, and pages do not need it
 
 BATCH = 8192
 
@@ -73,8 +71,6 @@ def nearest_centre(
 
     Points and centres have rows of length 1.
     """
-    from scipy import sparse
-
     places = np.full(points.shape[0], -1)
     if not centres.shape[0]:
         return places
@@ -89,8 +85,6 @@ def nearest_centre(
 
 def centres_of(signatures: Sequence[Signature]) -> sparse.csr_array:
     """(signatures, COLUMNS), float32."""
-    from scipy import sparse
-
     starts = np.cumsum([0, *(len(signature.columns) for signature in signatures)])
     columns = np.array(
         [column for signature in signatures for column in signature.columns], dtype=np.int64

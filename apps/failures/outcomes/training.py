@@ -8,7 +8,7 @@ of requests that the measured model, its calibration and its threshold never saw
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from scipy.stats import binom
 from apps.core.intervals import student, wilson
 from apps.failures.outcomes.agents import Agents, Kind
 from apps.failures.outcomes.features import BUCKETS, Features
-from apps.failures.outcomes.folds import stratified_folds
 from apps.failures.outcomes.model import FALSE_ALARMS, FEWEST_FAILED, FEWEST_FINE, Weights
 
 FOLDS = 5
@@ -156,10 +155,13 @@ class _Data:
     def _fit(self, among: np.ndarray) -> np.ndarray:
         return _fit(self.table[among], self.failed[among], self.spread)
 
-    def folds(self, among: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def folds(self, among: np.ndarray, seed: int) -> Any:
+        from sklearn.model_selection import StratifiedGroupKFold
+
         failed, requests = self.failed[among], self.requests[among]
         folds = min(FOLDS, len(set(requests)), int(failed.sum()), int((failed == 0).sum()))
-        return stratified_folds(failed, requests, folds, seed)
+        split = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+        return split.split(requests, failed, requests)
 
     def weights(self, model: _Model) -> Weights:
         intercept, dense = model.coefficients[0], model.coefficients[1 : 1 + len(self.names)]

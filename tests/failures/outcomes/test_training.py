@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.model_selection import StratifiedGroupKFold
 
-from apps.failures.outcomes.folds import stratified_folds
 from apps.failures.outcomes.model import FALSE_ALARMS
 from apps.failures.outcomes.training import (
     NEWEST,
@@ -82,19 +80,6 @@ def test_a_request_is_never_on_both_sides() -> None:
     data = _Data([replace(item, group=f"g{at // 3}") for at, item in enumerate(world(90))])
     for among, held in data.folds(np.arange(90), 0):
         assert not set(data.requests[among]) & set(data.requests[held])
-
-
-@pytest.mark.parametrize("folds", [2, 3, 5])
-def test_folds_are_those_of_scikit_learn(folds: int) -> None:
-    chance = np.random.default_rng(folds)
-    for seed, rows in enumerate((12, 40, 41, 160, 300)):
-        requests = chance.integers(-9, max(8, rows // 2), size=rows) * 10**15
-        failed = (chance.random(rows) < 0.3).astype(float)
-        failed[:folds] = 1
-        known = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-        ours = stratified_folds(failed, requests, folds, seed)
-        for (a, b), (c, d) in zip(known.split(requests, failed, requests), ours, strict=True):
-            assert a.tolist() == c.tolist() and b.tolist() == d.tolist(), (seed, rows)
 
 
 def test_a_number_is_a_probability_if_random_checks_agree_with_it() -> None:
