@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -64,3 +66,25 @@ def test_the_whole_installation_is_one_file() -> None:
     assert "-r requirements/flywheel.txt" in (ROOT / "requirements.txt").read_text().splitlines()
     torch = (ROOT / "requirements/torch.txt").read_text().splitlines()[-1]
     assert torch in PROJECT["project"]["optional-dependencies"]["ml"]
+
+
+LOADED = """
+import sys
+from importlib.metadata import packages_distributions
+from flywheel.forks import import_everything
+
+import_everything()
+found = packages_distributions()
+top = {name.partition(".")[0] for name in sys.modules}
+print(*{distribution for name in top for distribution in found.get(name, ())})
+"""
+
+
+def test_a_machine_without_torch_installs_all_that_its_processes_import() -> None:
+    """What pip itself brings is there in every environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    imported = {name_of(name) for name in done.stdout.split()} - {"pip", "setuptools", "flywheel"}
+    assert len(imported) > 40
+    assert imported - pins("web").keys() == set()
