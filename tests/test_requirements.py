@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ EXTRAS = {
     "dev": ["ml", "renderers", "dev"],
 }
 """What is installed into our environment: the extras of each lock."""
+OURS = [ROOT / "apps", ROOT / "flywheel", ROOT / "workers"]
 LOCKS = {path.stem for path in ROOT.glob("requirements/*.txt")} - {"torch"}
 
 
@@ -64,3 +69,28 @@ def test_the_whole_installation_is_one_file() -> None:
     assert "-r requirements/flywheel.txt" in (ROOT / "requirements.txt").read_text().splitlines()
     torch = (ROOT / "requirements/torch.txt").read_text().splitlines()[-1]
     assert torch in PROJECT["project"]["optional-dependencies"]["ml"]
+
+
+LOADED = """
+import sys
+from flywheel.forks import import_everything
+
+import_everything()
+print(*filter(None, (getattr(module, "__file__", "") for module in list(sys.modules.values()))))
+"""
+
+
+def test_a_machine_without_torch_installs_all_that_its_processes_import() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = [Path(name) for name in done.stdout.split()]
+    ours = [path for path in loaded if path.suffix == ".py" and set(path.parents) & {*OURS}]
+    assert len(ours) > 500
+    installed, wanted = packages_distributions(), set()
+    for path in ours:
+        for node in ast.parse(path.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wanted |= {dist for name in names for dist in installed.get(name.split(".")[0], ())}
+    assert {name_of(name) for name in wanted} - pins("web").keys() == set()

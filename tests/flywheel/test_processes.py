@@ -64,7 +64,7 @@ def test_up_runs_what_the_containers_run(data_dir: Path) -> None:
         assert queue in LIGHT or PARTS[queue] == (1 if queue in THREADED else at_once)
 
 
-READS = re.compile(r"""(?:environ(?:\.get)?[\[(]|env_\w+\()\s*"([A-Z][A-Z0-9_]+)\"""")
+READS = re.compile(r"""(?:os\.environ(?:\.get)?[\[(]|env_\w+\()\s*"([A-Z][A-Z0-9_]+)\"""")
 OF_THE_IMAGE = {
     "FLYWHEEL_DATA_DIR",
     "FLYWHEEL_DESIGNER_PYTHON",
