@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from flywheel import logs, metrics, priority
+from flywheel import metrics, priority
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -93,10 +93,9 @@ def _web(host: str, port: int, workers: int) -> list[str]:
         "respawn-interval": 1,
         "log-level": "warning",
         "log-config": Path(__file__).with_name("granian_logging.json"),
-        "access-log-fmt": logs.REQUEST,
     }
     options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    return [*options, "--access-log", "--factory", "--no-ws", "--respawn-failed-workers"]
+    return [*options, "--factory", "--no-ws", "--respawn-failed-workers"]
 
 
 def _endpoint(host: str, port: int) -> list[str]:

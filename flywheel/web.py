@@ -19,6 +19,7 @@ def application() -> Any:
     end_with_parent(signal.SIGKILL)
     from apps.core.watching import watcher  # once Django is set up
     from flywheel.bodies import whole_bodies
+    from flywheel.logs import with_request_id
     from flywheel.metrics import counted
     from flywheel.postgres.watched import watch
     from flywheel.receiving import receivers
@@ -27,7 +28,7 @@ def application() -> Any:
     receivers.join()
     watch.begin(connection_parameters())
     watcher.begin()
-    return counted(at_once(whole_bodies(application)))
+    return with_request_id(counted(at_once(whole_bodies(application))))
 
 
 def connection_parameters() -> dict[str, Any]:
