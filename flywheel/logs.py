@@ -11,22 +11,23 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 RESET = re.compile(r"(?<=/password/reset/)\w+-[^/]+")  # the key of a password's reset
 PROBES = ("/healthz", "/livez", "/readyz", "/metrics")
 REQUEST_ID = re.compile(r"[\w.-]{1,64}")
 access = logging.getLogger("flywheel.access")
-_about: ContextVar[dict[str, str]] = ContextVar("about", default={})  # noqa: B039: never changed
+_about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 
 
 @contextmanager
 def about(**names: str) -> Iterator[None]:
     """What the lines inside are about: request, job, project."""
-    before = _about.set(_about.get() | names)
+    before = _about.set({**_about.get(), **names})
     try:
         yield
     finally:
@@ -35,7 +36,7 @@ def about(**names: str) -> Iterator[None]:
 
 def note(**names: str) -> None:
     """The same for the rest of the request or job."""
-    _about.set(_about.get() | names)
+    _about.set({**_about.get(), **names})
 
 
 class Line(logging.Formatter):
