@@ -88,8 +88,8 @@ class Installation:
         """The status with which a run is answered."""
         return self.client.post(
             "/api/v1/trajectories/",
-            content=row(name=name),
-            headers={"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"},
+            json=row(name=name),
+            headers={"Authorization": f"Bearer {KEY}"},
         ).status_code
 
     def part(self, name: str) -> str:
