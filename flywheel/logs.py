@@ -1,18 +1,42 @@
-"""How every process writes its log: one line with time (UTC) and level. No query string and no
-header stands in one.
+"""How every process writes its log: one line with time (UTC), level, and the request, job and
+project that it is about, as text or as JSON (LOG_FORMAT). No query string and no header stands in
+one.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import re
 import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
-REQUEST = (  # granian's fields; the query is left out on purpose
-    '%(addr)s "%(method)s %(path)s" %(status)d %(dt_ms).1f ms'
-)
+RESET = re.compile(r"(?<=/password/reset/)\w+-[^/]+")  # the key of a password's reset
 PROBES = ("/healthz", "/livez", "/readyz", "/metrics")
+REQUEST_ID = re.compile(r"[\w.-]{1,64}")
+access = logging.getLogger("flywheel.access")
+_about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
+
+
+@contextmanager
+def about(**names: str) -> Iterator[None]:
+    """What the lines inside are about: request, job, project."""
+    before = _about.set({**_about.get(), **names})
+    try:
+        yield
+    finally:
+        _about.reset(before)
+
+
+def note(**names: str) -> None:
+    """The same for the rest of the request or job."""
+    _about.set({**_about.get(), **names})
 
 
 class Line(logging.Formatter):
@@ -22,6 +46,56 @@ class Line(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        if os.environ.get("LOG_FORMAT") == "json":
+            return self._as_json(record)
+        names = " ".join(f"{name}={value}" for name, value in _about.get().items())
+        text = super().format(record)
+        first, line_break, rest = text.partition("\n")
+        return f"{first} [{names}]{line_break}{rest}" if names else text
+
+    def _as_json(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_about.get(),
+        }
+        if record.exc_info:
+            said["error"] = self.formatException(record.exc_info)
+        return json.dumps(said, ensure_ascii=False)
+
+
+def with_request_id(application: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a WSGI application: each request has an id, the client's (X-Request-ID) or a new one,
+    which its answer and all its lines have, and a line when it is answered.
+    """
+
+    def answer(sent: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        asked = sent.get("HTTP_X_REQUEST_ID", "")
+        name = asked if REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex[:16]
+        began, status = time.perf_counter(), ["500"]
+
+        def start(said: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            status[0] = said[:3]
+            return start_response(said, [*headers, ("X-Request-ID", name)], *more)
+
+        with about(request=name):
+            try:
+                return application(sent, start)
+            finally:
+                access.info(
+                    '%s "%s %s" %s %.1f ms',
+                    sent.get("REMOTE_ADDR", ""),
+                    sent.get("REQUEST_METHOD", ""),
+                    readable(sent.get("PATH_INFO", "")),
+                    status[0],
+                    1000 * (time.perf_counter() - began),
+                )
+
+    return answer
 
 
 class NotHealth(logging.Filter):
@@ -39,29 +113,9 @@ class NotChosen(logging.Filter):
         return "Configuration allows spawning up to" not in record.getMessage()
 
 
-RESET = re.compile(r"(?<=/password/reset/)\w+-[^/]+")
-
-
-class Escaped(logging.Filter):
-    """What a client put into a path stays on its line, and the key of a password's reset out of
-    it.
+def readable(path: str) -> str:
+    """A path as WSGI gives it: what a client put into it stays on its line, and the key of a
+    password's reset out of it.
     """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.args, dict):
-            record.args = {
-                name: _printable(_without_key(value)) for name, value in record.args.items()
-            }
-        return True
-
-
-def _without_key(value: Any) -> Any:
-    return RESET.sub("…", value) if isinstance(value, str) else value
-
-
-def _printable(value: Any) -> Any:
-    return (
-        value.encode("unicode_escape").decode()
-        if isinstance(value, str) and not value.isprintable()
-        else value
-    )
+    text = RESET.sub("…", path.encode("latin-1", "replace").decode(errors="replace"))
+    return text if text.isprintable() else text.encode("unicode_escape").decode()

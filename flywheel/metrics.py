@@ -69,10 +69,10 @@ def counted(application: Callable[..., Any]) -> Callable[..., Any]:
     """Of a WSGI application: its requests, what they were answered, and how long that took."""
     from flywheel.counters import REQUESTS, SECONDS
 
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        path = environ.get("PATH_INFO", "/")
+    def answer(sent: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        path = sent.get("PATH_INFO", "/")
         if path in UNCOUNTED:
-            return application(environ, start_response)
+            return application(sent, start_response)
         door, began = door_of(path), time.perf_counter()
         code = ["500"]
 
@@ -81,7 +81,7 @@ def counted(application: Callable[..., Any]) -> Callable[..., Any]:
             return start_response(status, headers, *more)
 
         try:
-            return application(environ, start)
+            return application(sent, start)
         finally:
             REQUESTS.labels(door, code[0]).inc()
             SECONDS.labels(door).observe(time.perf_counter() - began)

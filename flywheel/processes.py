@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flywheel import logs, metrics, places, priority
+from flywheel import metrics, places, priority
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -109,10 +109,9 @@ def _web(host: str, port: int, workers: int) -> list[str]:
         "respawn-interval": 1,
         "log-level": "warning",
         "log-config": Path(__file__).with_name("granian_logging.json"),
-        "access-log-fmt": logs.REQUEST,
     }
     options = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    return [*options, "--access-log", "--factory", "--no-ws", "--respawn-failed-workers"]
+    return [*options, "--factory", "--no-ws", "--respawn-failed-workers"]
 
 
 def _endpoint(host: str, port: int) -> list[str]:

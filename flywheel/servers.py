@@ -33,6 +33,7 @@ from flywheel.embedded import (
     wants_broker,
     wants_postgres,
 )
+from flywheel.log_files import rotate
 from workers.lib.guard import end_with_parent
 
 IDLE_S = 5.0
@@ -100,6 +101,7 @@ class Server:
             if self.user
             else {}
         )
+        rotate(self.layout.log(self.name))
         with self.layout.log(self.name).open("ab") as log:
             self.process = subprocess.Popen(
                 self.command,

@@ -579,6 +579,8 @@ FLYWHEEL_ENDPOINT = {
 }
 FLYWHEEL_ENDPOINT_PROCESSES = max(1, int(os.environ.get("FLYWHEEL_ENDPOINT_PROCESSES") or 1))
 
+if os.environ.get("LOG_FORMAT", "") not in ("", "text", "json"):
+    raise ImproperlyConfigured("LOG_FORMAT must be text or json.")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

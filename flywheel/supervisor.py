@@ -22,6 +22,7 @@ from pathlib import Path
 
 from flywheel import embedded, interrupts, metrics
 from flywheel.forks import Fork, Forks, ForksError
+from flywheel.log_files import LogFile
 from flywheel.processes import ENDPOINT_STOPS_S, PARTS, fork_command
 from flywheel.progress import doing
 
@@ -117,6 +118,8 @@ class Stack:
             for number in range(1, processes + 1)
         ]
         self.logs = embedded.data_dir() / "logs"
+        self.log_files: dict[str, LogFile] = {}
+        self._opening = threading.Lock()
         self.counts = metrics.new_folder()
         self.forks: Forks | None = None
         self.stopping = threading.Event()
@@ -219,12 +222,19 @@ class Stack:
         threading.Thread(target=self._show, args=[program.name, output], daemon=True).start()
 
     def _show(self, name: str, output: int) -> None:
-        with (self.logs / f"{name}.log").open("ab") as file, open(output, "rb") as lines:
+        file = self._log_file(name)
+        with open(output, "rb") as lines:
             for line in lines:
                 file.write(line)
-                file.flush()
                 if not self.quiet:
                     self.say(name, line.decode(errors="replace").rstrip())
+
+    def _log_file(self, name: str) -> LogFile:
+        """One for all processes of a part."""
+        with self._opening:
+            if name not in self.log_files:
+                self.log_files[name] = LogFile(self.logs / f"{name}.log")
+            return self.log_files[name]
 
     def say(self, name: str, text: str) -> None:
         colour = COLOURS.get(name, "0") if sys.stdout.isatty() else ""

@@ -21,6 +21,7 @@ def application() -> Any:
 
     from apps.core.watching import watcher  # isort: skip
     from flywheel.bodies import whole_bodies
+    from flywheel.logs import with_request_id
     from flywheel.metrics import counted
     from flywheel.postgres.watched import watch
     from flywheel.receiving import receivers
@@ -28,7 +29,7 @@ def application() -> Any:
     receivers.join()
     watch.begin(connection_parameters())
     watcher.begin()
-    return counted(at_once(whole_bodies(application)))
+    return with_request_id(counted(at_once(whole_bodies(application))))
 
 
 def connection_parameters() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from apps.core.errors import invalid_query
 from apps.core.models import Membership, Role, Stage
 from apps.core.query import Query, QueryError, from_browser
 from apps.core.storable import refuse_unstorable_fields
+from flywheel import logs
 from workers.lib.typed import FormError
 
 NOTHING: Query = {}
@@ -112,6 +113,7 @@ def project_view(
             membership = get_membership(request.user, slug, role)
             request.membership = membership  # type: ignore[attr-defined]
             request.project = membership.project  # type: ignore[attr-defined]
+            logs.note(project=slug)
             stage = membership.project.stage
             if stage in (Stage.DELETING, Stage.DELETED) and not deleted:
                 if request.method in ("GET", "HEAD"):

@@ -29,6 +29,7 @@ from apps.core.attempts import Locked, address_of, refuse_key
 from apps.core.models import ApiKey, Membership, Role, key_digest
 from apps.core.query import parameters_of, refuse_invalid
 from apps.core.storable import refuse_unstorable, refuse_unstorable_fields
+from flywheel import logs
 
 MAX_JSON = 16 * 2**20  # bytes of a body that is read at once
 OURS = "/api/v1/"  # protocols of others have queries of their own
@@ -124,6 +125,7 @@ def key_of(request: HttpRequest | Request) -> ApiKey | None:
             _trusted.clear()
         _trusted[digest] = time.monotonic() + TRUSTED_S, key
         _note_use(key)
+    logs.note(project=key.project.slug)
     return key
 
 

@@ -30,6 +30,7 @@ from apps.core.heartbeat import Heartbeat
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, Progress, kind_of
 from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
+from flywheel import logs
 from flywheel.outages import is_transient
 from workers.lib.memory import kernel_kills
 from workers.lib.specs.job import Job as Spec
@@ -56,7 +57,7 @@ def run(job: Job) -> None:
     if not job.claim(worker=f"{socket.gethostname()}:{os.getpid()}"):
         return
     kind = kind_of(job)
-    with Heartbeat(job):
+    with Heartbeat(job), logs.about(job=str(job.pk), project=job.project.slug):
         try:
             if isinstance(kind, InProcess):
                 take_steps(job, kind)

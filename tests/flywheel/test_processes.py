@@ -4,6 +4,7 @@ containers.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import signal
@@ -18,7 +19,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from apps.core.kinds import job_models, kind_of
-from flywheel.logs import Escaped, Line, NotHealth
+from flywheel.logs import Line, NotHealth, about, note, readable, with_request_id
 from flywheel.processes import (
     LIGHT,
     NAMES,
@@ -162,11 +163,55 @@ def test_a_line_has_time_and_level() -> None:
     assert Line().format(made) == "2026-01-01T00:00:00.250Z INFO granian.access: Ada asked"
 
 
+def test_a_line_says_what_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = record("%s asked", "Ada")
+    made.created, made.msecs = 1_767_225_600.25, 250
+    with about(request="r1"):
+        note(project="my-agent")
+        text = Line().format(made)
+        monkeypatch.setenv("LOG_FORMAT", "json")
+        said = json.loads(Line().format(made))
+    assert text.endswith("INFO granian.access: Ada asked [request=r1 project=my-agent]")
+    assert said == {
+        "time": "2026-01-01T00:00:00.250Z",
+        "level": "INFO",
+        "logger": "granian.access",
+        "message": "Ada asked",
+        "request": "r1",
+        "project": "my-agent",
+    }
+    assert "request" not in json.loads(Line().format(made))
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_taken"), [("abc-1", True), ("a b", False), ("x" * 65, False)]
+)
+def test_a_request_has_an_id_and_a_line(
+    caplog: pytest.LogCaptureFixture, asked: str, is_taken: bool
+) -> None:
+    headers: list[tuple[str, str]] = []
+
+    def application(sent: dict[str, Any], start: Any) -> list[bytes]:
+        start("200 OK", [("A", "b")])
+        return [b"x"]
+
+    sent = {
+        "HTTP_X_REQUEST_ID": asked,
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": "/a",
+        "REMOTE_ADDR": "10.0.0.1",
+    }
+    with caplog.at_level(logging.INFO, "flywheel.access"):
+        body = with_request_id(application)(sent, lambda status, given: headers.extend(given))
+    assert body == [b"x"] and headers[0] == ("A", "b")
+    assert (dict(headers)["X-Request-ID"] == asked) == is_taken
+    assert re.fullmatch(r'10\.0\.0\.1 "GET /a" 200 \d+\.\d ms', caplog.messages[-1])
+
+
 def test_a_path_stays_on_its_line() -> None:
-    made = record("%(method)s %(path)s", {"method": "GET", "path": "/a\n2026 INFO forged"})
-    assert Escaped().filter(made) and made.getMessage() == r"GET /a\n2026 INFO forged"
-    reset = record("%(path)s", {"path": "/password/reset/1-d4x7k-0f3c/"})
-    assert Escaped().filter(reset) and reset.getMessage() == "/password/reset/…/"
+    assert readable("/a\n2026 INFO forged") == r"/a\n2026 INFO forged"
+    assert readable("/ä".encode().decode("latin-1")) == "/ä"
+    assert readable("/password/reset/1-d4x7k-0f3c/") == "/password/reset/…/"
     assert not NotHealth().filter(record("GET /healthz")) and NotHealth().filter(
         record("GET /health")
     )

@@ -108,7 +108,7 @@ def it_logs_what_was_asked(machine: Machine, port: int) -> None:
         if path.stem in PARTS
     }
     asked = re.compile(
-        r'INFO granian\.access: 127\.0\.0\.1 "GET /api/v1/trajectories/" 401 \d+\.\d ms'
+        r'INFO flywheel\.access: 127\.0\.0\.1 "GET /api/v1/trajectories/" 401 \d+\.\d ms'
     )
     eventually(lambda: asked.search((machine.data / "logs" / "web.log").read_text()))
     for name, text in logs.items():

@@ -116,8 +116,12 @@ def drain(request: HttpRequest, pk: int) -> HttpResponse:
     worker = get_object_or_404(Worker, pk=pk)
     drained = worker.drained_at is None
     drain_worker(worker, drained)
-    action = "operator.drained" if drained else "operator.resumed"
-    audit(action, project=None, by=request.user, worker=worker.name)
+    audit(
+        "operator.drained" if drained else "operator.resumed",
+        project=None,
+        by=request.user,
+        worker=worker.name,
+    )
     messages.success(
         request,
         f"{worker.name} ends what it does and takes no more."

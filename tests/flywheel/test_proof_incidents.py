@@ -1,0 +1,284 @@
+"""Real faults of an installation that runs (`make proof`): each is seen on /readyz, in metrics, on
+the operator's page and by the operators' webhook, requests do not wait for it, and it is over when
+it is mended. How long each took is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from flywheel.embedded import ROLE, Layout
+from tests.factories import row
+from tests.flywheel.machine import Machine, eventually, free_port, up
+
+pytestmark = pytest.mark.proof
+KEY, PASSWORD = "fw_test-key-0123456789", "operator-of-the-proof"
+
+
+class Inbox:
+    """Where operators are sent alerts."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        inbox = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                inbox.got += json.loads(body)["data"]
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *given: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/"
+
+    def has(self, condition: str, about: str, *, over: bool) -> bool:
+        return any(
+            one["condition"] == condition
+            and about in one["about"] + one["says"]
+            and bool(one["ended_at"]) == over
+            for one in self.got
+        )
+
+
+class Installation:
+    def __init__(self, machine: Machine, inbox: Inbox) -> None:
+        self.machine, self.inbox, self.port = machine, inbox, free_port()
+        machine.environment |= {
+            "FLYWHEEL_OPERATOR_WEBHOOK": inbox.url,
+            "FLYWHEEL_API_KEY": KEY,
+            "FLYWHEEL_ADMIN_PASSWORD": PASSWORD,
+        }
+        up(machine, self.port)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
+
+    def log_in(self) -> None:
+        page = self.client.get("/login/").text
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+        assert token
+        fields = {"login": "admin", "password": PASSWORD, "csrfmiddlewaretoken": token[1]}
+        sent = self.client.post(
+            "/login/", data=fields, headers={"Referer": str(self.client.base_url)}
+        )
+        assert sent.status_code == 302, sent.text
+
+    def sends(self, name: str) -> int:
+        """The status with which a run is answered."""
+        return self.client.post(
+            "/api/v1/trajectories/",
+            json=row(name=name),
+            headers={"Authorization": f"Bearer {KEY}"},
+        ).status_code
+
+    def part(self, name: str) -> str:
+        return self.client.get("/readyz", params={"parts": name}).json()["parts"][name]["state"]
+
+    def found(self, condition: str) -> bool:
+        text = self.client.get("/metrics").text
+        value = re.search(rf'flywheel_condition{{condition="{condition}".*}} ([\d.]+)', text)
+        return bool(value) and float(value[1]) > 0
+
+    def shown(self, condition: str) -> bool:
+        page = self.client.get("/operator/")
+        return f"operations.md#{condition.replace('_', '-')}" in page.text
+
+    def postgres(self) -> list[int]:
+        parent = self.machine.postmaster()
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return [parent, *map(int, children)]
+
+    def connect(self) -> psycopg.Connection[Any]:
+        host = str(Layout.of(self.machine.data).run)
+        return psycopg.connect(host=host, user=ROLE, dbname="flywheel", autocommit=True)
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def frozen_worker(it: Installation) -> Any:
+    return stopped(it.machine.part("default")[:1])
+
+
+@contextmanager
+def dead_workers(it: Installation) -> Iterator[None]:
+    """And nobody who starts them again."""
+    supervisor = it.machine.started[-1].pid
+    (light,) = it.machine.part("light")
+    with stopped([supervisor]):
+        os.kill(light, signal.SIGKILL)
+        yield
+
+
+def frozen_broker(it: Installation) -> Any:
+    return stopped(it.machine.processes("valkey-server"))
+
+
+def frozen_database(it: Installation) -> Any:
+    return stopped(it.postgres())
+
+
+@contextmanager
+def few_connections(it: Installation) -> Iterator[None]:
+    with ExitStack() as held:
+        used = int(it.connect().execute("SELECT count(*) FROM pg_stat_activity").fetchone()[0])
+        for _ in range(112 - used):
+            held.callback(it.connect().close)
+        yield
+
+
+@contextmanager
+def other_schema(it: Installation) -> Iterator[None]:
+    change = "ALTER TABLE automation_flow RENAME TO flow_of_another_version"
+    back = "ALTER TABLE flow_of_another_version RENAME TO automation_flow"
+    with it.connect() as connection:
+        connection.execute(change)
+        yield
+        connection.execute(back)
+
+
+@contextmanager
+def frozen_server(it: Installation) -> Iterator[None]:
+    """It accepts connections and never answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as frozen:
+        it.machine.python(SEED.format(port=frozen.server_port))
+        yield
+        it.machine.python(UNSEED)
+
+
+SEED = """
+from apps.core.models import Project
+from apps.promotion import actions
+from apps.promotion.policies import channel_of
+from apps.registry.actions import register_endpoint
+from apps.registry.servers import add_server
+project = Project.objects.get()
+by = project.memberships.first().user
+fields = {{"name": "alpha", "kind": "vllm", "base_url": "http://127.0.0.1:{port}/v1"}}
+server = add_server(project=project, fields=fields, by=by, operator=True)
+version = register_endpoint(project=project, server=server, served_as="m", name="m", by=by)
+actions.set_initial(channel=channel_of(project), version=version, by=by)
+"""
+UNSEED = """
+from apps.promotion.models import Channel
+Channel.objects.update(current=None)
+"""
+POISON = """
+from django.utils import timezone
+from apps.core.models import Project, ProjectDeletion
+project = Project.objects.get()
+ProjectDeletion.objects.create(project=project, name="poisoned", state="failed", attempt=3,
+    finished_at=timezone.now())
+"""
+
+
+@contextmanager
+def poisoned_job(it: Installation) -> Iterator[None]:
+    it.machine.python(POISON)
+    yield
+    it.machine.python("from apps.core.models import ProjectDeletion as D\nD.objects.all().delete()")
+
+
+@contextmanager
+def skewed_clock(it: Installation) -> Iterator[None]:
+    """As a worker of another machine would say it."""
+    with it.connect() as connection:
+        connection.execute(
+            "INSERT INTO core_worker (name, queue, host, pid, version, at_once, memory_mb, skew_s,"
+            " started_at, beat_at) VALUES ('eval@elsewhere', 'eval', 'elsewhere', 1, '', 1, 1, 600,"
+            " now(), now() + interval '1 hour')"
+        )
+        yield
+        connection.execute("DELETE FROM core_worker WHERE host = 'elsewhere'")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`sent`: how a run is answered meanwhile; `is_shown`: whether pages are."""
+
+    condition: str
+    plant: Callable[[Installation], Any]
+    about: str = ""
+    part: str = ""
+    sent: int = 201
+    is_shown: bool = True
+
+
+FAULTS = [
+    Fault("worker_silent", frozen_worker, "default@1"),
+    Fault("queue_unserved", dead_workers, "train", "queues"),
+    Fault("broker", frozen_broker, part="broker"),
+    Fault("database", frozen_database, part="database", sent=503, is_shown=False),
+    Fault("connections", few_connections),
+    Fault("schema", other_schema, part="schema"),
+    Fault("job_poisoned", poisoned_job),
+    Fault("clock_skew", skewed_clock, "elsewhere"),
+    Fault("server_down", frozen_server, "alpha", "servers"),
+]
+
+
+def is_seen_and_nobody_waits(it: Installation, fault: Fault) -> None:
+    name = fault.condition
+    assert it.sends(f"before {name}") == 201
+    it.inbox.got.clear()
+    with fault.plant(it):
+        began = time.monotonic()
+        assert it.sends(f"during {name}") == fault.sent
+        answered = time.monotonic() - began
+        page = it.client.get("/?all")
+        assert page.status_code == (200 if fault.is_shown else 503)
+        paged = time.monotonic() - began - answered
+        if fault.part:
+            eventually(lambda: it.part(fault.part) == "down")
+        eventually(lambda: it.found(name))
+        seen = time.monotonic() - began
+        eventually(lambda: it.inbox.has(name, fault.about, over=False))
+        alerted = time.monotonic() - began
+        if fault.is_shown:
+            eventually(lambda: it.shown(name))
+    print(
+        f"{name}: a run answered in {answered:.2f} s, a page in {paged:.2f} s; in metrics after"
+        f" {seen:.0f} s, an alert after {alerted:.0f} s",
+        flush=True,
+    )
+    eventually(lambda: it.inbox.has(name, fault.about, over=True))
+    eventually(lambda: not it.found(name))
+    eventually(lambda: it.sends(f"after {name}") == 201)
+
+
+def test_each_fault_is_seen_and_nobody_waits_for_it(machine: Machine) -> None:
+    it = Installation(machine, Inbox())
+    eventually(lambda: it.client.get("/readyz").status_code == 200)
+    it.log_in()
+    for fault in FAULTS:
+        is_seen_and_nobody_waits(it, fault)
+    eventually(lambda: it.client.get("/readyz").status_code == 200)
