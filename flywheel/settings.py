@@ -433,6 +433,7 @@ ROUNDS = (
     "failures.ask_signals_of",
     "failures.judge_project",
     "failures.look_at_prompts_of",
+    "failures.look_at_replies_of",
     "training.judge_outputs_of",
 )
 CELERY_TASK_ROUTES = {

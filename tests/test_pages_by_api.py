@@ -232,6 +232,8 @@ BY_API = {
     "failures:rubric_search": "GET failures_api:rubric_search",
     "failures:rubric_search_status": "GET failures_api:rubric_search",
     "failures:verdicts": "GET failures_api:judge_verdicts",
+    "failures:replies": "GET failures_api:reply_forms",
+    "failures:replies_decide": "POST failures_api:reply_forms_decide",
     "failures:signals": "GET failures_api:signals",
     "failures:signal": "GET failures_api:signal",
 }
@@ -245,7 +247,16 @@ NOT_BY_API = {
     **dict.fromkeys(
         [
             f"failures:{name}"
-            for name in ("assign", "split", "blame", "mark", "undo", "check_undo", "policy_undo")
+            for name in (
+                "assign",
+                "split",
+                "blame",
+                "mark",
+                "undo",
+                "check_undo",
+                "policy_undo",
+                "replies_undo",
+            )
         ],
         TRIAGE,
     ),

@@ -206,7 +206,13 @@ def test_browsers_send_empty_fields_and_other_sites_append_names() -> None:
         refuse_invalid(sent, QUERY)
 
 
-OF_TEXT = {"type", "required", "maxLength"}  # what a parameter says that takes any words
+OF_TEXT = {
+    "title",
+    "description",
+    "type",
+    "required",
+    "maxLength",
+}  # what a parameter says that takes any words
 
 
 def refused(query: Query, *, by_form: bool = False) -> Iterator[tuple[str, str]]:

@@ -17,12 +17,11 @@ from apps.failures.models import DailyRuns
 KEY = ("agent_name", "agent_version")
 LISTED = 5  # agents that an error names
 
-AgentText = Annotated[str, Meta(title="Agent", max_length=200, description="The agent's name")]
+AgentText = Annotated[str, Meta(title="Agent", description="The agent's name")]
 VersionText = Annotated[
     str,
     Meta(
         title="Agent version",
-        max_length=400,
         description="“bank 2”; or only “2” if a single agent has it, or `agent` names the agent",
     ),
 ]

@@ -143,6 +143,8 @@ RUBRIC = {
     "base_url": "http://127.0.0.1:9/v1",
     "model": "m",
     "usd_per_day": 1,
+    "strategy": "auto",
+    "concurrency": 1,
 }
 HTMX = {"HTTP_HX_REQUEST": "true"}
 FIGURES = ("trajectories:count", "trajectories:sums", "dashboard:explore")  # of what they filter by
@@ -351,6 +353,13 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "api:scores_export": (reverse("api:scores_export"), None),
         "api:feedback": (reverse("api:feedback", args=[run.external_id]), {"comment": "a"}),
         "failures_api:policy_rules": (reverse("failures_api:policy_rules"), None),
+        "failures_api:failures": (reverse("failures_api:failures"), None),
+        "failures_api:failure": (reverse("failures_api:failure", args=[run.failure.pk]), None),
+        "failures_api:failure_decide": (
+            reverse("failures_api:failure_decide", args=[run.failure.pk]),
+            {"state": "confirmed"},
+        ),
+        "failures_api:judge_verdicts": (reverse("failures_api:judge_verdicts"), None),
         "failures_api:policy_rule": (
             reverse("failures_api:policy_rule", args=[scene["pks"]["failures:policy_decide"]]),
             {"state": "confirmed"},

@@ -20,7 +20,7 @@ from workers.lib.typed import json_schema
 
 Confidence = Literal[CONFIDENCES]  # type: ignore[valid-type]
 RELATED = ("mode", "trajectory", "assigned_to", "decided_by")
-Slug = Annotated[str, Meta(title="Failure mode", max_length=60, description="Slug of a mode")]
+Slug = Annotated[str, Meta(title="Failure mode", description="Slug of a mode")]
 
 
 class FailureOut(Struct):

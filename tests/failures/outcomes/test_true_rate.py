@@ -149,11 +149,11 @@ def test_what_was_triaged_counts_once_its_turn_has_come() -> None:
     in_turn = sorted(project.trajectories.all(), key=lambda run: checks.turn_of(run.pk))
     first = next(run for run in in_turn if Failure.objects.filter(trajectory=run).exists())
     decide(failure=Failure.objects.get(trajectory=first), by=by)
-    asked = dict(checks.drawn(project, None, ""))
+    asked = dict(checks.drawn(project))
     assert asked[first.pk].how == How.CHOSEN and asked[first.pk].asked is None
     checks.answer(trajectory=in_turn[-2], answer="fine", by=by)
     check = OutcomeCheck.objects.get(pk=in_turn[-2].pk)
-    asked = dict(checks.drawn(project, None, ""))
+    asked = dict(checks.drawn(project))
     assert asked[first.pk].how == How.ASKED and asked[first.pk].asked == check.at
 
 
@@ -166,7 +166,7 @@ def test_an_answer_to_a_run_that_somebody_chose_stands_for_no_other_run() -> Non
     in_turn = sorted(project.trajectories.all(), key=lambda run: checks.turn_of(run.pk))
     for run, how in ((in_turn[5], How.CHOSEN), (in_turn[0], How.ASKED)):
         checks.answer(trajectory=run, answer="failed", by=None)
-        assert dict(checks.drawn(project, None, ""))[run.pk].how == how
+        assert dict(checks.drawn(project))[run.pk].how == how
 
 
 def test_a_layer_found_what_it_flagged_before_the_answer() -> None:
