@@ -227,6 +227,21 @@ TALKED = talk(
     ("messages", "told", "blamed", "cut"),
     [
         (TALKED, CANCEL, 7, 5),  # the offer, not the call that the user agreed to
+        (
+            talk(
+                "Help with A-17.",
+                "With A-17?",
+                "Yes.",
+                "Refund A-17 now?",
+                "Yes.",
+                (REFUND, "Done."),
+                ".",
+            ),
+            CANCEL,
+            5,
+            1,
+        ),  # the same was offered before
+        (talk("Help.", "Refund it?", "Yes.", (FIND, "{}"), (REFUND, "Done."), "."), CANCEL, 5, 5),
         (TALKED, CANCEL, 3, 3),  # a person or the judge blames an earlier step
         (RUN, CANCEL, 3, 3),  # nobody agreed
         (
