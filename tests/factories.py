@@ -39,6 +39,7 @@ from apps.evals.models import (
     Sample,
     Split,
     StepSearch,
+    Task,
     TaskProposal,
 )
 from apps.evals.stats import summarise
@@ -474,6 +475,15 @@ def make_eval_set(
         made = evals.store_tasks(eval_set=eval_set, tasks=tasks, by=by, what="made").made
         assert made == len(tasks)
         return freeze_set(eval_set, by) if frozen else eval_set
+
+
+@transaction.atomic
+def task_from_trajectory(
+    *, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any
+) -> Task:
+    """A task of one run, in a draft. Raises EvalSetError that says why it cannot be added."""
+    task = evals.build_task(evals.locked_draft(eval_set), trajectory, split)
+    return evals.store_task(task, by)
 
 
 @contextmanager

@@ -275,7 +275,7 @@ def locked_draft(eval_set: EvalSet) -> EvalSet:
     return locked
 
 
-def _added(task: Task, by: Any) -> Task:
+def store_task(task: Task, by: Any) -> Task:
     """Inserts one task into its locked set. Raises EvalSetError, for a leak HoldoutLeak with the
     two tasks next to each other.
     """
@@ -300,15 +300,6 @@ def _added(task: Task, by: Any) -> Task:
 
 
 @transaction.atomic
-def task_from_trajectory(
-    *, eval_set: EvalSet, trajectory: Trajectory, split: Split, by: Any
-) -> Task:
-    """Adds the task of one trajectory. Raises EvalSetError that says why it cannot be added."""
-    task = build_task(locked_draft(eval_set), trajectory, split)
-    return _added(task, by)
-
-
-@transaction.atomic
 def add_task(
     *,
     eval_set: EvalSet,
@@ -324,7 +315,7 @@ def add_task(
     task = written_task(
         eval_set, key=key, request=request, expected=expected, split=split, by=by, group=group
     )
-    return _added(task, by)
+    return store_task(task, by)
 
 
 def written_task(

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from apps.evals.effects import Effect, ToolEffects
+from apps.evals.wrong_step import agreed_at
 from apps.failures.rules.expected import ExpectedCall
 from apps.failures.rules.reading import Run
 
@@ -21,8 +22,8 @@ CONTRADICTED = (
 )
 APPROVED = (
     "No change is expected, but in the run the user wrote “{words}” (#{at}) and the agent then"
-    " called {tool}. The task replays what the user wrote: confirm it only if this does not ask"
-    " for the change."
+    " called {tool}. The task has these words, too: confirm it only if they do not ask for the"
+    " change."
 )
 
 
@@ -111,9 +112,13 @@ def _named(wanted: Mapping[str, Any], record: Mapping[str, Any], name: str) -> s
 
 
 def _approvals(run: Run, effects: ToolEffects, cut: int) -> Iterator[str]:
-    """User turns after the cut, which the task replays, that made the agent change something."""
+    """User turns that made the agent change something: after the cut, or as an answer to it."""
+    first = run.users[0][0] if run.users else 0
     for call in run.calls:
-        at = run.user_before(call.index)
-        if at is not None and at > cut and effects.of(call.tool)[0] == Effect.CHANGE:
+        if call.index < cut or effects.of(call.tool)[0] != Effect.CHANGE:
+            continue
+        later = run.user_before(call.index)
+        at = later if later is not None and later > cut else agreed_at(run, call)
+        if at is not None and at > first:
             words = " ".join(run.words(at).split())[:SHOWN]
             yield APPROVED.format(words=words, at=at, tool=call.tool)

@@ -6,11 +6,12 @@ user agreed, and the call followed. A task that begins at the call would hold th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from apps.evals.near_duplicates.calls import leaves_of
-from apps.failures.rules.expected import Deviation, KnownAnswers
+from apps.failures.rules.expected import Deviation, ExpectedCall, KnownAnswers
 from apps.failures.rules.reading import PEOPLE, Call, Run, name_parts
+from workers.lib.messages import call_key
 
 SHORTEST = 3  # characters of a value that is looked for in a text
 
@@ -20,21 +21,23 @@ def went_wrong(run: Run, answers: KnownAnswers, blamed: int | None) -> int | Non
     failure's step, which counts unless it is only the wrong call itself.
     """
     made = {item.made.index for item in answers.deviations if item.made}
-    shown = [_origin(run, item) for item in answers.deviations if item.made]
+    expected = answers.truth.wanted if answers.truth else []
+    shown = [_origin(run, item, expected) for item in answers.deviations if item.made]
     shown += [] if made else _given_up(run, answers)
     if blamed is not None and blamed not in made:
         return min([blamed, *made])
     return min(shown, default=blamed)
 
 
-def _origin(run: Run, deviation: Deviation) -> int:
+def _origin(run: Run, deviation: Deviation, expected: Sequence[ExpectedCall]) -> int:
     """The agent's first message with a value that only the wrong call has, and none that only the
-    right one has. Where no message tells the two apart, the offer that the user agreed to.
+    right one has; calls that are `expected` are no mistake. Where no message tells the two apart,
+    the offer that the user agreed to.
     """
     call, wanted = deviation.made, deviation.wanted
     assert call
     ours, right = _values(call.args), _values(wanted.args if wanted else None)
-    for at, text in _agents_words(run, call) if wanted else ():
+    for at, text in _agents_words(run, call, expected) if wanted else ():
         said = text.casefold()
         if any(value in said for value in ours - right) and not any(
             value in said for value in right - ours
@@ -44,13 +47,37 @@ def _origin(run: Run, deviation: Deviation) -> int:
 
 
 def _offer(run: Run, call: Call) -> int:
-    """The agent's text that the user answered directly before a call; the call itself if the agent
-    did something else in between.
+    """The agent's text that the user answered directly before a call, or an earlier one that offers
+    the same; the call itself if the agent looked something up in between.
+    """
+    user = agreed_at(run, call)
+    if user is None:
+        return call.index
+    offers = [at for at, _ in run.answers if at < user]
+    if not offers:
+        return call.index
+    named = {value for value in _values(call.args) if any(map(str.isdigit, value))}
+    while len(offers) > 1:
+        asked = run.user_before(offers[-1])
+        said = run.words(asked).casefold() if asked is not None else ""
+        before = run.words(offers[-2]).casefold()
+        if any(value in said for value in named) or not any(value in before for value in named):
+            break
+        offers.pop()
+    return offers[-1]
+
+
+def agreed_at(run: Run, call: Call) -> int | None:
+    """The user's turn to which a call is the agent's reaction: nothing was looked up in between,
+    only other calls of the same tool were made.
     """
     user = run.user_before(call.index)
-    if user is None or run.assistant_after(user) != call.index:
-        return call.index
-    return max((at for at, _ in run.answers if at < user), default=call.index)
+    if user is None:
+        return None
+    between = [at for at in run.assistants if user < at < call.index]
+    tools = {other.tool for other in run.calls if other.index in between}
+    spoke = any(user < at < call.index for at, _ in run.answers)
+    return None if spoke or tools - {call.tool} else user
 
 
 def _given_up(run: Run, answers: KnownAnswers) -> list[int]:
@@ -65,12 +92,18 @@ def _given_up(run: Run, answers: KnownAnswers) -> list[int]:
     ]
 
 
-def _agents_words(run: Run, until: Call) -> Iterator[tuple[int, str]]:
-    texts = dict(run.answers)
+def _agents_words(
+    run: Run, until: Call, expected: Sequence[ExpectedCall]
+) -> Iterator[tuple[int, str]]:
+    texts, right = dict(run.answers), {call_key(item.tool, item.args) for item in expected}
     for at in run.assistants:
         if at > until.index:
             return
-        calls = (call.raw for call in run.calls if call.index == at)
+        calls = (
+            call.raw
+            for call in run.calls
+            if call.index == at and call_key(call.tool, call.args) not in right
+        )
         yield at, "\n".join((texts.get(at, ""), *calls))
 
 

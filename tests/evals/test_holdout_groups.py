@@ -34,6 +34,7 @@ from tests.factories import (
     make_failed,
     make_project,
     make_trajectory,
+    task_from_trajectory,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.more]
@@ -111,7 +112,7 @@ def test_adding_many_runs_leaves_it_out_and_counts_it(world: dict[str, Any]) -> 
 
 def test_adding_one_run_says_why_not(world: dict[str, Any]) -> None:
     with pytest.raises(actions.HoldoutLeak, match="belong to the same group"):
-        actions.task_from_trajectory(
+        task_from_trajectory(
             eval_set=world["draft"],
             trajectory=world["run"],
             split=Split.TRAIN,

@@ -40,7 +40,14 @@ from apps.trajectories.actions import redaction
 from apps.trajectories.actions.scores import receive
 from apps.trajectories.models import Alert
 from apps.trajectories.scores import Sent
-from tests.factories import admin_of, key_headers, make_failed, make_member, make_trajectory
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_failed,
+    make_member,
+    make_trajectory,
+    task_from_trajectory,
+)
 from tests.test_access import PAGES, ROLES, WRITES, body_of, logged_in, url_of
 from tests.test_access import own_world as world
 
@@ -86,7 +93,7 @@ def scene(world: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     )
     held = actions.create_eval_set(project=project, slug="secret", by=by)
     for one in (run, like, good):
-        actions.task_from_trajectory(eval_set=held, trajectory=one, split=Split.HOLDOUT, by=by)
+        task_from_trajectory(eval_set=held, trajectory=one, split=Split.HOLDOUT, by=by)
     drafts.freeze(eval_set=held, by=by)
     digest.run()
     receive(project=project, sent=[Sent(run=run.external_id, name="helpful", value=0.5)])
@@ -471,6 +478,8 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "evals_api:proposal_confirm",
         "evals_api:proposal_draft",
         "evals_api:proposal_edit",
+        "evals_api:proposal_job",
+        "evals_api:proposal_merge",
         "evals_api:proposal_reject",
         "evals_api:proposal_undo",
         "evals_api:proposals",

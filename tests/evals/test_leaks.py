@@ -41,6 +41,7 @@ from tests.factories import (
     make_package,
     make_project,
     make_trajectory,
+    task_from_trajectory,
 )
 from tests.shared import copied, once
 from workers.lib.environments import load
@@ -145,7 +146,7 @@ def by_page(eval_set: EvalSet, request: str) -> None:
 
 def from_one_trajectory(eval_set: EvalSet, request: str) -> None:
     trajectory = make_failed(eval_set.project, request=request, expected=CALL)
-    actions.task_from_trajectory(
+    task_from_trajectory(
         eval_set=eval_set, trajectory=trajectory, split=Split.TRAIN, by=admin_of(eval_set.project)
     )
 

@@ -31,7 +31,7 @@ from apps.evals.models import (
 )
 from apps.evals.pages import proposals
 from apps.evals.proposals import drafting, making, reviewing
-from apps.evals.proposals.alike import CHANGES, WORDS
+from apps.evals.proposals.alike import CHANGES, JUDGED, WORDS
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
 from apps.evals.proposals.rubric import evidence_of
@@ -227,6 +227,21 @@ TALKED = talk(
     ("messages", "told", "blamed", "cut"),
     [
         (TALKED, CANCEL, 7, 5),  # the offer, not the call that the user agreed to
+        (
+            talk(
+                "Help with A-17.",
+                "With A-17?",
+                "Yes.",
+                "Refund A-17 now?",
+                "Yes.",
+                (REFUND, "Done."),
+                ".",
+            ),
+            CANCEL,
+            5,
+            1,
+        ),  # the same was offered before
+        (talk("Help.", "Refund it?", "Yes.", (FIND, "{}"), (REFUND, "Done."), "."), CANCEL, 5, 5),
         (TALKED, CANCEL, 3, 3),  # a person or the judge blames an earlier step
         (RUN, CANCEL, 3, 3),  # nobody agreed
         (
@@ -720,6 +735,28 @@ def test_a_draft_that_failed_says_so_and_can_be_asked_for_again(
     assert "Source: drafted by the judge" in client.get(url).content.decode()
 
 
+@pytest.mark.parametrize(("number", "named"), [(1, True), (None, False), (7, False), ("1", False)])
+def test_the_judge_is_asked_whether_another_request_is_the_same(
+    project: Project, judge: JudgeServer, number: Any, named: bool
+) -> None:
+    make_rubric(project, judge)
+    failed(project, talk("Where is order A-17?", "No."))
+    propose(project)
+    TaskProposal.objects.update(is_drafting=False)
+    failed(
+        project,
+        talk("Cancel my purchase, order A-17: nothing of it fits anyone.", "I refunded it."),
+    )
+    propose(project)
+    judge.answer = lambda body: Reply(json.dumps(GOOD | {"same_as": number}))
+    drafting.draft_due(project)
+    assert "1. “Where is order A-17?”" in json.dumps(judge.seen[0], ensure_ascii=False)
+    one, two = TaskProposal.objects.order_by("created_at")
+    assert two.is_ready
+    assert two.looks_like == (one.canonical_hash if named else "")
+    assert two.looks_like_why == (JUDGED if named else "")
+
+
 def test_another_draft_is_asked_for_and_not_the_same_one_again(
     project: Project, judge: JudgeServer
 ) -> None:
@@ -767,7 +804,7 @@ def test_what_a_person_wrote_meanwhile_stays(project: Project, judge: JudgeServe
 
     entry = drafting._Draft.of(drafting.waiting(project).select_related("trajectory").get())
     reviewing.edit(proposal=only(project), by=None, given=EditProposal(points=["By hand"]))
-    entry.answer = [["The judge's", "Cancel"]]
+    entry.answer = {"points": [{"text": "The judge's", "quote": "Cancel"}], "same_as": None}
     entry._store("")
     assert only(project).points == ["1. By hand"]
 
@@ -784,7 +821,7 @@ def test_what_a_person_wrote_meanwhile_stays(project: Project, judge: JudgeServe
 )
 def test_each_point_is_about_this_request(points: list, why: str) -> None:
     bodies = ["Cancel order A-17.", "I refunded it."]
-    assert len(read_points(json.dumps(GOOD), bodies)) == 3
+    assert len(read_points(json.dumps(GOOD), bodies).points) == 3
     with pytest.raises(AnswerError, match=why):
         read_points(json.dumps({"points": points}), bodies)
 

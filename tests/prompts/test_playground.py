@@ -42,6 +42,7 @@ from tests.factories import (
     make_member,
     make_project,
     make_server,
+    task_from_trajectory,
 )
 from tests.flywheel.machine import eventually
 from tests.registry.model_server import END, Cut, begun, chat, chunk, ended, event, models, serving
@@ -519,9 +520,7 @@ def test_a_playground_is_cancelled_while_a_model_writes(private: None) -> None:
 
 def hold_out(world: World, trajectory: Trajectory) -> None:
     held = evals.create_eval_set(project=world.project, slug="secret", by=world.by)
-    evals.task_from_trajectory(
-        eval_set=held, trajectory=trajectory, split=Split.HOLDOUT, by=world.by
-    )
+    task_from_trajectory(eval_set=held, trajectory=trajectory, split=Split.HOLDOUT, by=world.by)
 
 
 def test_held_out_tasks_are_neither_offered_nor_run(world: World) -> None:

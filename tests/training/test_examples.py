@@ -58,6 +58,7 @@ from tests.factories import (
     make_server,
     make_trajectory,
     override,
+    task_from_trajectory,
     tell,
 )
 from tests.forms import as_read
@@ -277,7 +278,7 @@ def test_a_review_says_which_samples_are_better_whatever_their_score(run: EvalRu
 def hold_out(run: EvalRun, trajectory: Trajectory) -> EvalSet:
     by = admin_of(run.project)
     held = evals.create_eval_set(project=run.project, slug="secret", by=by)
-    evals.task_from_trajectory(eval_set=held, trajectory=trajectory, split=Split.HOLDOUT, by=by)
+    task_from_trajectory(eval_set=held, trajectory=trajectory, split=Split.HOLDOUT, by=by)
     return drafts.freeze(eval_set=held, by=by)
 
 
@@ -305,10 +306,8 @@ def test_runs_of_validation_tasks_are_left_out_by_run_by_group_and_by_request(ru
         run.project, request="Buy bread and milk for Ana.", expected="Bought.", session_id="s-valid"
     )
     eval_set = evals.create_eval_set(project=run.project, slug="divided", by=by)
-    evals.task_from_trajectory(
-        eval_set=eval_set, trajectory=measured, split=Split.VALIDATION, by=by
-    )
-    evals.task_from_trajectory(eval_set=eval_set, trajectory=fine, split=Split.TRAIN, by=by)
+    task_from_trajectory(eval_set=eval_set, trajectory=measured, split=Split.VALIDATION, by=by)
+    task_from_trajectory(eval_set=eval_set, trajectory=fine, split=Split.TRAIN, by=by)
     freeze_set(eval_set, by)
     again = corrected(run, 83, session_id="s-later")  # the same request of somebody else
     made = find_examples(eval_set=eval_set, shape="pairs", sources=[Source.CORRECTIONS])

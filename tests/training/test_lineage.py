@@ -31,6 +31,7 @@ from tests.factories import (
     make_member,
     make_project,
     override,
+    task_from_trajectory,
 )
 from tests.shared import copied, once
 from tests.test_access import logged_in
@@ -44,7 +45,7 @@ def trained(
     """A run on tasks that were made from these trajectories, which made an adapter."""
     draft = evals.create_eval_set(project=world.project, slug=slug, by=world.by)
     for row in rows:
-        evals.task_from_trajectory(eval_set=draft, trajectory=row, split=Split.TRAIN, by=world.by)
+        task_from_trajectory(eval_set=draft, trajectory=row, split=Split.TRAIN, by=world.by)
     frozen = freeze_set(draft, world.by)
     run = submit_training(
         project=world.project,

@@ -19,7 +19,13 @@ from apps.evals import actions, drafts
 from apps.evals.models import HoldoutView, Split
 from apps.trajectories.models import Trajectory
 from apps.trajectories.pages import live
-from tests.factories import admin_of, make_member, make_project, make_trajectory
+from tests.factories import (
+    admin_of,
+    make_member,
+    make_project,
+    make_trajectory,
+    task_from_trajectory,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -162,9 +168,7 @@ def test_a_held_out_run_is_a_look(project: Project, viewer: Client) -> None:
     look(viewer, project)
     assert not looks.exists()
     held = actions.create_eval_set(project=project, slug="secret", by=admin_of(project))
-    actions.task_from_trajectory(
-        eval_set=held, trajectory=run, split=Split.HOLDOUT, by=admin_of(project)
-    )
+    task_from_trajectory(eval_set=held, trajectory=run, split=Split.HOLDOUT, by=admin_of(project))
     drafts.freeze(eval_set=held, by=admin_of(project))
     look(viewer, project)
     assert looks.exists()

@@ -13,7 +13,14 @@ from apps.trajectories import digest, partitions
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import HourlyCount
 from apps.trajectories.retention import enforce, set_retention
-from tests.factories import admin_of, make_eval_set, make_failed, make_project, row
+from tests.factories import (
+    admin_of,
+    make_eval_set,
+    make_failed,
+    make_project,
+    row,
+    task_from_trajectory,
+)
 
 pytestmark = pytest.mark.django_db
 NOW = datetime.now(UTC)
@@ -50,8 +57,6 @@ def test_only_what_is_too_old_goes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_eval_tasks_stay() -> None:
-    from apps.evals.actions import task_from_trajectory
-
     project = make_project()
     failed = make_failed(project, expected=CALL, started_at="2026-01-01T00:00:00Z")
     eval_set = make_eval_set(project, 1, 1, frozen=False)

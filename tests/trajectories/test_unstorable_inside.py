@@ -12,7 +12,6 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Project, Role
-from apps.evals.actions import task_from_trajectory
 from apps.evals.models import Split, Task
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
@@ -20,7 +19,7 @@ from apps.trajectories import digest
 from apps.trajectories.actions.store import find
 from apps.trajectories.schema import Feedback, OutcomeChange
 from tests.amounts import amount
-from tests.factories import admin_of, make_eval_set, make_member, tell
+from tests.factories import admin_of, make_eval_set, make_member, task_from_trajectory, tell
 from tests.test_access import logged_in
 from tests.trajectories.test_traces import agent_span, assembled, send, span, trace_id
 from workers.lib.messages import json_of, unpacked

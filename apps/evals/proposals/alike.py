@@ -23,10 +23,11 @@ SOME_WORDS = 0.2  # and with the same changes
 SAME_SLOTS = 0.5  # share of the slots of the shorter text, where the words are of two languages
 FEWEST_SLOTS, IDENTIFIER = 2, 4  # IDENTIFIER: characters
 OTHER_LANGUAGE = 0.05  # Jaccard index of the words up to which texts may be of two languages
-CHANGES, WORDS, SLOTS = (
+CHANGES, WORDS, SLOTS, JUDGED = (
     "the same changes, with other values",
     "nearly the same words",
     "the same names and numbers, in other words",
+    "the judge says that it asks for the same",
 )
 Changes = Counter[tuple[str, frozenset[tuple[str, str]]]]
 
@@ -88,6 +89,16 @@ def likeness(one: Wish, other: Wish) -> tuple[float, str] | None:
 
 def _is_identifier(slot: str) -> bool:
     return len(slot) >= IDENTIFIER and any(map(str.isdigit, slot))
+
+
+def nearest(wish: Wish, others: Iterable[tuple[Any, Wish]], most: int) -> list[Any]:
+    """The others that share most with it, whatever they want."""
+    scored = [
+        (_jaccard(wish.words | wish.slots, other.words | other.slots), at, key)
+        for at, (key, other) in enumerate(others)
+    ]
+    found = sorted((item for item in scored if item[0]), key=lambda item: (-item[0], item[1]))
+    return [key for _, _, key in found[:most]]
 
 
 def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -16,6 +18,8 @@ from apps.core.models import Project
 from apps.evals.canonical import digest_of
 from apps.evals.models import ProposalState, TaskProposal
 from apps.evals.proposals import rubric
+from apps.evals.proposals.alike import JUDGED
+from apps.evals.proposals.same import Known, Request
 from apps.evals.suggestions import JUDGE
 from apps.failures.actions.diagnose import as_input
 from apps.failures.judge import batch, rubrics
@@ -30,6 +34,7 @@ from apps.trajectories.models import with_content
 
 TASK, PURPOSE = "evals.draft_rubrics", "rubric of a task"
 AT_ONCE, BATCH_S = 100, 120.0
+MOST_OTHERS = 5  # requests of which the judge is asked whether one is the same
 MOST_TRIES = 3
 RETRY_AFTER = timedelta(minutes=10)
 POINTS = "points"  # in the metadata: the quote that each point of the draft is about
@@ -73,7 +78,9 @@ def draft_due(project: Project, sleep: batch.Sleep = time.sleep) -> batch.Report
         return report
     rows = list(waiting(project).select_related("trajectory", "failure__mode")[:AT_ONCE])
     with_content([row.trajectory for row in rows])
-    batch.ask_all(judge, map(_Draft.of, rows), report, sleep=sleep, for_s=BATCH_S)
+    known = Known(project, [])
+    entries = (_Draft.of(row, known.nearest(Request.of(row), MOST_OTHERS)) for row in rows)
+    batch.ask_all(judge, entries, report, sleep=sleep, for_s=BATCH_S)
     return report
 
 
@@ -82,9 +89,11 @@ class _Draft(Stored):
     """One proposal's question to the judge."""
 
     proposal: TaskProposal | None = None
+    others: Sequence[Request] = ()
 
     @classmethod
-    def of(cls, proposal: TaskProposal) -> _Draft:
+    def of(cls, proposal: TaskProposal, others: Sequence[Request] = ()) -> _Draft:
+        """`others` are requests that may be the same: one question asks both."""
         run = as_input(proposal.trajectory) | {"messages": proposal.trajectory.messages}
         failure, truth = proposal.failure, logged_truth(read(run))
         is_explained = failure is not None and failure.mode.slug != UNEXPLAINED
@@ -94,17 +103,29 @@ class _Draft(Stored):
             truth and [{"tool": item.tool, "args": item.args} for item in truth.wanted],
         )
         bodies = [body_of(message) for message in run["messages"]]
-        asked = Chat(rubric.chat(run, proposal.cut, known), lambda text: rubric.read(text, bodies))
+        requests = ["\n".join(turn["content"] for turn in other.users) for other in others]
+        asked = Chat(
+            rubric.chat(run, proposal.cut, known, requests),
+            lambda text: rubric.read(text, bodies, len(requests)),
+        )
         return cls(
             project=proposal.project,
             purpose=PURPOSE,
             key=digest_of(
-                [PURPOSE, str(proposal.trajectory_id), proposal.cut, known, proposal.drafts_asked]
+                [
+                    PURPOSE,
+                    str(proposal.trajectory_id),
+                    proposal.cut,
+                    known,
+                    requests,
+                    proposal.drafts_asked,
+                ]
             ),
             question=asked,
             trajectory=proposal.trajectory,
-            as_json=lambda points: [[point.text, point.quote] for point in points],
+            as_json=msgspec.to_builtins,
             proposal=proposal,
+            others=others,
         )
 
     def reserve(self, usd: float) -> None:
@@ -136,8 +157,11 @@ class _Draft(Stored):
             return
         ours.draft_error, ours.draft_tries = error, ours.draft_tries + tries
         if self.answer:
-            ours.expected = {"rubric": rubric.rubric_of([text for text, _ in self.answer])}
-            ours.metadata = ours.metadata | {POINTS: [quote for _, quote in self.answer]}
+            points, same_as = self.answer["points"], self.answer["same_as"]
+            ours.expected = {"rubric": rubric.rubric_of([point["text"] for point in points])}
+            ours.metadata = ours.metadata | {POINTS: [point["quote"] for point in points]}
+            if same_as is not None:
+                ours.looks_like, ours.looks_like_why = self.others[same_as].counts_on, JUDGED
             ours.source = JUDGE
         ours.is_drafting = not self.answer and ours.draft_tries < MOST_TRIES
         ours.save()

@@ -39,7 +39,7 @@ from apps.evals.near_duplicates.calls import (
 from apps.evals.near_duplicates.markup import plain
 from apps.evals.near_duplicates.search import TELLING
 from apps.evals.near_duplicates.text import content
-from apps.evals.proposals.alike import Wish, likest
+from apps.evals.proposals.alike import Wish, likest, nearest
 from workers.lib.messages import native_calls
 
 COMPARED = 2_000  # tasks of a project that a proposal is compared with, the newest
@@ -187,6 +187,12 @@ class Known:
         """(hash of the request that it looks like, why), though it is not certainly the same."""
         others = ((other.counts_on, other.wish) for other in self.requests.requests)
         return likest(request.wish, others)
+
+    def nearest(self, request: Request, most: int) -> list[Request]:
+        """Those that share most words, names and numbers with it."""
+        own = request.canonical_hash
+        others = [other for other in self.requests.requests if other.counts_on != own]
+        return nearest(request.wish, ((other, other.wish) for other in others), most)
 
     def is_held(self, request: Request) -> Request | None:
         return self.held.same_as(request, self._near_in(self.held, request))

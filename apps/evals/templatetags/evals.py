@@ -23,9 +23,12 @@ def expected_words(expected: Any) -> str:
     if not isinstance(expected, dict):
         return ""
     if "calls" in expected:
-        return "; ".join(map(expected_words, expected["calls"])) or "no call"
+        none = "no change" if "lookups" in expected else "no call"
+        return "; ".join(map(expected_words, expected["calls"])) or none
     if "tool" in expected:
         return f"{expected['tool']} {json.dumps(expected.get('args', {}), ensure_ascii=False)}"
+    if "rubric" in expected:
+        return " ".join(str(expected["rubric"]).split())
     if "answer" in expected:
         answer = expected["answer"]
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
