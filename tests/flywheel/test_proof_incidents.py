@@ -23,6 +23,7 @@ import psycopg
 import pytest
 
 from flywheel.embedded import ROLE, Layout
+from flywheel.processes import WORKERS
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, up
 
@@ -278,6 +279,8 @@ def is_seen_and_nobody_waits(it: Installation, fault: Fault) -> None:
 def test_each_fault_is_seen_and_nobody_waits_for_it(machine: Machine) -> None:
     it = Installation(machine, Inbox())
     eventually(lambda: it.client.get("/readyz").status_code == 200)
+    all_there = f'flywheel_workers{{queue="default"}} {WORKERS["default"]}.0'
+    eventually(lambda: all_there in it.client.get("/metrics").text)
     it.log_in()
     for fault in FAULTS:
         is_seen_and_nobody_waits(it, fault)
