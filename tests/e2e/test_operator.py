@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 from playwright.sync_api import expect
 
 from apps.core.actions import create_project
 from apps.core.models import Incident, JobState, Worker
-from apps.core.watching import measures, probes
+from apps.core.watching import conditions, measures, probes
+from apps.core.watching.conditions import Lane
 from apps.registry.models import Health, Server, ServerProbe
 from tests.e2e.checks import wrong_with
 from tests.e2e.conftest import log_in
@@ -58,12 +61,13 @@ def fill(user: Any) -> None:
 
 
 @pytest.fixture
-def operator(user: Any, page: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def operator(user: Any, page: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(probes, "FRESH_S", 0.0)
     user.is_superuser = True
     user.save()
     log_in(page)
-    return page
+    yield page
+    conditions.ask(Lane.DATABASE, connection.close)  # else nobody can drop the tests' database
 
 
 def test_the_operators_page_stands_every_check(operator: Any, user: Any) -> None:
