@@ -35,8 +35,9 @@ def about(**names: str) -> Iterator[None]:
 
 
 def note(**names: str) -> None:
-    """The same for the rest of the request or job."""
-    _about.set({**_about.get(), **names})
+    """The same for the rest of the request or job; outside of one nothing."""
+    if known := _about.get():
+        _about.set({**known, **names})
 
 
 class Line(logging.Formatter):

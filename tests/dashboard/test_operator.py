@@ -68,7 +68,7 @@ def test_it_shows_machines_queues_servers_and_versions(operator: Client, project
     server = make_endpoint(project).server
     measures.Computed().compute_due()
     page = operator.get("/operator/").content.decode()
-    assert "train@gpu-1" in page and "2,048 MB" in page and "+1.5" in page
+    assert "train@gpu-1" in page and "2,048 MB" in page and "1.5 s" in page
     assert server.name in page and "PostgreSQL" in page and "trajectories_trajectory" in page
 
 

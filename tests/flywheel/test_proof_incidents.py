@@ -23,6 +23,7 @@ import psycopg
 import pytest
 
 from flywheel.embedded import ROLE, Layout
+from flywheel.processes import WORKERS
 from tests.factories import row
 from tests.flywheel.machine import Machine, eventually, free_port, up
 
@@ -278,7 +279,35 @@ def is_seen_and_nobody_waits(it: Installation, fault: Fault) -> None:
 def test_each_fault_is_seen_and_nobody_waits_for_it(machine: Machine) -> None:
     it = Installation(machine, Inbox())
     eventually(lambda: it.client.get("/readyz").status_code == 200)
+    all_there = f'flywheel_workers{{queue="default"}} {WORKERS["default"]}.0'
+    eventually(lambda: all_there in it.client.get("/metrics").text)
     it.log_in()
+    drained_workers_take_nothing_more(it)
     for fault in FAULTS:
         is_seen_and_nobody_waits(it, fault)
     eventually(lambda: it.client.get("/readyz").status_code == 200)
+
+
+def drained_workers_take_nothing_more(it: Installation) -> None:
+    with it.connect() as connection:
+        rows = connection.execute("SELECT id FROM core_worker WHERE queue = 'default'").fetchall()
+    assert len(rows) == WORKERS["default"]
+
+    def waiting() -> float:
+        text = it.client.get("/metrics").text
+        length = re.search(r'flywheel_queue_length{queue="default"} ([\d.]+)', text)
+        assert length
+        return float(length[1])
+
+    for is_long_enough in (lambda: waiting() >= 20, lambda: waiting() == 0):
+        page = it.client.get("/operator/").text
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+        assert token
+        for (pk,) in rows:
+            sent = it.client.post(
+                f"/operator/workers/{pk}/drain/",
+                data={"csrfmiddlewaretoken": token[1]},
+                headers={"Referer": str(it.client.base_url)},
+            )
+            assert sent.status_code == 302
+        eventually(is_long_enough)

@@ -12,6 +12,7 @@ needs (the database, the broker) answers at all.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -169,6 +170,14 @@ class Thread:
 
 
 _threads = {lane: Thread(f"checks of the {lane}") for lane in Lane}
+
+
+def _begin_again() -> None:
+    """A forked process has no thread of its parent."""
+    _threads.update({lane: Thread(f"checks of the {lane}") for lane in Lane})
+
+
+os.register_at_fork(after_in_child=_begin_again)
 
 
 def ask(lane: Lane, work: Callable[[], Any]) -> Any:

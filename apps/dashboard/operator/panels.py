@@ -19,6 +19,7 @@ from apps.core.watching.measures import Measured
 from apps.promotion.watched import live_servers
 from apps.registry.models import Health, ModelKind, ModelVersion, Server
 from flywheel import processes
+from flywheel.version import VERSION
 
 MOST = 50
 ENDED = 10
@@ -150,7 +151,7 @@ def bases() -> list[ModelVersion]:
 
 
 def versions() -> list[tuple[str, str]]:
-    found = [("Python", platform.python_version())]
+    found = [("Flywheel", VERSION), ("Python", platform.python_version())]
     with connection.cursor() as cursor:
         cursor.execute("SHOW server_version")
         found.append(("PostgreSQL", cursor.fetchone()[0]))

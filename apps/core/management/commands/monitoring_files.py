@@ -12,6 +12,7 @@ from apps.core.watching.monitoring_files import FILES
 
 
 class Command(BaseCommand):
+    any_schema = True
     help = "Writes docker/prometheus/alerts.yaml and docker/grafana/flywheel.json."
 
     def handle(self, **options: Any) -> None:
