@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command, get_commands, load_command_class
-from django.db import connection
+from django.core.management.commands import migrate as django_migrate
+from django.db import OperationalError, connection
 from django.db.migrations import Migration
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
+from psycopg.errors import LockNotAvailable
 
 from apps.core import schema
+from apps.core.management.commands import migrate
 from flywheel.command import needs_schema
 from flywheel.version import VERSION
 
@@ -203,3 +206,31 @@ def test_commands_that_use_the_database_are_refused_another_versions(
     name: str, checked: bool
 ) -> None:
     assert needs_schema(load_command_class(get_commands()[name], name)) == checked
+
+
+def lock_timeout() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW lock_timeout")
+        return cursor.fetchone()[0]
+
+
+def test_an_update_waits_for_a_table_for_some_seconds_only() -> None:
+    """Who comes after it would wait as long."""
+    command = migrate.Command()
+    command.verbosity = 0
+    for is_atomic, patience in ((True, f"{migrate.PATIENCE_S}s"), (False, "0")):
+        made = Migration("0002_made", "evals")
+        made.atomic = is_atomic
+        command.migration_progress_callback("apply_start", made)
+        assert lock_timeout() == patience
+        command.migration_progress_callback("apply_success", made)
+        assert lock_timeout() == "0" and schema._noted().begun == set()
+
+
+def test_a_table_that_stays_in_use_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waits(self: Any, *args: Any, **options: Any) -> None:
+        raise OperationalError from LockNotAvailable()
+
+    monkeypatch.setattr(django_migrate.Command, "handle", waits)
+    with pytest.raises(CommandError, match=r"stayed in use for 10 s.*changed nothing"):
+        call_command("migrate", verbosity=0)
