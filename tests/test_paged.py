@@ -15,7 +15,14 @@ from django.utils import timezone
 from apps.core.models import Project
 from apps.core.operations import REGISTRY, Paged
 from apps.failures.actions.diagnose import classify_project
-from apps.failures.models import Failure, JudgeMeasurement, Rubric, RubricSearch
+from apps.failures.models import (
+    Failure,
+    JudgeMeasurement,
+    JudgeVerdict,
+    ReplyForm,
+    Rubric,
+    RubricSearch,
+)
 from apps.webhooks.actions import create_webhook, send_test
 from apps.webhooks.models import Event
 from tests.factories import (
@@ -28,6 +35,7 @@ from tests.factories import (
     make_key,
     make_policy_rule,
     make_proposal,
+    make_reply_form,
     make_server,
     make_step_search,
     make_trajectory,
@@ -74,6 +82,13 @@ def hook(project: Project) -> Any:
     )
 
 
+def reply_form(project: Project) -> ReplyForm:
+    form = make_reply_form(make_trajectory(project))
+    form.digest = str(form.pk)  # others have the same form
+    form.save()
+    return form
+
+
 MAKERS: dict[str, Callable[[Project], Any]] = {
     "eval_runs_list": lambda project: make_eval_run(
         make_eval_set(project), version(project), make_environment(project)
@@ -85,6 +100,13 @@ MAKERS: dict[str, Callable[[Project], Any]] = {
     "policy_rules_list": lambda project: make_policy_rule(
         make_trajectory(project), f"Rule {project.trajectories.count()}."
     ),
+    "failures_list": lambda project: failure(project),
+    "judge_verdicts": lambda project: JudgeVerdict.objects.create(
+        rubric=rubric(project),
+        content_digest=str(project.trajectories.count()),
+        trajectory=make_trajectory(project),
+    ),
+    "reply_forms_list": lambda project: reply_form(project),
     "judge_measurements_list": lambda project: JudgeMeasurement.objects.create(
         **ended(project), kind="strategies", rubric=rubric(project), spec={"variants": []}
     ),

@@ -4,7 +4,7 @@ runs classified again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from django.db import transaction
@@ -60,14 +60,13 @@ class ReplyFormOut(Struct):
     decided_at: Moment | None
 
 
-def _content(request: Any, row: ReplyForm) -> Any:
-    if row.trajectory_id:
-        where = "tool replies by API"
-        runs_shown(row.project, [row.trajectory_id], to=request.auth, where=where)
-    return filled(ReplyFormOut, row)
+def _load(request: Any, rows: Sequence[ReplyForm]) -> None:
+    if runs := [row.trajectory_id for row in rows if row.trajectory_id]:
+        runs_shown(rows[0].project, runs, to=request.auth, where="tool replies by API")
 
 
-FORM, SHOWS_RUNS = Written(json_schema(ReplyFormOut), _content), Disclosure(RUNS)
+FORM = Written(json_schema(ReplyFormOut), lambda _, row: filled(ReplyFormOut, row), _load)
+SHOWS_RUNS = Disclosure(RUNS)
 
 
 class ReplyDecision(Struct, forbid_unknown_fields=True, kw_only=True):
