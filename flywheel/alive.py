@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 BEAT = "beat"
+KEY = "flywheel:alive:{}"
 EXPIRES_S = {BEAT: 45}
 NOTED = "alive"
 
@@ -33,7 +34,7 @@ def queue_of(worker: str) -> str:
 def say(name: str) -> None:
     """Says that `name` is alive. A broker that is down does not stop the work."""
     try:
-        client().set(f"flywheel:alive:{name}", "1", ex=EXPIRES_S.get(name, 20))
+        client().set(KEY.format(name), "1", ex=EXPIRES_S.get(name, 20))
     except redis.RedisError:
         return
 
@@ -42,7 +43,7 @@ def missing(names: list[str]) -> list[str]:
     """Those of `names` that have not been heard of lately. Raises redis.RedisError if the broker is
     away.
     """
-    values = client().mget([f"flywheel:alive:{name}" for name in names])
+    values = client().mget([KEY.format(name) for name in names])
     return [name for name, value in zip(names, values, strict=True) if value is None]
 
 

@@ -16,17 +16,13 @@ from django.test import Client
 
 from apps.core import tasks
 from flywheel import alive
-
-NAMES = (*settings.QUEUES, alive.BEAT)
+from tests.living import NAMES, all_alive
 
 
 @pytest.fixture(autouse=True)
-def _all_alive() -> Iterator[None]:
-    broker = alive.client()  # a test may take it away
-    for name in NAMES:
-        alive.say(name)
-    yield
-    broker.delete(*(f"flywheel:alive:{name}" for name in NAMES))
+def _all_alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with all_alive(monkeypatch):
+        yield
 
 
 def parts_down(client: Client) -> set[str]:
@@ -44,14 +40,14 @@ def test_it_answers_200_without_a_login_when_all_is_up(client: Client) -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", NAMES)
 def test_a_worker_or_beat_that_is_silent_is_named(client: Client, name: str) -> None:
-    alive.client().delete(f"flywheel:alive:{name}")
+    alive.client().delete(alive.KEY.format(name))
     assert parts_down(client) == {name if name == alive.BEAT else f"worker {name}"}
 
 
 @pytest.mark.django_db
 def test_the_word_of_a_worker_expires(client: Client) -> None:
     for name in NAMES:
-        assert 0 < alive.client().ttl(f"flywheel:alive:{name}") <= 60
+        assert 0 < alive.client().ttl(alive.KEY.format(name)) <= 60
 
 
 @pytest.mark.django_db

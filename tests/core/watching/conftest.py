@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.conf import settings
 
 from apps.core.watching import conditions, incidents, probes
 from apps.core.watching.conditions import Lane
 from flywheel import alive
+from tests.living import NAMES, all_alive
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +27,6 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _all_alive(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    names = (*settings.QUEUES, alive.BEAT)
-    monkeypatch.setattr(alive, "EXPIRES_S", dict.fromkeys(names, 3600))
-    broker = alive.client()  # a test may take it away
-    for name in names:
-        alive.say(name)
-    yield
-    broker.delete(*(f"flywheel:alive:{name}" for name in names))
+    monkeypatch.setattr(alive, "EXPIRES_S", dict.fromkeys(NAMES, 3600))
+    with all_alive(monkeypatch):
+        yield

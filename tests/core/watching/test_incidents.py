@@ -52,11 +52,11 @@ def worker(project: Project, patch: Patch) -> None:
 
 
 def no_worker(project: Project, patch: Patch) -> None:
-    alive.client().delete("flywheel:alive:eval")
+    alive.client().delete(alive.KEY.format("eval"))
 
 
 def no_beat(project: Project, patch: Patch) -> None:
-    alive.client().delete(f"flywheel:alive:{alive.BEAT}")
+    alive.client().delete(alive.KEY.format(alive.BEAT))
 
 
 def no_broker(project: Project, patch: Patch) -> None:
