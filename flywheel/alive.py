@@ -23,7 +23,7 @@ def client() -> redis.Redis:
     if url.startswith("redis+socket://"):
         url = "unix://" + url.removeprefix("redis+socket://").split("?")[0]
     once = Retry(NoBackoff(), 0)  # redis-py would try for ten seconds
-    return redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2, retry=once)
+    return redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1, retry=once)
 
 
 def queue_of(worker: str) -> str:

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from apps.core.models import AuditEvent, Incident, Project, Role, Worker
 from apps.core.watching import conditions, incidents, measures, own, probes
+from apps.registry.models import ModelVersion
 from tests.factories import make_endpoint, make_member, make_user
 from tests.test_access import OPERATORS
 
@@ -55,13 +56,15 @@ def test_to_others_it_does_not_exist(project: Project, name: str) -> None:
 
 def test_an_empty_installation_says_what_will_be_there(operator: Client) -> None:
     page = operator.get("/operator/").content.decode()
-    for empty in ("No workers", "No jobs run or wait", "No model servers"):
+    for empty in ("No workers", "No jobs run or wait", "No model servers", "No base models"):
         assert f"<b>{empty}</b>" in page
     assert operator.get("/operator/?x=1").status_code == 400
     assert 'href="/operator/"' in operator.get("/?all").content.decode()
 
 
-def test_it_shows_machines_queues_servers_and_versions(operator: Client, project: Project) -> None:
+def test_it_shows_machines_queues_servers_and_versions(
+    operator: Client, project: Project, base: ModelVersion
+) -> None:
     Worker.objects.create(
         name="train@gpu-1", queue="train", host="gpu-1", pid=7, memory_mb=2048, skew_s=1.5
     )
@@ -69,6 +72,7 @@ def test_it_shows_machines_queues_servers_and_versions(operator: Client, project
     measures.Computed().compute_due()
     page = operator.get("/operator/").content.decode()
     assert "train@gpu-1" in page and "2,048 MB" in page and "1.5 s" in page
+    assert str(base) in page and "its folder names none" in page
     assert server.name in page and "PostgreSQL" in page and "trajectories_trajectory" in page
 
 

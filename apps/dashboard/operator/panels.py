@@ -17,6 +17,7 @@ from apps.core.models import ACTIVE_STATES, Incident, Job, JobState, Worker
 from apps.core.nouns import noun
 from apps.core.watching.measures import Measured
 from apps.promotion.watched import live_servers
+from apps.registry.licenses import license_of
 from apps.registry.models import Health, ModelKind, ModelVersion, Server
 from flywheel import processes
 from flywheel.version import VERSION
@@ -141,13 +142,10 @@ def ended(since: datetime) -> list[Incident]:
     return list(over[:ENDED])
 
 
-def bases() -> list[ModelVersion]:
-    return list(
-        ModelVersion.objects.current()
-        .filter(kind=ModelKind.BASE)
-        .select_related("project")
-        .order_by("project__slug", "name")[:MOST]
-    )
+def bases() -> list[tuple[ModelVersion, str]]:
+    """With their licenses."""
+    rows = ModelVersion.objects.current().filter(kind=ModelKind.BASE).select_related("project")
+    return [(row, license_of(row)) for row in rows.order_by("project__slug", "name")[:MOST]]
 
 
 def versions() -> list[tuple[str, str]]:
