@@ -67,7 +67,9 @@ def operator(user: Any, page: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     user.save()
     log_in(page)
     yield page
-    conditions.ask(Lane.DATABASE, connection.close)  # else nobody can drop the tests' database
+    conditions.ask(
+        Lane.DATABASE, lambda: connection.close()
+    )  # else nobody can drop the tests' database
 
 
 def test_the_operators_page_stands_every_check(operator: Any, user: Any) -> None:
