@@ -20,6 +20,7 @@ from apps.promotion.watched import live_servers
 from apps.registry.models import Health, ModelKind, ModelVersion, Server
 from flywheel import processes
 
+BACKUPS = 5
 MOST = 50
 ENDED = 10
 PACKAGES = ("django", "celery", "torch", "transformers", "peft", "trl")
