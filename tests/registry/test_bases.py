@@ -58,7 +58,7 @@ def test_other_weights_at_the_old_path_are_not_taken_for_it(
     settings.FLYWHEEL_DATA_DIR = tmp_path / "another machine"
     assert base_folder(registered) == there
     there.rename(tmp_path / "away")
-    with pytest.raises(ModelError, match="has other weights than qwen@1"):
+    with pytest.raises(ModelError, match="has other weights than qwen-v1"):
         base_folder(registered)
 
 
@@ -88,10 +88,10 @@ def test_registering_it_from_another_folder_moves_it_and_all_on_it(
     elsewhere = registered_at(make_project(), Path(old))
     new = move(registered, tmp_path / "new" / "qwen")
     call_command("register_model", new, project=project.slug)
-    assert f"qwen@1 has these weights; it moved from {old} to {new}" in capsys.readouterr().out
+    assert f"qwen-v1 has these weights; it moved from {old} to {new}" in capsys.readouterr().out
     for version in (registered, adapter, prompt, elsewhere):
         version.refresh_from_db()
         assert version.base == str(new)
     assert AuditEvent.objects.filter(action="model_version.moved").count() == 2
     call_command("register_model", new, project=project.slug)
-    assert f"qwen@1 is registered already from {new}" in capsys.readouterr().out
+    assert f"qwen-v1 is registered already from {new}" in capsys.readouterr().out

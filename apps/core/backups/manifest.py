@@ -95,8 +95,7 @@ def verify(place: Place, source: str) -> Manifest:
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise BackupError(
-            f"{source} is damaged: {'; '.join(wrong[:SHOWN])}{more}. Nothing was restored from it."
-            " Use another backup."
+            f"{source} is damaged: {'; '.join(wrong[:SHOWN])}{more}. Use another backup."
         )
     return manifest
 

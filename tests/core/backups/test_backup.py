@@ -202,9 +202,11 @@ def test_a_damaged_backup_is_refused(backup: Path, elsewhere: Elsewhere, tmp_pat
         damage(copy / name)
         with pytest.raises(CommandError, match=r"(damaged|no finished).*Use another backup"):
             call_command("backup", "--verify", str(copy))
+    shutil.copytree(backup, tmp_path / "unfinished")
+    (tmp_path / "unfinished/manifest.json").unlink()
     with elsewhere() as data:
         with pytest.raises(CommandError, match="no finished backup"):
-            call_command("restore", str(copy))
+            call_command("restore", str(tmp_path / "unfinished"))
         damage_of = {flip: "was altered", cut: r"bytes instead of", Path.unlink: "is missing"}
         for damage, sentence in damage_of.items():
             copy = shutil.copytree(backup, tmp_path / f"damaged-{damage.__name__}")

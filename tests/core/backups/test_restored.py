@@ -52,7 +52,7 @@ def test_one_logs_in_evaluates_promotes_and_rolls_back(
         assert spec.adapter and Path(spec.adapter).is_relative_to(data)
         channel = Channel.objects.get(pk=pair.channel.pk)
         restored = type(report).objects.get(pk=report.pk)
-        assert restored.verdict == "pass"
+        assert restored.verdict == "promote"
         actions.promote(report=restored, by=admin_of(pair.project), channel=channel)
         channel.refresh_from_db()
         assert channel.current == better
@@ -78,7 +78,7 @@ def test_without_the_base_it_says_what_is_missing(
     with elsewhere() as data:
         call_command("restore", str(tmp_path / "backup"))
         said = capsys.readouterr().out
-        assert "The base model base@1 is not on this machine. Copy its folder" in said
+        assert "The base model base-v1 is not on this machine. Copy its folder" in said
         shutil.move(tmp_path / "gone/models/base", data / "models/base")
         assert model_spec(ModelVersion.objects.get(pk=pair.base.pk)).base == str(
             data / "models/base"
