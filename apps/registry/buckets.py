@@ -4,6 +4,7 @@ bucket.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -18,8 +19,8 @@ from urllib3.exceptions import HTTPError
 from apps.registry.stores import CHUNK, NoAnswer, StoreError
 
 FAILS = (BotoCoreError, ClientError, HTTPClientError, HTTPError, RecursionError)
-# At most 10,000 parts of a file: 640 GB, of which two parts are in memory.
-PARTS = TransferConfig(multipart_chunksize=64 * 2**20, max_concurrency=2)
+# At most 10,000 parts of a file: 640 GB, of which one part is in memory.
+PARTS = TransferConfig(multipart_chunksize=64 * 2**20, use_threads=False)
 REFUSED = (
     "403",
     "401",
@@ -56,10 +57,11 @@ class Stream:
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self.chunks, self.left = chunks, bytearray()
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int = sys.maxsize) -> bytes:
         while len(self.left) < size and (data := next(self.chunks, None)) is not None:
             self.left += data
-        given, self.left = bytes(self.left[:size]), self.left[size:]
+        given = bytes(self.left[:size])
+        del self.left[:size]
         return given
 
 

@@ -53,7 +53,7 @@ def test_one_logs_in_evaluates_promotes_and_rolls_back(
         channel = Channel.objects.get(pk=pair.channel.pk)
         restored = type(report).objects.get(pk=report.pk)
         assert restored.verdict == "promote"
-        actions.promote(report=restored, by=admin_of(pair.project), channel=channel)
+        actions.promote(report=restored, by=admin_of(pair.project), channel=channel, reason="")
         channel.refresh_from_db()
         assert channel.current == better
         actions.rollback(channel=channel, by=admin_of(pair.project), reason="worse")
