@@ -315,6 +315,23 @@ if FLYWHEEL_OPERATOR_WEBHOOK and not re.match(r"https?://[^/\s]+", FLYWHEEL_OPER
 # Who may read /metrics from another machine: Authorization: Bearer TOKEN.
 FLYWHEEL_METRICS_TOKEN = os.environ.get("FLYWHEEL_METRICS_TOKEN", "")
 
+# Where a backup is made each day (docs/backup.md): a folder or s3://BUCKET/PREFIX; "" for none. At
+# which time (UTC), and how many are kept.
+FLYWHEEL_BACKUP_TARGET = os.environ.get("FLYWHEEL_BACKUP_TARGET", "")
+if FLYWHEEL_BACKUP_TARGET and not re.match(r"/|s3://", FLYWHEEL_BACKUP_TARGET):
+    raise ImproperlyConfigured(
+        "FLYWHEEL_BACKUP_TARGET must be the whole path of a folder, or s3://BUCKET/PREFIX, not"
+        f" {FLYWHEEL_BACKUP_TARGET!r}."
+    )
+FLYWHEEL_BACKUP_AT = os.environ.get("FLYWHEEL_BACKUP_AT") or "03:00"
+if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", FLYWHEEL_BACKUP_AT):
+    raise ImproperlyConfigured(
+        f"FLYWHEEL_BACKUP_AT must be a time (UTC) such as 03:00, not {FLYWHEEL_BACKUP_AT!r}."
+    )
+FLYWHEEL_BACKUP_KEEP = int(os.environ.get("FLYWHEEL_BACKUP_KEEP") or 7)
+if FLYWHEEL_BACKUP_KEEP < 1:
+    raise ImproperlyConfigured("FLYWHEEL_BACKUP_KEEP must be at least 1.")
+
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
@@ -395,6 +412,7 @@ CELERY_BEAT_SCHEDULE = {
     "automation": {"task": "automation.tick", "schedule": 10.0},
     "digest": {"task": "trajectories.digest", "schedule": 10.0},
     "settle_traces": {"task": "evals.settle_traces", "schedule": 10.0},
+    "back_up": {"task": "core.back_up", "schedule": 300.0},
     "forget_attempts": {"task": "core.forget_attempts", "schedule": 3600.0},
     "look_for_names": {"task": "trajectories.look_for_names", "schedule": 10.0},
     "partitions": {"task": "trajectories.partitions", "schedule": 43_200.0},

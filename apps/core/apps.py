@@ -25,6 +25,7 @@ class CoreConfig(AppConfig):
     declares = (
         "accounts.signals",
         "audit_words",
+        "backups.parts",
         "projects.deletion",
         "watching.own",
         "watching.own_measures",

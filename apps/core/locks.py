@@ -1,7 +1,7 @@
 """PostgreSQL advisory locks, every number in one place: two purposes that share a number would wait
 for each other.
 
-All are held until the transaction ends, except those of `holding_in`.
+All are held until the transaction ends, except those of `holding_in` and `try_holding`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class Lock(IntEnum):
 
     MAKE_PARTITIONS = 0x666C7977
     USER_NAMES = 0x666C756E
+    BACKUP = 0x666C6275
     OLD_MONTHS = 0x666C7979  # shared by those who write to an old month, exclusive to who drops one
 
 
@@ -79,6 +80,17 @@ def holding_in(project_id: int, lock: ProjectLock) -> Iterator[None]:
         yield
     finally:
         _call("pg_advisory_unlock", lock, project_id)
+
+
+@contextmanager
+def try_holding(lock: Lock) -> Iterator[bool]:
+    """Outside of a transaction, without waiting: whether the lock is held."""
+    is_held = bool(_call("pg_try_advisory_lock", lock))
+    try:
+        yield is_held
+    finally:
+        if is_held:
+            _call("pg_advisory_unlock", lock)
 
 
 @contextmanager

@@ -639,6 +639,31 @@ class Worker(models.Model):
         return f"{self.host}:{self.pid}"
 
 
+class BackupQuerySet(models.QuerySet["Backup"]):
+    def whole(self) -> Self:
+        return self.filter(finished_at__isnull=False, problem="")
+
+
+class Backup(models.Model):
+    """A backup that was made, or why it was not (`backups`)."""
+
+    target = models.CharField(max_length=500)
+    is_scheduled = models.BooleanField(default=False)
+    started_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True)
+    size = models.PositiveBigIntegerField(default=0)
+    lacks = models.PositiveIntegerField(default=0, help_text="Files that were gone")
+    problem = models.TextField(blank=True)
+
+    objects = BackupQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-started_at", "-pk")
+
+    def __str__(self) -> str:
+        return self.target
+
+
 class IncidentQuerySet(models.QuerySet["Incident"]):
     def open(self) -> Self:
         return self.filter(ended_at=None)

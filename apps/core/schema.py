@@ -43,6 +43,10 @@ class Kind(TextChoices):
     DIFFERENT = "different"  # of another program, or of a version that is no release
 
 
+OTHER_BACKUP = (
+    "This backup was made by another version of Flywheel{of}, and this is {here}: {names}. Nothing"
+    " was changed. Restore it with the version that made it, or a later release."
+)
 MIGRATABLE = (Kind.CURRENT, Kind.EMPTY, Kind.BEHIND, Kind.UNFINISHED)
 SENTENCES = {
     Kind.EMPTY: "This database is empty. Run “manage.py prepare”, which makes its tables.",
@@ -99,6 +103,36 @@ def schema_state() -> SchemaState:
     if columns := [*_other_columns()]:
         return _state(Kind.DIFFERENT, columns, noted)
     return SchemaState(Kind.CURRENT, fits=True)
+
+
+def recorded() -> dict[str, Any]:
+    """For a backup: which migrations this database has, and of which content."""
+    noted = _noted()
+    applied = sorted(set(MigrationRecorder(connection).applied_migrations()))
+    return {
+        "version": noted.version,
+        "applied": applied,
+        "digests": noted.digests,
+        "begun": sorted(noted.begun),
+    }
+
+
+def why_not_restore(backup: dict[str, Any]) -> str:
+    """Of what `recorded` returned in a backup: why this version could not use its database; "" if
+    it can, perhaps after a migration.
+    """
+    applied = {(app, name) for app, name in backup["applied"]}
+    begun = {(app, name) for app, name in backup["begun"]} - applied
+    noted = Note(backup["version"], backup["digests"], begun)
+    wrong = [f"it has {'.'.join(name)}" for name in sorted(_unknown(applied, noted) | begun)]
+    wrong += [
+        f"its migration {name} differs from the one here"
+        for name in map(".".join, sorted(_changed(applied, noted)))
+    ]
+    if not wrong:
+        return ""
+    of = f" ({noted.version})" if noted.version else ""
+    return OTHER_BACKUP.format(of=of, here=VERSION, names="; ".join(wrong[:MOST_NAMED]))
 
 
 def require_current() -> None:

@@ -7,6 +7,7 @@ from celery.signals import beat_init
 from django.apps import apps
 
 from apps.core import attempts, jobs, outbox, runner
+from apps.core.backups import schedule
 from flywheel import alive, processes
 
 
@@ -34,3 +35,13 @@ def reap_at_once(**_: Any) -> None:
 @shared_task(name="core.forget_attempts")
 def forget_attempts() -> int:
     return attempts.forget_old()
+
+
+@shared_task(name="core.back_up", expires=240)
+def back_up() -> None:
+    schedule.back_up_if_due()
+
+
+@shared_task(name=schedule.NOW, expires=schedule.NOW_EXPIRES_S)
+def back_up_now() -> None:
+    schedule.back_up()

@@ -12,5 +12,6 @@ class EnvironmentsConfig(AppConfig):
     declares = (
         "audit_words",
         "managing",
+        "packages",
         "reward_models",
     )

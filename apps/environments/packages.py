@@ -17,6 +17,8 @@ from typing import IO, Any
 from django.conf import settings
 from django.db import transaction
 
+from apps.core.backups.parts import Part, Parts, of_folder
+from apps.core.bus import on
 from apps.core.models import Project
 from apps.environments.actions import own_verifier, save_environment, save_verifier
 from apps.environments.models import Environment, EnvironmentKind, Package, Verifier
@@ -56,6 +58,11 @@ class Listed:
 
 def folder() -> Path:
     return Path(settings.FLYWHEEL_ENVIRONMENTS_DIR)
+
+
+@on(Parts)
+def operators_packages(question: Parts) -> Part:
+    return of_folder("environments", folder())
 
 
 def listed(project: Project) -> list[Listed]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -17,8 +16,8 @@ from apps.core.intervals import wilson
 from apps.core.managed.objects import WhyNotDelete, WhyNotRename
 from apps.core.models import Project
 from apps.environments.models import Verifier
-from apps.registry.actions import base_digest
 from apps.registry.artifacts import ArtifactError, local_path
+from apps.registry.bases import ModelError, base_digest, base_folder
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.calibration import Calibration
 from workers.lib.errors import SpecError
@@ -128,18 +127,19 @@ def folders(project: Project, spec: dict) -> list[RewardModelFolder]:
         base = version.base_version()
         try:
             adapter = local_path(version.artifact)
-            changed = base_digest(Path(base.base)) != base.digest
-        except ArtifactError as error:
+            folder = base_folder(base)
+            changed = base_digest(folder) != base.digest
+        except (ArtifactError, ModelError) as error:
             raise ArtifactError(f"{version} scores nothing. {error}") from error
         if changed:
             raise ArtifactError(
-                f"{version} scores nothing: the weights of {base} in {base.base} are not those it"
+                f"{version} scores nothing: the weights of {base} in {folder} are not those it"
                 " was trained on."
             )
         dtype = settings.FLYWHEEL_DTYPE
         found[version.artifact_id] = RewardModelFolder(
             name=str(version),
-            base=base.base,
+            base=str(folder),
             adapter=str(adapter),
             digest=version.artifact_id,
             dtype="float32" if dtype == "float16" else dtype,

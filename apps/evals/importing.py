@@ -19,6 +19,7 @@ from django.conf import settings
 from django.db import transaction
 
 from apps.core import jobs
+from apps.core.backups.parts import Part, Parts, of_folder
 from apps.core.bus import on
 from apps.core.kinds import Progress
 from apps.core.leftovers import remove_leftovers
@@ -268,6 +269,19 @@ def _groups(row: TaskRow) -> list[str]:
 
 def folder() -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "task_imports"
+
+
+@on(Parts)
+def waiting_files(question: Parts) -> Part:
+    """Files whose import has not ended."""
+    return of_folder("task_imports", folder(), _waiting, is_referred=True)
+
+
+def _waiting() -> Iterator[Path]:
+    for pk in TaskImport.objects.active().values_list("pk", flat=True):
+        yield home_of(pk) / "file"
+        if (answers := home_of(pk) / "answers").is_file():
+            yield answers
 
 
 def home_of(identity: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from msgspec import to_builtins
 
 from apps.core.actions import audit
 from apps.core.bus import on
-from apps.core.errors import Rejected
 from apps.core.managed.objects import WhyNotRename
 from apps.core.models import Project
+from apps.registry.bases import ModelError, base_digest, note
 from apps.registry.models import (
     Artifact,
     Dialect,
@@ -28,67 +27,53 @@ from apps.registry.models import (
     Server,
 )
 from apps.registry.servers import ServerError, check_address
-from workers.lib.folder_digest import sha256_of
-from workers.lib.lora_files import AdapterError, check_base_is_plain
 from workers.lib.prompts import checked_prompt
 from workers.lib.template_check import checked_apart
 
 SERVED_NAME = 200  # characters
 
 
-class ModelError(Rejected):
-    """A model's folder or server that cannot be used. The message is a sentence for the page."""
-
-    field = ""
-
-
-def check_base_folder(folder: Path) -> list[Path]:
-    """The weight files of a base model's folder. Raises ModelError."""
-    if not folder.is_dir():
-        raise ModelError(f"The model folder {folder} is missing.")
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"The model folder {folder} has no config.json.")
-    try:
-        check_base_is_plain(folder)
-    except AdapterError as error:
-        raise ModelError(str(error)) from error
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        raise ModelError(
-            f"The model folder {folder} holds no safetensors; other weight files are not loaded."
-        )
-    return weights
-
-
-def base_digest(folder: Path) -> str:
-    files = [folder / "config.json", *check_base_folder(folder)]
-    return _digest_of_files(
-        tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    )
-
-
-@lru_cache(maxsize=64)
-def _digest_of_files(files: tuple[tuple[str, int, int], ...]) -> str:
-    """Cached by path, size and modification time, so that an unchanged gigabyte is not hashed
-    again.
-    """
-    parts = [(Path(path).name, sha256_of(Path(path))) for path, _, _ in files]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
 def register_base(*, project: Project, name: str, folder: Path, by: Any) -> ModelVersion:
-    """Register a base model in a local folder. The same weights again return the same version.
-    Raises ModelError.
+    """Register a base model in a local folder. The same weights again return the same version,
+    which is found in that folder from then on (`moved_from`). Raises ModelError.
     """
-    return _register(
+    digest, folder = base_digest(folder), folder.resolve()
+    version = _register(
         project=project,
         name=name,
         kind=ModelKind.BASE,
-        digest=base_digest(folder),
+        digest=digest,
         by=by,
-        base=str(folder.resolve()),
+        base=str(folder),
         template=to_builtins(checked_apart(folder)) or {},
     )
+    note(folder, digest)
+    if version.base != str(folder):
+        _move(version, folder, by)
+    return version
+
+
+@transaction.atomic
+def _move(version: ModelVersion, folder: Path, by: Any) -> None:
+    """In all projects: they share the folder."""
+    version.moved_from = version.base
+    for base in ModelVersion.objects.filter(
+        kind=ModelKind.BASE, digest=version.digest, base=version.base
+    ).select_related("project"):
+        on_it = [base]
+        for row in on_it:
+            on_it += row.children.filter(base=version.base).exclude(kind=ModelKind.ENDPOINT)
+        ModelVersion.objects.filter(pk__in=[row.pk for row in on_it]).update(base=str(folder))
+        audit(
+            "model_version.moved",
+            project=base.project,
+            by=by,
+            target=base,
+            name=str(base),
+            before=version.base,
+            after=str(folder),
+        )
+    version.base = str(folder)
 
 
 def register_adapter(

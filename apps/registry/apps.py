@@ -12,6 +12,7 @@ class RegistryConfig(AppConfig):
         "jobs",
         "managed",
         "model_prices",
+        "moving",
         "ray_clusters",
         "servers",
         "uploads",

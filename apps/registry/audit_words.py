@@ -9,6 +9,7 @@ declare(
     {
         "model_version.downloaded": "downloaded the files of the model {name@}",
         "model_version.created": "registered the model {name@}",
+        "model_version.moved": "moved the base model {name@} from {before} to {after}",
         "server.added": "added the server {name}[ at {base_url}][, serving {serves}]",
     },
     jobs={

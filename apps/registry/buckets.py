@@ -4,11 +4,13 @@ bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from django.core.files import File
 from storages.backends.s3 import S3Storage
@@ -17,6 +19,8 @@ from urllib3.exceptions import HTTPError
 from apps.registry.stores import CHUNK, NoAnswer, StoreError
 
 FAILS = (BotoCoreError, ClientError, HTTPClientError, HTTPError, RecursionError)
+# At most 10,000 parts of a file: 640 GB, of which one part is in memory.
+PARTS = TransferConfig(multipart_chunksize=64 * 2**20, use_threads=False)
 REFUSED = (
     "403",
     "401",
@@ -45,6 +49,20 @@ def said(call: Callable) -> Callable:
             raise self.failure(error, name) from error
 
     return wrapper
+
+
+class Stream:
+    """What boto3 reads of a file that it sends."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self.chunks, self.left = chunks, bytearray()
+
+    def read(self, size: int = sys.maxsize) -> bytes:
+        while len(self.left) < size and (data := next(self.chunks, None)) is not None:
+            self.left += data
+        given = bytes(self.left[:size])
+        del self.left[:size]
+        return given
 
 
 class Bucket(S3Storage):
@@ -92,6 +110,25 @@ class Bucket(S3Storage):
             raise StoreError(
                 f"the bucket {self.bucket_name} broke {name} off ({type(error).__name__})"
             ) from error
+
+    @said
+    def put_chunks(self, name: str, chunks: Iterable[bytes]) -> None:
+        """Store what is not a file yet, in parts, of which few are in memory."""
+        target = self.bucket.Object(self._normalize_name(name))
+        target.upload_fileobj(Stream(iter(chunks)), Config=PARTS)
+
+    def names(self) -> Iterator[str]:
+        """Of everything under this prefix. Raises StoreError."""
+        prefix = f"{self.location}/" if self.location else ""
+        try:
+            for found in self.bucket.objects.filter(Prefix=prefix):
+                yield found.key.removeprefix(prefix)
+        except FAILS as error:
+            raise self.failure(error, prefix) from error
+
+    @said
+    def remove(self, name: str) -> None:
+        self.delete(name)
 
     @said
     def remove_folder(self, name: str, files: list[str]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -14,11 +13,11 @@ from django.conf import settings
 from apps.core.models import Project
 from apps.registry.actions import (
     ModelError,
-    check_base_folder,
     checked_address,
     refuse_reward_model,
 )
 from apps.registry.artifacts import ArtifactError, local_path, read_file
+from apps.registry.bases import base_folder
 from apps.registry.managed import is_up, served_name
 from apps.registry.models import (
     Dialect,
@@ -376,9 +375,9 @@ def model_spec(version: ModelVersion, engine: dict[str, Any] | None = None) -> s
     version = version.model
     if version.engine != Engine.TRANSFORMERS or (engine and engine["kind"] == "openai"):
         return specs.Model(base=version.base)
-    check_base_folder(Path(version.base))
+    folder = str(base_folder(version))
     adapter = str(local_path(version.artifact)) if version.artifact else None
-    return specs.Model(base=version.base, adapter=adapter)
+    return specs.Model(base=folder, adapter=adapter)
 
 
 def in_process(batch_size: int) -> specs.InProcess:

@@ -9,6 +9,7 @@ from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.core.outgoing_keys import key_variables
+from apps.registry.bases import base_folders, folders
 from apps.registry.managed import LARGEST_CONTEXT, MOST_SLOTS, OPTIONS_OF, vllm_is_here
 from apps.registry.models import (
     Dialect,
@@ -21,7 +22,6 @@ from apps.registry.models import (
 )
 from apps.registry.prices import read_prices
 from apps.registry.schema import Adapter, Agent, Base, Endpoint, NewServer
-from apps.registry.trained_elsewhere import base_folders, folders
 from workers.lib.vllm import DTYPES, RANKS, read_options
 
 

@@ -20,7 +20,7 @@ from apps.core.models import JobState, Project, Role
 from apps.core.operations import Page, Rest, Written, operation
 from apps.core.runner import job_fields
 from apps.registry import schema
-from apps.registry.actions import check_base_folder
+from apps.registry.bases import base_folder
 from apps.registry.models import Health, ModelKind, Phase, Server, ServerKind, ServerRun
 from apps.registry.servers import (
     RESET,
@@ -211,8 +211,8 @@ def stop(*, server: Server, by: Any) -> bool:
 def serve_spec(run: ServerRun) -> Serve:
     """Raises ModelError if the base's folder is incomplete."""
     server = Server.objects.select_related("base").get(pk=run.server_id)
-    check_base_folder(Path(server.base.base))
-    model = ServedModel(base=server.base.base, name=served_name(server), **server.serving)
+    folder = str(base_folder(server.base))
+    model = ServedModel(base=folder, name=served_name(server), **server.serving)
     ours = server.kind == ServerKind.TRANSFORMERS
     if ours and model.dtype == "auto":  # as for jobs that run in process
         model.dtype = settings.FLYWHEEL_DTYPE

@@ -386,6 +386,7 @@ class ModelVersion(Archivable):
     objects = ModelVersionQuerySet.as_manager()
     # True on the instance that an action has just created, False on one that existed already
     is_new = False
+    moved_from = ""  # on the instance of a base that was registered again from another folder
 
     class Meta:
         ordering = ("-created_at", "-id")

@@ -5,15 +5,20 @@ bucket.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apps.core.bus import Question, ask
+from django.conf import settings
+
+from apps.core.backups.parts import File, Part, Parts, of_folder
+from apps.core.bus import Question, ask, on
 from apps.registry.artifacts import verified
 from apps.registry.models import Artifact
+from apps.registry.stores import store
 
 
 class StoredFile(NamedTuple):
@@ -37,6 +42,43 @@ class Moved:
     copied: int = 0
     there: int = 0
     failed: list[str] = field(default_factory=list)
+
+
+@on(Parts)
+def stored(question: Parts) -> Part:
+    """What rows refer to in the store, wherever that is now and will be."""
+    write = partial(put_chunks, store())
+    return Part("store", _backed_up, write, is_referred=True)
+
+
+@on(Parts)
+def model_folders(question: Parts) -> Part:
+    """Base models that are in the data folder."""
+    return of_folder("models", Path(settings.FLYWHEEL_DATA_DIR) / "models", is_base=True)
+
+
+def _backed_up() -> Iterator[File]:
+    rows = Artifact.objects.order_by("created_at", "digest").values_list("digest", "files")
+    artifacts = (
+        StoredFile(f"{digest}/{entry['path']}", entry["size"], entry["sha256"])
+        for digest, files in rows.iterator()
+        for entry in files
+    )
+    for file in chain(artifacts, chain.from_iterable(ask(OtherFiles()))):
+        yield File(file.name, file.sha256, partial(_chunks, file))
+
+
+def _chunks(file: StoredFile) -> Iterator[bytes]:
+    return verified(file.entry, store().chunks(file.name))
+
+
+def put_chunks(target: Any, name: str, chunks: Iterable[bytes]) -> None:
+    """Stores what is not a file yet. Raises OSError."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        with path.open("wb") as copy:
+            copy.writelines(chunks)
+        target.put(name, path)
 
 
 def move_all(source: Any, target: Any, *, remove: bool, said: Callable[[str], None]) -> Moved:
@@ -81,12 +123,7 @@ def _copy(file: StoredFile, source: Any, target: Any) -> bool:
     """Returns False if it already exists. Raises OSError."""
     if target.has(file.name, file.size) and _is_whole(file, target):
         return False
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "file"
-        with path.open("wb") as copy:
-            for data in verified(file.entry, source.chunks(file.name)):
-                copy.write(data)
-        target.put(file.name, path)
+    put_chunks(target, file.name, verified(file.entry, source.chunks(file.name)))
     for _ in verified(file.entry, target.chunks(file.name)):
         pass
     return True

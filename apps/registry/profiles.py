@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from apps.registry.models import ModelKind, ModelVersion
+from apps.registry.bases import find_base
+from apps.registry.models import ModelVersion
 
 MAX_READ = 4 * 2**20  # bytes read of a config or a template
 TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
@@ -55,7 +56,7 @@ def profile_of_version(version: ModelVersion) -> Profile | None:
     """The profile of the base model that a version is based on; None if it is not in a local folder
     or its family is unknown.
     """
-    folder = base_folder(version)
+    folder = find_base(version)
     return profile_of(_read_json(folder / "config.json")) if folder else None
 
 
@@ -75,13 +76,8 @@ def takes_text_arguments(version: ModelVersion) -> bool:
 
 def template_of(version: ModelVersion) -> str:
     """The base's chat template, or several one after another; "" if it is not in a local folder."""
-    folder = base_folder(version)
+    folder = find_base(version)
     return "\n".join(_template(folder / name) for name in TEMPLATES) if folder else ""
-
-
-def base_folder(version: ModelVersion) -> Path | None:
-    base = version.base_version()
-    return Path(base.base) if base.kind == ModelKind.BASE and Path(base.base).is_dir() else None
 
 
 def _template(path: Path) -> str:

@@ -11,44 +11,26 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from django.conf import settings
 from django.db import transaction
 
 from apps.core.models import Project
-from apps.registry.actions import ModelError, check_base_folder, register_adapter, register_base
+from apps.registry.actions import register_adapter, register_base
 from apps.registry.artifacts import ArtifactError, local_path, store_folder
+from apps.registry.bases import ModelError, base_folder, check_base_folder, folders
 from apps.registry.declared_base import check_declared
 from apps.registry.lora_numbers import changes_something, same_weights
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib import lora_files
 from workers.lib.lora_files import CONFIG, WEIGHTS, AdapterError, Shapes, check_files, layers_of
 
-MOST_OFFERED = 50  # folders
 MAX_CONFIG = 64 * 1024
 MAX_ADAPTER = 2**30
 # bytes; weights are hashed while the user waits, so larger models have to be registered by the
 # command
 MAX_BASE = 8 * 2**30
-
-
-def folders() -> list[Path]:
-    """Parent folders that a page or the API may name a folder in."""
-    return [Path(folder).resolve() for folder in settings.FLYWHEEL_MODEL_FOLDERS]
-
-
-def base_folders() -> list[Path]:
-    """The transformers folders that lie in one of these parents, at most one level deeper."""
-    configs = (
-        path
-        for parent in folders()
-        for depth in ("*", "*/*")
-        for path in sorted(parent.glob(f"{depth}/config.json"))
-    )
-    return [path.parent for path in islice(configs, MOST_OFFERED)]
 
 
 def allowed_folder(given: str) -> Path:
@@ -223,7 +205,7 @@ def check_adapter(folder: Path, parent: ModelVersion) -> dict[str, Any]:
     with as_model_errors():
         config, shapes = check_files(folder)
         layers = layers_of(shapes, bool(config.get("use_dora")))
-    _fits(layers, shapes_of(check_base_folder(Path(base.base))), base)
+    _fits(layers, shapes_of(check_base_folder(base_folder(base))), base)
     return {"rank": config["r"]} | numbers_of(folder, parent)
 
 
@@ -269,7 +251,7 @@ def _linear_layers(base: ModelVersion) -> set[str]:
     """Raises ModelError."""
     return {
         name.removesuffix(".weight")
-        for name, shape in shapes_of(check_base_folder(Path(base.base))).items()
+        for name, shape in shapes_of(check_base_folder(base_folder(base))).items()
         if name.endswith(".weight") and len(shape) == 2 and "embed" not in name
     }
 
@@ -278,10 +260,10 @@ def check_answer_length(tokens: int, version: ModelVersion) -> None:
     """Raises ModelError if answers of this length would leave no room for a prompt."""
     base = version.base_version()
     try:
-        context = json.loads((Path(base.base) / "config.json").read_bytes()).get(
+        context = json.loads((base_folder(base) / "config.json").read_bytes()).get(
             "max_position_embeddings"
         )
-    except (OSError, ValueError, AttributeError):  # loading the model will report the problem
+    except (OSError, ValueError, AttributeError, ModelError):  # loading will report the problem
         return
     if isinstance(context, int) and tokens >= context:
         raise ModelError(

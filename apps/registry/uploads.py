@@ -11,6 +11,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,14 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from msgspec import Meta, Struct
 
+from apps.core.backups.parts import File, Part, Parts
 from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.models import Project
 from apps.core.projects.deletion import Deleting
 from apps.registry.actions import ModelError, digest_on
 from apps.registry.models import AdapterPart, AdapterUpload, ModelVersion
+from apps.registry.moving import put_chunks
 from apps.registry.stores import store
 from apps.registry.trained_elsewhere import (
     CONFIG,
@@ -89,6 +92,17 @@ def begin(
         made = AdapterUpload.objects.create(**same, confirm_base=confirm_base, created_by=by)
         made.is_new = True
         return made
+
+
+@on(Parts)
+def unfinished_uploads(question: Parts) -> Part:
+    return Part("adapter_uploads", _part_files, partial(put_chunks, store()), is_referred=True)
+
+
+def _part_files() -> Iterator[File]:
+    for part in AdapterPart.objects.select_related("upload").order_by("pk").iterator():
+        name = _name(part.upload, part.path, part.number)
+        yield File(name, str(part.pk), partial(store().chunks, name))
 
 
 def already(*, project: Project, parent: ModelVersion, files: list[dict]) -> ModelVersion | None:

@@ -4,4 +4,4 @@ from django.apps import AppConfig
 class ServingConfig(AppConfig):
     name = "apps.serving"
     label = "serving"
-    declares = ("hints",)
+    declares = ("hints", "spool")

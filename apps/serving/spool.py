@@ -18,10 +18,14 @@ import struct
 import uuid
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from django.conf import settings
 from msgspec import DecodeError, Struct, msgpack
 
+from apps.core.backups.parts import CHUNK, File, Part, Parts, write_file
+from apps.core.bus import on
 from workers.lib.prices import Price
 
 log = logging.getLogger(__name__)
@@ -168,6 +172,51 @@ def segments(folder: Path) -> list[Path]:
         with contextlib.suppress(OSError):
             found.append((path.stat().st_mtime_ns, path))
     return [path for _, path in sorted(found)]
+
+
+@on(Parts)
+def unstored_answers(question: Parts) -> Part:
+    """Answers that the database does not have yet. Whoever restores them stores them again, which
+    is harmless.
+    """
+    folder = Path(settings.FLYWHEEL_ENDPOINT_SPOOL)
+    return Part("endpoint", lambda: _backed_up(folder), partial(_put, folder))
+
+
+def _backed_up(folder: Path) -> Iterator[File]:
+    """A listing misses a segment that is renamed meanwhile; the second does not, since each is
+    renamed once. One that is gone is in the database.
+    """
+    names = {
+        path.relative_to(folder).with_suffix(path.suffix.replace(OPEN, READY))
+        for _ in range(2)
+        for pattern in (f"*{OPEN}", f"*{READY}", "refused/*.msgpack")
+        for path in folder.glob(pattern)
+    }
+    for name in sorted(names):
+        yield File(name.as_posix(), _stamp(folder / name), partial(_segment, folder / name))
+
+
+def _stamp(path: Path) -> str:
+    for at in (path.with_suffix(OPEN), path):
+        with contextlib.suppress(OSError):
+            return str(at.stat().st_size)
+    return ""
+
+
+def _segment(path: Path) -> Iterator[bytes]:
+    for at in (path.with_suffix(OPEN), path):
+        with contextlib.suppress(FileNotFoundError):
+            file = at.open("rb")
+            break
+    else:
+        raise FileNotFoundError(f"{path.name} is stored")
+    with file:
+        yield from iter(partial(file.read, CHUNK), b"")
+
+
+def _put(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
+    write_file(folder / name, chunks)
 
 
 def read(path: Path) -> Iterator[Record]:

@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.data_paths import DataPathField
 from apps.core.models import Archivable, ArchivableQuerySet, Job, JobQuerySet, JobState, Project
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, SampleFields, Split, Task
@@ -293,7 +294,7 @@ class Checkpoint(models.Model):
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="checkpoints")
     step = models.PositiveIntegerField()
-    path = models.CharField(max_length=500)
+    path = DataPathField(max_length=500)
     attempt = models.PositiveIntegerField()
     at = models.DateTimeField(default=timezone.now)
 

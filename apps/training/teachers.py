@@ -9,6 +9,7 @@ from apps.core.models import JobState
 from apps.evals.models import EvalRun
 from apps.registry import engines
 from apps.registry.actions import ModelError
+from apps.registry.bases import find_base
 from apps.registry.models import Engine, ModelKind, ModelVersion, Server
 from apps.registry.rollout_servers import EXACT
 from apps.training.models import Method, TrainingRun
@@ -41,7 +42,7 @@ def best_teacher(run: EvalRun) -> tuple[str, float, bool] | None:
     same = (
         bool(folder)
         and own.engine == Engine.TRANSFORMERS
-        and not why_not_same(Path(own.base), Path(folder))
+        and not why_not_same(Path(folder_of(own)), Path(folder))
     )
     return str(version), success, same and gives_probabilities(version)
 
@@ -125,7 +126,7 @@ def _no_probabilities(parent: ModelVersion, teacher: ModelVersion, engine: dict[
             f" provide token probabilities. {SAMPLES_TEACH}"
         )
     folder = folder_of(teacher)
-    if folder and (differ := why_not_same(Path(parent.base), Path(folder))):
+    if folder and (differ := why_not_same(Path(folder_of(parent)), Path(folder))):
         return (
             f"{teacher} uses a different tokenizer than {parent}: {differ}. Choose a teacher from"
             f" the same family, or learn from its samples. {SAMPLES_TEACH}"
@@ -135,9 +136,10 @@ def _no_probabilities(parent: ModelVersion, teacher: ModelVersion, engine: dict[
 
 def folder_of(version: ModelVersion) -> str:
     """The folder of the version's base model; "" for a served model whose weights are not known."""
-    if version.kind == ModelKind.ENDPOINT:
-        return version.parent.base if version.parent else ""
-    return version.base if version.kind in (ModelKind.BASE, ModelKind.ADAPTER) else ""
+    based = version.parent if version.kind == ModelKind.ENDPOINT else version
+    if based is None or based.kind not in (ModelKind.BASE, ModelKind.ADAPTER):
+        return ""
+    return str(find_base(based) or based.base)
 
 
 def gives_probabilities(version: ModelVersion) -> bool:

@@ -26,6 +26,7 @@ from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.data_paths import DataPathField
 from apps.core.models import Job, Project
 from apps.registry.artifacts import verified
 from apps.registry.stores import store
@@ -896,7 +897,7 @@ class Upload(Job):
     `batches.Summary`; `spec` has the mapping of a mapped file."""
 
     format = models.CharField(max_length=20)
-    path = models.CharField(max_length=500)
+    path = DataPathField(max_length=500)
     size = models.BigIntegerField()
 
     @property

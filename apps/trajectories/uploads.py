@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from apps.core import jobs
+from apps.core.backups.parts import Part, Parts, of_folder
 from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.kinds import Progress
@@ -42,6 +43,19 @@ MAX_COLUMNS = 200  # of those without a field that are listed
 
 def folder() -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "uploads"
+
+
+@on(Parts)
+def waiting_files(question: Parts) -> Part:
+    """Files whose import has not ended, or may be tried again."""
+    return of_folder("uploads", folder(), _waiting, is_referred=True)
+
+
+def _waiting() -> Iterator[Path]:
+    active = Upload.objects.active().values_list("path", flat=True)
+    failed = Upload.objects.filter(state=JobState.FAILED).values_list("path", flat=True)
+    yield from map(Path, active)
+    yield from (path for path in map(Path, failed) if path.is_file())
 
 
 def keep(chunks: Iterable[bytes]) -> Path:

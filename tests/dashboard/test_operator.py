@@ -11,7 +11,9 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.models import AuditEvent, Incident, Project, Role, Worker
+from apps.core import outbox
+from apps.core.models import AuditEvent, Backup, Incident, Project, Role, Worker
+from apps.core.tasks import back_up_now
 from apps.core.watching import conditions, incidents, measures, own, probes
 from apps.registry.models import ModelVersion
 from tests.factories import make_endpoint, make_member, make_user
@@ -56,7 +58,14 @@ def test_to_others_it_does_not_exist(project: Project, name: str) -> None:
 
 def test_an_empty_installation_says_what_will_be_there(operator: Client) -> None:
     page = operator.get("/operator/").content.decode()
-    for empty in ("No workers", "No jobs run or wait", "No model servers", "No base models"):
+    empties = (
+        "No workers",
+        "No backups",
+        "No jobs run or wait",
+        "No model servers",
+        "No base models",
+    )
+    for empty in empties:
         assert f"<b>{empty}</b>" in page
     assert operator.get("/operator/?x=1").status_code == 400
     assert 'href="/operator/"' in operator.get("/?all").content.decode()
@@ -91,6 +100,20 @@ def test_a_button_mends_and_is_in_the_log(
     assert line.detail == {"label": "Forget", "of": "eval@gone"} and line.project is None
     for unknown in ("nothing", "schema"):  # the schema has no button
         assert operator.post(reverse("operator:mend", args=[unknown])).status_code == 404
+
+
+def test_it_shows_backups_and_makes_one(
+    operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Backup.objects.create(target="/b/one", finished_at=timezone.now(), size=2048)
+    Backup.objects.create(target="/b/two", finished_at=timezone.now(), problem="The disk is full.")
+    settings.FLYWHEEL_BACKUP_TARGET, posted = "/b", list[str]()
+    monkeypatch.setattr(outbox, "post", lambda task, **_: posted.append(task))
+    page = operator.get("/operator/").content.decode()
+    for said in ("Every day at 03:00 UTC to", "2.0\xa0KB", "complete", "The disk is full."):
+        assert said in page
+    operator.post(reverse("operator:mend", args=["backup_late"]))
+    assert posted == [back_up_now.name]
 
 
 @pytest.mark.parametrize(

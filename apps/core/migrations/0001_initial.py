@@ -494,6 +494,33 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Backup",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("target", models.CharField(max_length=500)),
+                ("is_scheduled", models.BooleanField(default=False)),
+                (
+                    "started_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now()),
+                ),
+                ("finished_at", models.DateTimeField(null=True)),
+                ("size", models.PositiveBigIntegerField(default=0)),
+                (
+                    "lacks",
+                    models.PositiveIntegerField(default=0, help_text="Files that were gone"),
+                ),
+                ("problem", models.TextField(blank=True)),
+            ],
+            options={
+                "ordering": ("-started_at", "-pk"),
+            },
+        ),
+        migrations.CreateModel(
             name="Incident",
             fields=[
                 (

@@ -13,8 +13,10 @@ from django.conf import settings
 from django.db import connection, models
 from django.db.models import F
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from apps.core import jobs, schema
+from apps.core.backups import schedule
 from apps.core.http import uuid_of
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import JobState, Worker
@@ -266,3 +268,22 @@ def _disk(least: float, below: float) -> Iterator[Finding]:
             " free.",
             socket.gethostname(),
         )
+
+
+def _back_up(about: str, by: Any) -> str:
+    schedule.ask_for_one()
+    return "A backup is being made. It is listed here once it is done."
+
+
+@condition(
+    "backup_late",
+    "No backup was made lately",
+    todo="Read why the last one failed (its disk may be full, its bucket refuse it), mend that, and"
+    " make one now. Until then a lost disk loses what came since.",
+    severity=Severity.WARNING,
+    button=Button("Back up now", _back_up),
+)
+def late_backup() -> Iterator[Finding]:
+    if late := schedule.lateness(timezone.now()):
+        says, since = late
+        yield Finding(says, since=since)

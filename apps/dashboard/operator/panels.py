@@ -22,6 +22,7 @@ from apps.registry.models import Health, ModelKind, ModelVersion, Server
 from flywheel import processes
 from flywheel.version import VERSION
 
+BACKUPS = 5
 MOST = 50
 ENDED = 10
 PACKAGES = ("django", "celery", "torch", "transformers", "peft", "trl")

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import page_of_request, refuse_unstorable_text, takes
 from apps.core.actions import audit
 from apps.core.errors import Rejected
-from apps.core.models import Incident, Worker
+from apps.core.models import Backup, Incident, Worker
 from apps.core.watching import measures, probes
 from apps.core.watching.conditions import named
 from apps.core.watching.workers import drain as drain_worker
@@ -66,6 +66,12 @@ def home(request: HttpRequest) -> HttpResponse:
         "partitions": sorted(
             (table, count) for (table,), count in _values(last, "flywheel_partitions").items()
         ),
+        "backups": Backup.objects.all()[: panels.BACKUPS],
+        "schedule": {
+            "target": settings.FLYWHEEL_BACKUP_TARGET,
+            "at": settings.FLYWHEEL_BACKUP_AT,
+            "keep": settings.FLYWHEEL_BACKUP_KEEP,
+        },
         "bases": panels.bases(),
         "versions": panels.versions(),
     }

@@ -9,7 +9,6 @@ import threading
 from collections import OrderedDict
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ from django.conf import settings
 from msgspec import Struct
 
 from apps.environments.clients import load_for
+from apps.registry.bases import find_base
 from apps.registry.models import ModelVersion, Server
 from apps.registry.prices import price_at
 from apps.training.budget import measuring
@@ -294,7 +294,9 @@ def _cut(one: Lengths, by: float) -> Lengths:
 def size_beside(one: ModelVersion, other: ModelVersion) -> float:
     """The size of a model's weights relative to another's; 1 if unknown."""
     sizes = [
-        sum(file.stat().st_size for file in Path(version.base_version().base).glob("*.safetensors"))
+        sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        if (folder := find_base(version))
+        else 0
         for version in (one, other)
     ]
     return sizes[0] / sizes[1] if all(sizes) else 1.0
@@ -337,7 +339,7 @@ _lock = threading.Lock()
 
 def tokens_of(parent: ModelVersion, given: list[Conversation]) -> list[Tokenized]:
     """Cached, because a form asks for the same rows again after every change. Raises JobError."""
-    folder = parent.base_version().base
+    folder = str(find_base(parent) or parent.base_version().base)
     key = hashlib.sha256(msgspec.json.encode([folder, given])).hexdigest()
     with _lock:
         if key in _tokenized:

@@ -21,9 +21,9 @@ from apps.evals.holdout import leaks
 from apps.evals.models import Split, Task
 from apps.registry.actions import ModelError
 from apps.registry.artifacts import ArtifactError, local_path
+from apps.registry.bases import find_base
 from apps.registry.models import ModelVersion
 from apps.registry.profiles import (
-    base_folder,
     has_native_tools,
     profile_of_version,
     takes_text_arguments,
@@ -286,7 +286,7 @@ def room_for(rows: list[Row]) -> int:
 
 def layers_of(version: ModelVersion) -> tuple[str, ...]:
     """Names of the base's linear layers, without the head and the embeddings."""
-    home = base_folder(version)
+    home = find_base(version)
     if home is None:
         return ()
     try:

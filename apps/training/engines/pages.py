@@ -15,8 +15,9 @@ from apps.core.models import Project, Role
 from apps.evals.actions import HoldoutLeak
 from apps.evals.holdout.view_log import record_refusal
 from apps.registry.actions import ModelError
+from apps.registry.bases import folders
 from apps.registry.models import RayCluster
-from apps.registry.trained_elsewhere import allowed_folder, folders
+from apps.registry.trained_elsewhere import allowed_folder
 from apps.reviews.actions import TrainingLocked, environment_locks
 from apps.training.actions import TrainingError
 from apps.training.comparison import runs_of

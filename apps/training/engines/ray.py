@@ -31,8 +31,8 @@ from apps.core.runner import job_fields, job_folder
 from apps.core.scopes import Scope
 from apps.registry.actions import ModelError, register_adapter
 from apps.registry.artifacts import ArtifactError, NeededArtifacts
+from apps.registry.bases import find_base
 from apps.registry.models import Artifact, RayCluster
-from apps.registry.profiles import base_folder
 from apps.registry.servers import address_spec, check_address
 from apps.registry.trained_elsewhere import unchanged
 from apps.training.actions import TrainingError, prepared_run
@@ -161,7 +161,7 @@ def package(run: TrainingRun, submission: str) -> bytes:
     made = exporting.folder(
         run=run, engine=exporting.engine_named(run.spec["engine"]), by=run.created_by
     )
-    base, home = run.parent.base_version(), base_folder(run.parent)
+    base, home = run.parent.base_version(), find_base(run.parent)
     files = [
         {"path": path.relative_to(home).as_posix(), "size": path.stat().st_size}
         for path in files_of_base(home)
@@ -253,7 +253,7 @@ def run_of_token(pk: UUID, token: str) -> TrainingRun:
 
 def base_file(run: TrainingRun, name: str) -> Path | None:
     """A file of the run's base model that its job may read; None for any other."""
-    home = base_folder(run.parent)
+    home = find_base(run.parent)
     return next(
         (path for path in files_of_base(home) if path.relative_to(home).as_posix() == name), None
     )

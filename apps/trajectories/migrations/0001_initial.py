@@ -13,6 +13,7 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
+import apps.core.data_paths
 from apps.trajectories.partitions import CreatePartitionedModel, ensure_ahead
 
 
@@ -1227,7 +1228,7 @@ class Migration(migrations.Migration):
                 ("cancel_requested_at", models.DateTimeField(null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
                 ("format", models.CharField(max_length=20)),
-                ("path", models.CharField(max_length=500)),
+                ("path", apps.core.data_paths.DataPathField(max_length=500)),
                 ("size", models.BigIntegerField()),
             ],
             options={

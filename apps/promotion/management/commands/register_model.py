@@ -76,7 +76,11 @@ class Command(BaseCommand):
                     set_initial(channel=channel_of(project), version=version, by=None)
         except (ModelError, ServerError, PromotionError) as error:
             raise CommandError(str(error)) from error
-        where = folder.resolve() if folder else f"{model} at {base_url}"
+        where = f"from {folder.resolve()}" if folder else f"from {model} at {base_url}"
+        if version.moved_from:
+            where = f"has these weights; it moved from {version.moved_from} to {version.base}"
+        elif not version.is_new:
+            where = f"is registered already {where}"
         self.stdout.write(
-            f"{project.slug}: {version} from {where}" + (", live in production" if live else "")
+            f"{project.slug}: {version} {where}" + (", live in production" if live else "")
         )

@@ -1,0 +1,164 @@
+"""Where the folder of a base model is on this machine: found by the digest of its weights.
+
+The row of a base has the folder that it was registered from, which another machine, or this one
+after a move, need not have. So that is only the first place to look; FLYWHEEL_MODEL_FOLDERS are the
+others. What was found is kept in the data folder, so that weights are hashed once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+from django.conf import settings
+
+from apps.core.backups.parts import write_file
+from apps.core.backups.restoring import Lacks
+from apps.core.bus import on
+from apps.core.errors import Rejected
+from apps.registry.models import ModelKind, ModelVersion
+from workers.lib.folder_digest import sha256_of
+from workers.lib.lora_files import AdapterError, check_base_is_plain
+
+MOST_OFFERED = 50
+FILE = "base_folders.json"  # {folder: digest}
+
+
+class ModelError(Rejected):
+    """A model's folder or server that cannot be used. The message is a sentence for the page."""
+
+    field = ""
+
+
+def base_folder(version: ModelVersion) -> Path:
+    """The folder with the weights of a version's base. Raises ModelError."""
+    base = version.base_version()
+    if found := find_base(version):
+        return found
+    recorded = Path(base.base)
+    if recorded.is_dir():
+        check_base_folder(recorded)
+        raise ModelError(
+            f"The folder {recorded} has other weights than {base}, which was registered from it."
+        )
+    raise ModelError(
+        f"The model folder {recorded} is missing, and no folder under {in_words(folders())} has the"
+        f" weights of {base}. Copy it there, or run manage.py register_model with the folder."
+    )
+
+
+def find_base(version: ModelVersion) -> Path | None:
+    """None where this machine does not have it, or the version has none."""
+    base = version.base_version()
+    if base.kind != ModelKind.BASE:
+        return None
+    known = _known()
+    noted = (Path(folder) for folder, digest in known.items() if digest == base.digest)
+    for folder in dict.fromkeys([Path(base.base), *noted]):
+        if _digest(folder, known) == base.digest:
+            return folder
+    return next((folder for folder in _likely(base) if _digest(folder, known) == base.digest), None)
+
+
+def note(folder: Path, digest: str) -> None:
+    """That this machine has these weights there."""
+    known = _known() | {str(folder): digest}
+    write_file(
+        Path(settings.FLYWHEEL_DATA_DIR) / FILE, iter([json.dumps(known, indent=1).encode()])
+    )
+
+
+def _known() -> dict[str, str]:
+    try:
+        return json.loads((Path(settings.FLYWHEEL_DATA_DIR) / FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def _likely(base: ModelVersion) -> Iterator[Path]:
+    """Those of the same name first: each is hashed."""
+    name = Path(base.base).name
+    yield from sorted(base_folders(), key=lambda folder: folder.name != name)
+
+
+def _digest(folder: Path, known: dict[str, str]) -> str:
+    """ "" if this is no base."""
+    if not (folder / "config.json").is_file():
+        return ""
+    if digest := known.get(str(folder)):
+        return digest
+    try:
+        digest = base_digest(folder)
+    except (ModelError, OSError):
+        return ""
+    note(folder, digest)
+    return digest
+
+
+@on(Lacks)
+def missing_bases(question: Lacks) -> list[str]:
+    bases = ModelVersion.objects.filter(kind=ModelKind.BASE).order_by("pk")
+    return [
+        f"The base model {base} is not on this machine. Copy its folder ({base.base} where it came"
+        f" from) under {in_words(folders())}, or run manage.py register_model with the folder."
+        for base in {base.digest: base for base in bases}.values()
+        if find_base(base) is None
+    ]
+
+
+def in_words(paths: list[Path]) -> str:
+    return " or ".join(map(str, paths))
+
+
+def folders() -> list[Path]:
+    """Parent folders that a page or the API may name a folder in."""
+    return [Path(folder).resolve() for folder in settings.FLYWHEEL_MODEL_FOLDERS]
+
+
+def base_folders() -> list[Path]:
+    """The transformers folders that lie in one of these parents, at most one level deeper."""
+    configs = (
+        path
+        for parent in folders()
+        for depth in ("*", "*/*")
+        for path in sorted(parent.glob(f"{depth}/config.json"))
+    )
+    return [path.parent for path in islice(configs, MOST_OFFERED)]
+
+
+def check_base_folder(folder: Path) -> list[Path]:
+    """The weight files of a base model's folder. Raises ModelError."""
+    if not folder.is_dir():
+        raise ModelError(f"The model folder {folder} is missing.")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"The model folder {folder} has no config.json.")
+    try:
+        check_base_is_plain(folder)
+    except AdapterError as error:
+        raise ModelError(str(error)) from error
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise ModelError(
+            f"The model folder {folder} holds no safetensors; other weight files are not loaded."
+        )
+    return weights
+
+
+def base_digest(folder: Path) -> str:
+    files = [folder / "config.json", *check_base_folder(folder)]
+    return _digest_of_files(
+        tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    )
+
+
+@lru_cache(maxsize=64)
+def _digest_of_files(files: tuple[tuple[str, int, int], ...]) -> str:
+    """Cached by path, size and modification time, so that an unchanged gigabyte is not hashed
+    again.
+    """
+    parts = [(Path(path).name, sha256_of(Path(path))) for path, _, _ in files]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
