@@ -8,8 +8,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from apps.registry.bases import find_base
 from apps.registry.models import ModelVersion
-from apps.registry.profiles import base_folder
 
 MOST = 64 * 1024  # bytes that are read of a file
 FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)
@@ -20,7 +20,7 @@ LONGEST = 60
 
 def license_of(version: ModelVersion) -> str:
     """As its model card names it, else the first line of its license; "" where it says nothing."""
-    folder = base_folder(version)
+    folder = find_base(version)
     if folder is None:
         return ""
     if card := FRONT_MATTER.match(_read(folder / "README.md")):
