@@ -159,8 +159,8 @@ def test_rates_are_by_version_the_oldest_first(project: Project) -> None:
     )
     digest()
     old, new = measures.by_version(project)
-    assert (old.version, old.failed) == ("assistant 0", Share(0, 1))
-    assert (new.version, new.failed) == ("assistant 1", Share(4, 4))
+    assert (str(old.of), old.failed) == ("assistant 0", Share(0, 1))
+    assert (str(new.of), new.failed) == ("assistant 1", Share(4, 4))
     assert [rate.failed.hits for rate in measures.by_version(project, "bad_planning")] == [0, 0]
 
 
