@@ -15,7 +15,7 @@ from apps.core.actions import audit
 from apps.core.bus import on
 from apps.core.managed.objects import WhyNotRename
 from apps.core.models import Project
-from apps.registry.bases import ModelError, base_digest, note
+from apps.registry.bases import ModelError, base_digest, remember_folder
 from apps.registry.models import (
     Artifact,
     Dialect,
@@ -47,7 +47,7 @@ def register_base(*, project: Project, name: str, folder: Path, by: Any) -> Mode
         base=str(folder),
         template=to_builtins(checked_apart(folder)) or {},
     )
-    note(folder, digest)
+    remember_folder(folder, digest)
     if version.base != str(folder):
         _move(version, folder, by)
     return version

@@ -9,6 +9,7 @@ class RegistryConfig(AppConfig):
         "actions",
         "artifacts",
         "audit_words",
+        "bases",
         "jobs",
         "managed",
         "model_prices",

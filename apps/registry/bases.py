@@ -64,7 +64,7 @@ def find_base(version: ModelVersion) -> Path | None:
     return next((folder for folder in _likely(base) if _digest(folder, known) == base.digest), None)
 
 
-def note(folder: Path, digest: str) -> None:
+def remember_folder(folder: Path, digest: str) -> None:
     """That this machine has these weights there."""
     known = _known() | {str(folder): digest}
     write_file(
@@ -95,7 +95,7 @@ def _digest(folder: Path, known: dict[str, str]) -> str:
         digest = base_digest(folder)
     except (ModelError, OSError):
         return ""
-    note(folder, digest)
+    remember_folder(folder, digest)
     return digest
 
 

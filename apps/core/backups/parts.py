@@ -84,7 +84,7 @@ def read_file(path: Path) -> Iterator[bytes]:
             yield data
 
 
-def write_file(path: Path, chunks: Iterable[bytes]) -> None:
+def write_file(path: Path, chunks: Iterable[bytes], *, is_synced: bool = True) -> None:
     """Complete or absent, and for this user only."""
     make_private(path.parent)
     beside = path.with_name(f".{path.name}.incoming")
@@ -93,8 +93,9 @@ def write_file(path: Path, chunks: Iterable[bytes]) -> None:
         with open(beside, "xb", opener=private) as file:
             for data in chunks:
                 file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
         beside.rename(path)
     finally:
         beside.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ of the artifact store).
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -33,7 +34,9 @@ class Folder:
         self.folder = folder
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        write_file(self._path(name), chunks)
+        if name == MANIFEST:
+            os.sync()  # what it names is on the disk then; a sync for each of many files is slow
+        write_file(self._path(name), chunks, is_synced=name == MANIFEST)
 
     def read(self, name: str) -> Iterator[bytes]:
         return read_file(self._path(name))

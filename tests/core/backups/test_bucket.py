@@ -59,9 +59,10 @@ def test_the_schedule_keeps_the_newest(
         bucket.put_object(Bucket=BUCKET, Key=key, Body=b"")
     schedule.back_up()
     assert Backup.objects.get().problem == ""
-    keys = [one["Key"] for one in bucket.list_objects_v2(Bucket=BUCKET)["Contents"]]
-    assert "other/manifest.json" in keys and len({key.split("/")[1] for key in keys}) == 2
-    assert not any("20261101" in key for key in keys)
+    there = bucket.list_objects_v2(Bucket=BUCKET, Prefix="daily/")["Contents"]
+    kept = Backup.objects.get().target.rpartition("/")[2]
+    assert {one["Key"].split("/")[1] for one in there} == {kept}
+    assert bucket.head_object(Bucket=BUCKET, Key="other/manifest.json")
 
 
 def test_a_stream_is_read_in_any_size() -> None:

@@ -30,7 +30,7 @@ def pair(installation: Path, settings: Any, tmp_path: Path) -> Pair:
     return made
 
 
-def test_one_logs_in_evaluates_promotes_and_rolls_back(
+def test_one_logs_in_has_what_jobs_load_promotes_and_rolls_back(
     pair: Pair, installation: Path, elsewhere: Elsewhere, tmp_path: Path, client: Client
 ) -> None:
     pair.by.set_password("a long password")
@@ -53,7 +53,9 @@ def test_one_logs_in_evaluates_promotes_and_rolls_back(
         channel = Channel.objects.get(pk=pair.channel.pk)
         restored = type(report).objects.get(pk=report.pk)
         assert restored.verdict == "promote"
-        actions.promote(report=restored, by=admin_of(pair.project), channel=channel, reason="")
+        actions.promote(
+            report=restored, by=admin_of(pair.project), channel=channel, reason="better"
+        )
         channel.refresh_from_db()
         assert channel.current == better
         actions.rollback(channel=channel, by=admin_of(pair.project), reason="worse")
