@@ -4,6 +4,7 @@ sentence.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import secrets
@@ -30,6 +31,18 @@ def env_bool(name: str, default: bool) -> bool:
 
 def env_list(name: str, default: str = "") -> list[str]:
     return [item.strip() for item in os.environ.get(name, default).split(",") if item.strip()]
+
+
+def env_networks(name: str, default: bool) -> bool | tuple[str, ...]:
+    value = os.environ.get(name, "").strip()
+    if value.lower() in ("", "0", "1", "true", "false"):
+        return env_bool(name, default)
+    try:
+        return tuple(str(ipaddress.ip_network(item)) for item in env_list(name))
+    except ValueError as error:
+        raise ImproperlyConfigured(
+            f"{name} must be 1, 0 or networks such as 10.1.0.0/16, separated by commas: {error}."
+        ) from error
 
 
 def env_keys(name: str, default: str) -> list[str]:
@@ -536,9 +549,9 @@ FLYWHEEL_ANSWERS_WAIT_S = int(os.environ.get("FLYWHEEL_ANSWERS_WAIT_S", "3600"))
 # late.
 FLYWHEEL_TRACES_SETTLE_S = int(os.environ.get("FLYWHEEL_TRACES_SETTLE_S", "30"))
 
-# Addresses that people type in (a judge's server) may be inside this network: usual on one machine,
-# not on a shared one.
-FLYWHEEL_ALLOW_PRIVATE_URLS = env_bool(
+# Where inside this network addresses may be that people type in (a judge's server): anywhere (1),
+# usual on one machine, nowhere (0), or in these networks.
+FLYWHEEL_ALLOW_PRIVATE_URLS = env_networks(
     "FLYWHEEL_ALLOW_PRIVATE_URLS", not os.environ.get("DATABASE_URL")
 )
 # Which environment variables may be sent to another server as a key (a judge's, a remote

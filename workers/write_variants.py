@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.keys import hidden
@@ -122,7 +123,7 @@ class Failed(Exception):
 # Asking the model
 
 
-def keep_to(host: str, allow_private: bool) -> None:
+def keep_to(host: str, allow_private: PrivateNetworks) -> None:
     """From now on this process can only reach that host, and only at an address that may be
     called.
     """

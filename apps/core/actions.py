@@ -26,7 +26,6 @@ from apps.core.locks import Lock, acquire
 from apps.core.models import (
     INVITATION_LASTS,
     ApiKey,
-    Attempts,
     AuditEvent,
     Invitation,
     Membership,
@@ -92,7 +91,7 @@ def _owners_of(target: models.Model) -> list[str]:
 @transaction.atomic
 def unlock_account(*, username: str, project: Project | None, by: Any) -> bool:
     """Lets somebody try to log in again at once. False if there was nothing to unlock."""
-    unlocked = attempts.unlock(Attempts.Kind.ACCOUNT, username)
+    unlocked = attempts.unlock_account(username)
     if unlocked:
         audit("login.unlocked", project=project, by=by, username=username)
     return unlocked

@@ -29,6 +29,7 @@ class CoreConfig(AppConfig):
         "projects.deletion",
         "watching.own",
         "watching.own_measures",
+        "watching.log_ins",
         "watching.settings_checks",
     )
 

@@ -346,23 +346,39 @@ class AuditEvent(models.Model):
         return f"{self.actor_label} {self.action} {self.target_type} {self.target_id}"
 
 
+class AttemptsQuerySet(models.QuerySet):
+    def locked(self) -> AttemptsQuerySet:
+        return self.filter(locked_until__gt=timezone.now())
+
+
 class Attempts(models.Model):
-    """Attempts to log in that have failed, of one account or address, and keys refused to one
-    address (`attempts.py`).
+    """Attempts to log in that have failed, of one account or network or both, and keys refused to
+    one network (`attempts.py`).
     """
 
     class Kind(models.TextChoices):
-        ACCOUNT = "account"
-        ADDRESS = "address"
-        KEYS = "keys"
+        ACCOUNT = "account", "from new networks"
+        ADDRESS = "address", "many accounts from one network"
+        HERE = "here", "one account from one network"
+        KEYS = "keys", "refused API keys"
+        KNOWN = "known", "has logged in from there"  # never locked
 
     kind = models.CharField(max_length=10, choices=Kind)
     digest = models.CharField(
         max_length=64, help_text="SHA-256 of the name or address: what was typed may be a password"
     )
+    account = models.CharField(
+        max_length=64, blank=True, db_index=True, help_text="SHA-256 of the account's name"
+    )
+    label = models.CharField(
+        max_length=200, blank=True, help_text="Of an account only if it exists and is locked"
+    )
     failures = models.PositiveIntegerField(default=0)
     last_at = models.DateTimeField(db_index=True)
     locked_until = models.DateTimeField(null=True)
+
+    was_counted = False  # by the attempt that was begun with this object
+    objects = AttemptsQuerySet.as_manager()
 
     class Meta:
         constraints = [

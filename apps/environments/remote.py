@@ -13,6 +13,7 @@ from django.conf import settings
 
 from apps.core import outgoing_keys
 from apps.environments.models import Environment, EnvironmentKind
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.environments.gym_tools import described_tools
 from workers.lib.keys import RefusedKey, bearer
 from workers.lib.mcp import McpClient, McpError
@@ -42,7 +43,7 @@ class Found:
 def test(
     url: str,
     *,
-    allow_private: bool,
+    allow_private: PrivateNetworks,
     api_key_env: str = "",
     operator: bool = True,
     kind: str = EnvironmentKind.REMOTE,
@@ -126,7 +127,7 @@ def reported_by(environment: Environment) -> str:
         return UNKNOWN
 
 
-async def _mcp_version(config: dict, allow_private: bool) -> str:
+async def _mcp_version(config: dict, allow_private: PrivateNetworks) -> str:
     server = McpClient(config | {"timeout_s": TIMEOUT_S}, allow_private=allow_private)
     try:
         tools = await server.tools()
@@ -142,7 +143,7 @@ def _version(about: Any, interface: Any) -> str:
     return f"{name} ({digest})".strip()
 
 
-async def _tools(config: dict, allow_private: bool) -> list[dict]:
+async def _tools(config: dict, allow_private: PrivateNetworks) -> list[dict]:
     server = McpClient(config, allow_private=allow_private)
     try:
         return await server.tools()
@@ -150,7 +151,7 @@ async def _tools(config: dict, allow_private: bool) -> list[dict]:
         await server.end()
 
 
-async def _openenv(config: dict, allow_private: bool) -> Found:
+async def _openenv(config: dict, allow_private: PrivateNetworks) -> Found:
     async with http_client(config, allow_private=allow_private) as http:
         tools, by_mcp = await tools_of(http)
     if not tools:

@@ -35,6 +35,7 @@ from apps.registry import schema
 from apps.registry.models import Dialect, Health, ModelVersion, Server, ServerProbe
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_base_url
 from workers.lib.serving import Address, Listing, list_models
@@ -245,11 +246,11 @@ def uses_of(server: Server) -> str:
 # Health
 
 
-def may_be_private(server: Server) -> bool:
-    """Whether its address may be inside this network: nobody entered the address of a managed
+def may_be_private(server: Server) -> PrivateNetworks:
+    """Where inside this network its address may be: nobody entered the address of a managed
     server.
     """
-    return settings.FLYWHEEL_ALLOW_PRIVATE_URLS or server.is_managed
+    return server.is_managed or settings.FLYWHEEL_ALLOW_PRIVATE_URLS
 
 
 def address_of(server: Server) -> Address:

@@ -34,6 +34,7 @@ from apps.registry.profiles import template_of
 from apps.registry.servers import may_be_private
 from apps.serving.limits import Limits
 from apps.serving.models import KeyLimits
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.keys import RefusedKey
 from workers.lib.outgoing import RefusedAddress, check_url
 from workers.lib.prices import Price
@@ -55,7 +56,7 @@ class Backend:
     url: URL
     served_as: str
     secret: str = field(default="", repr=False)
-    allow_private: bool = False
+    allow_private: PrivateNetworks = False
     dialect: str = Dialect.NATIVE
     speaks_both: bool = False
     takes_metadata: bool = True

@@ -19,13 +19,19 @@ from django.utils import timezone
 
 from apps.core import attempts
 from apps.core.accounts import known
-from apps.core.attempts import LIMITS, Locked, address_of, begin
+from apps.core.attempts import LIMITS, Counted, Locked, address_of, begin, network_of
 from apps.core.models import ApiKey, Attempts, AuditEvent, Project
 from apps.core.tasks import forget_attempts
+from apps.core.watching import log_ins
 from tests.factories import admin_of, make_key, make_project, make_user
 
 pytestmark = pytest.mark.django_db
-ACCOUNT, ADDRESS, KEYS = Attempts.Kind.ACCOUNT, Attempts.Kind.ADDRESS, Attempts.Kind.KEYS
+ACCOUNT, ADDRESS, HERE, KEYS = (
+    Attempts.Kind.ACCOUNT,
+    Attempts.Kind.ADDRESS,
+    Attempts.Kind.HERE,
+    Attempts.Kind.KEYS,
+)
 
 
 @pytest.fixture
@@ -84,9 +90,12 @@ def test_a_success_and_a_day_forget_the_failures(project: Project) -> None:
     for _ in range(4):
         log_in("wrong")
     later(days=1, seconds=1)
-    assert log_in("wrong").status_code == 200 and Attempts.objects.get(kind=ACCOUNT).failures == 1
+    assert log_in("wrong").status_code == 200 and Attempts.objects.get(kind=HERE).failures == 1
     later(days=1, seconds=1)
-    assert forget_attempts() == 3 and not Attempts.objects.exists()
+    assert forget_attempts() == 2
+    assert Attempts.objects.get().kind == Attempts.Kind.KNOWN
+    later(days=180)
+    assert forget_attempts() == 1
 
 
 def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(project: Project) -> None:
@@ -130,6 +139,99 @@ def test_a_browser_that_has_logged_in_before_gets_in_from_a_locked_address(
     assert forged.post(reverse("account_login"), body).status_code == 429
 
 
+def log_out(browser: Client) -> None:
+    browser.post(reverse("account_logout"))
+
+
+def test_who_guesses_from_many_networks_does_not_lock_the_owner_out_where_they_work(
+    project: Project,
+) -> None:
+    log_in("secret", address="192.0.2.1")
+    statuses = [log_in("wrong", address=f"198.51.100.{last}").status_code for last in range(12)]
+    assert statuses == [200] * 5 + [429] * 7, "all new networks count together"
+    assert log_in("secret", address="203.0.113.9").status_code == 429
+    assert log_in("secret", address="192.0.2.1").status_code == 302, "another browser, same network"
+    assert Attempts.objects.get(kind=ACCOUNT).failures == 5, "and the guesser gains nothing by it"
+
+
+def test_who_guesses_in_the_same_office_does_not_lock_the_owner_s_browser_out(
+    project: Project,
+) -> None:
+    browser = Client(REMOTE_ADDR="192.0.2.1")
+    body = {"login": "ada", "password": "secret"}
+    browser.post(reverse("account_login"), body)
+    log_out(browser)
+    assert [log_in("wrong").status_code for _ in range(7)] == [200] * 5 + [429] * 2
+    assert browser.post(reverse("account_login"), body).status_code == 302
+    assert log_in("secret").status_code == 429, "a browser that nobody knows"
+    assert log_in("secret", address="203.0.113.9").status_code == 302, "not from elsewhere either"
+
+
+def test_what_is_locked_counts_nothing_else(project: Project) -> None:
+    for last in range(5):
+        log_in("wrong", address=f"198.51.100.{last}")
+    for _ in range(9):
+        log_in("secret", address="203.0.113.9")
+    later(seconds=31)
+    assert log_in("secret", address="203.0.113.9").status_code == 302
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("somewhere", "somewhere"),
+    ],
+)
+def test_the_network_of_an_address(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+def test_an_ipv6_network_is_one_place(project: Project) -> None:
+    statuses = [
+        log_in("wrong", name=f"somebody-{number}", address=f"2001:db8::{number:x}").status_code
+        for number in range(25)
+    ]
+    assert statuses == [200] * 20 + [429] * 5
+
+
+def test_operators_see_what_is_locked_and_undo_it(project: Project) -> None:
+    operator = Client()
+    superuser = make_user("root")
+    superuser.is_superuser = True
+    superuser.save()
+    operator.force_login(superuser)
+    page = lambda: operator.get(reverse("operator:home")).content.decode()  # noqa: E731
+    unlock = lambda about: operator.post(  # noqa: E731
+        reverse("operator:mend", args=["log_ins_guessed"]), {"about": about}, follow=True
+    ).content.decode()
+    log_in("secret", address="192.0.2.7")
+    for _ in range(6):
+        log_in("wrong", address="192.0.2.7")
+    assert "ada at 192.0.2.7" in page(), "a mistake at one place: listed"
+    assert list(log_ins.guessed_log_ins()) == [], "and nobody is alerted"
+    for number in range(20):
+        log_in("wrong", name=f"somebody-{number}", address="192.0.2.8")
+    for last in range(5):
+        log_in("wrong", address=f"198.51.100.{last}")
+    said = {finding.about: finding.says for finding in log_ins.guessed_log_ins()}
+    assert set(said) == {"ada", "192.0.2.8"}
+    assert "ada (from new networks) is locked until" in said["ada"]
+    assert log_in("secret", address="203.0.113.9").status_code == 429
+    assert "Unlocked ada." in unlock("ada")
+    assert log_in("secret", address="203.0.113.9").status_code == 302
+    assert log_in("secret", address="192.0.2.8").status_code == 429
+    assert "Unlocked 192.0.2.8." in unlock("192.0.2.8")
+    assert log_in("secret", address="192.0.2.8").status_code == 302
+    assert "Unlocked ada at 192.0.2.7." in unlock("ada at 192.0.2.7")
+    assert "was not locked" in unlock("nobody") and "was not locked" in unlock("")
+    assert AuditEvent.objects.filter(action="operator.mended").count() == 5
+    assert "Locked after failed log-ins" not in page()
+
+
 def test_a_known_browser_still_locks_its_account(project: Project) -> None:
     browser = Client()
     browser.post(reverse("account_login"), {"login": "ada", "password": "secret"})
@@ -156,7 +258,7 @@ def test_an_account_that_is_not_there_is_told_the_same(project: Project) -> None
 def test_of_many_at_the_same_moment_no_more_get_through(project: Project) -> None:
     def one(number: int) -> bool:
         try:
-            begin(ACCOUNT, "ada")
+            begin(Counted(ACCOUNT, "ada"))
         except Locked:
             return False
         finally:

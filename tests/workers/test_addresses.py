@@ -8,10 +8,14 @@ import ipaddress
 import socket
 from typing import Any
 
+import msgspec
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
-from workers.lib.addresses import RefusedAddress, address_in, check_address
+from flywheel.settings import env_networks
+from workers.lib.addresses import Kind, RefusedAddress, address_in, check_address, kind_of
 from workers.lib.outgoing import allowed, check_base_url, check_url
+from workers.lib.specs.engines import ModelServer
 
 NO_URL = [
     "https://gpu server.example/v1",
@@ -156,6 +160,68 @@ def test_what_is_inside_is_called_where_that_is_allowed(host: str) -> None:
     check_url(f"http://{host}:8000/v1", allow_private=True)
     with pytest.raises(RefusedAddress, match="FLYWHEEL_ALLOW_PRIVATE_URLS"):
         check_url(f"http://{host}:8000/v1", allow_private=False)
+
+
+@pytest.mark.parametrize(
+    ("networks", "called", "refused"),
+    [
+        ("127.0.0.1/32", ["127.0.0.1", "localhost", "2130706433"], ["127.0.0.2", "[::1]"]),
+        ("10.1.0.0/16", ["10.1.2.3", "[::ffff:10.1.2.3]", "[64:ff9b::a01:203]"], ["10.2.0.1"]),
+        ("fd12::/16", ["[fd12::1]"], ["10.1.2.3", "[fd13::1]"]),
+        ("10.0.0.0/8,192.168.0.0/24", ["10.9.9.9", "192.168.0.9"], ["192.168.1.9", "127.0.0.1"]),
+        ("100.64.0.0/10", ["100.64.0.1"], ["100.100.100.200", "[::ffff:100.100.100.200]"]),
+        ("0.0.0.0/0", ["10.1.2.3"], ["169.254.169.254", "0.0.0.0", "224.0.0.1", "[::1]"]),
+        ("::/0", ["[::1]"], ["[fd00:ec2::254]", "[fe80::1]", "10.1.2.3"]),
+        ("169.254.169.254/32", ["169.254.169.254", "2852039166"], ["169.254.170.2"]),
+        ("169.254.10.0/24", ["169.254.10.9"], ["169.254.169.254", "metadata.google.internal"]),
+        ("fd00:ec2::254/128", ["[fd00:ec2::254]"], ["[fd00:ec2::23]"]),
+        ("8.8.0.0/16", ["8.8.8.8", "1.1.1.1"], ["10.1.2.3"]),
+    ],
+)
+def test_networks_that_an_operator_names(
+    networks: str, called: list[str], refused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_ALLOW_PRIVATE_URLS", networks)
+    named = env_networks("FLYWHEEL_ALLOW_PRIVATE_URLS", False)
+    for host in called:
+        check_url(f"http://{host}/v1", allow_private=named)
+    for host in refused:
+        with pytest.raises(RefusedAddress):
+            check_url(f"http://{host}/v1", allow_private=named)
+
+
+@pytest.mark.parametrize(
+    ("value", "means"),
+    [("", True), ("1", True), ("false", False), (" 10.0.0.0/8 , ::1", ("10.0.0.0/8", "::1/128"))],
+)
+def test_the_setting(value: str, means: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_ALLOW_PRIVATE_URLS", value)
+    assert env_networks("FLYWHEEL_ALLOW_PRIVATE_URLS", True) == means
+
+
+@pytest.mark.parametrize("value", ["2", "10.0.0.1/8", "gpu.internal", "yes"])
+def test_a_setting_that_names_no_network_stops_the_start(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_ALLOW_PRIVATE_URLS", value)
+    with pytest.raises(ImproperlyConfigured, match=r"networks such as 10\.1\.0\.0/16"):
+        env_networks("FLYWHEEL_ALLOW_PRIVATE_URLS", False)
+
+
+def test_networks_travel_in_the_spec_of_a_job() -> None:
+    named = ("10.1.0.0/16",)
+    sent = msgspec.json.encode(ModelServer(base_url="http://x", model="m", allow_private=named))
+    assert msgspec.json.decode(sent, type=ModelServer).allow_private == named
+
+
+def test_what_python_calls_not_global_is_not_called() -> None:
+    """Also what a registry takes away later: our lists need not know it."""
+
+    class Taken(ipaddress.IPv4Address):
+        is_global = False
+
+    assert kind_of(ipaddress.IPv4Address("8.8.8.8")) == Kind.PUBLIC
+    assert kind_of(Taken("8.8.8.8")) == Kind.NOBODYS
 
 
 @pytest.mark.parametrize("host", OUTSIDE)

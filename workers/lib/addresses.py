@@ -1,9 +1,9 @@
-"""Which IP addresses a URL that a person gives may lead to. Pure, and the same on every version of
-Python.
+"""Which IP addresses a URL that a person gives may lead to: public ones, and those inside that the
+operator allows. Whatever is of no allowed kind is refused. Pure.
 
 The networks are those of the IANA special-purpose address registries (RFC 6890 and its updates),
 and the addresses at which clouds answer with a machine's credentials, some of which lie in public
-or private networks.
+or private networks. What a newer Python no longer calls global is refused, too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from functools import lru_cache
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+# FLYWHEEL_ALLOW_PRIVATE_URLS: all networks inside, none, or these ("10.1.0.0/16").
+PrivateNetworks = bool | tuple[str, ...]
 
 
 class RefusedAddress(ValueError):
@@ -123,34 +127,84 @@ def address_in(host: str) -> Address | None:
         return None
 
 
-def check_host(host: str, allow_private: bool) -> None:
+def check_host(host: str, allow_private: PrivateNetworks) -> None:
     """Whatever can be known of a host without looking it up. Raises RefusedAddress."""
     name = host.lower().rstrip(".")
     if name in METADATA_NAMES:
-        raise RefusedAddress(f"{host} is a cloud's metadata service, which is never called.")
+        raise RefusedAddress(
+            f"{host} is a cloud's metadata service, which is never called by name."
+        )
     if name == "localhost" or name.endswith(".localhost"):
         check_address(ipaddress.IPv4Address("127.0.0.1"), host, allow_private)
     if literal := address_in(host):
         check_address(literal, host, allow_private)
 
 
-def check_address(address: Address, host: str, allow_private: bool) -> None:
-    """Metadata services of clouds and addresses that no server has are never called, those inside
-    this network only where that is allowed. Raises RefusedAddress.
+class Kind(Enum):
+    PUBLIC = auto()
+    INSIDE = auto()
+    METADATA = auto()
+    NOBODYS = auto()
+
+
+REASONS = {
+    Kind.METADATA: (
+        "where clouds have their metadata service, which is never called unless"
+        " FLYWHEEL_ALLOW_PRIVATE_URLS names this very address."
+    ),
+    Kind.NOBODYS: "which no service of this kind is.",
+    Kind.INSIDE: (
+        "inside this machine or network. Whoever runs this Flywheel can allow that with"
+        " FLYWHEEL_ALLOW_PRIVATE_URLS: 1, or the networks that may be called."
+    ),
+}
+
+
+def check_address(address: Address, host: str, allow_private: PrivateNetworks) -> None:
+    """Public addresses may be called, and those inside where that is allowed. Raises
+    RefusedAddress.
     """
-    forms = list(_forms(address))
-    if any(_is_in(form, METADATA) for form in forms):
-        raise RefusedAddress(
-            f"{host} is at {address}, where clouds have their metadata service, which is never"
-            " called."
-        )
-    if any(_is_nobodys(form) for form in forms):
-        raise RefusedAddress(f"{host} is at {address}, which no service of this kind is.")
-    if not allow_private and any(_is_in(form, INSIDE) for form in forms):
-        raise RefusedAddress(
-            f"{host} is at {address}, inside this machine or network. "
-            "Whoever runs this Flywheel can allow that with FLYWHEEL_ALLOW_PRIVATE_URLS=1."
-        )
+    kinds = {kind for form in _forms(address) for kind in [_refused(form, allow_private)] if kind}
+    for kind, reason in REASONS.items():
+        if kind in kinds:
+            raise RefusedAddress(f"{host} is at {address}, {reason}")
+
+
+def kind_of(address: Address) -> Kind:
+    if _is_in(address, METADATA):
+        return Kind.METADATA
+    if _is_in(address, NOBODYS):
+        return Kind.NOBODYS
+    if _is_in(address, INSIDE):
+        return Kind.INSIDE
+    is_unicast = address.version == 4 or address in GLOBAL_UNICAST
+    return Kind.PUBLIC if address.is_global and is_unicast else Kind.NOBODYS
+
+
+def _refused(address: Address, allow_private: PrivateNetworks) -> Kind | None:
+    """The kind of an address that may not be called; None if it may be."""
+    kind = kind_of(address)
+    if kind == Kind.PUBLIC or (kind == Kind.INSIDE and allow_private is True):
+        return None
+    named = [] if isinstance(allow_private, bool) else _named(tuple(allow_private))
+    allowed = {
+        Kind.INSIDE: named,
+        Kind.METADATA: [network for network in named if _names_metadata(network)],
+    }
+    return None if _is_in(address, allowed.get(kind, [])) else kind
+
+
+@lru_cache
+def _named(texts: tuple[str, ...]) -> tuple[Network, ...]:
+    return _networks(*texts)
+
+
+def _names_metadata(network: Network) -> bool:
+    """Whether it names metadata services and nothing else: a network around them does not."""
+    return any(
+        network.version == other.version and network.subnet_of(other)  # type: ignore[arg-type]
+        for other in METADATA
+    )
 
 
 def _forms(address: Address) -> Iterator[Address]:
@@ -178,10 +232,3 @@ def _ipv4(address: ipaddress.IPv6Address, after: int) -> ipaddress.IPv4Address:
 
 def _is_in(address: Address, networks: Iterable[Network]) -> bool:
     return any(address in network for network in networks)
-
-
-def _is_nobodys(address: Address) -> bool:
-    """Also all of IPv6 that is assigned to nobody."""
-    if _is_in(address, NOBODYS):
-        return True
-    return address.version == 6 and address not in GLOBAL_UNICAST and not _is_in(address, INSIDE)

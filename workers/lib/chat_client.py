@@ -26,6 +26,7 @@ from typing import Any, Literal
 import msgspec
 from httpx2 import URL
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.clocks import current
 from workers.lib.errors import JobError
 from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, refusal
@@ -69,7 +70,7 @@ class ChatServer:
     key_variable: str = ""
     timeout_s: float = 60.0
     tries: int = TRIES
-    allow_private: bool = False
+    allow_private: PrivateNetworks = False
     key_hosts: dict[str, str] | None = None
     name: str = "model server"
     droppable: tuple[str, ...] = ("seed",)

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.keys import bearer, hidden, key_in, refusal
 from workers.lib.messages import clean
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
@@ -36,7 +37,7 @@ class McpClient:
     """
 
     def __init__(
-        self, config: dict, *, allow_private: bool, session: str = "", revision: str = ""
+        self, config: dict, *, allow_private: PrivateNetworks, session: str = "", revision: str = ""
     ) -> None:
         """Raises RefusedKey."""
         self.url, self.timeout_s = config["url"], float(config.get("timeout_s", 60))

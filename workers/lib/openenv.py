@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 from httpx2.websockets import HTTPXWSException
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.keys import bearer, hidden, key_in
 from workers.lib.messages import clean
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
@@ -45,7 +46,7 @@ class OpenEnvError(Exception):
         self.code = code
 
 
-def http_client(config: dict, *, allow_private: bool) -> httpx2.AsyncClient:
+def http_client(config: dict, *, allow_private: PrivateNetworks) -> httpx2.AsyncClient:
     """Raises RefusedKey."""
     timeout_s = float(config.get("timeout_s", 60))
     headers = bearer(key_in(config.get("api_key_env", "")))
@@ -120,7 +121,7 @@ class Session:
     opened.
     """
 
-    def __init__(self, config: dict, *, allow_private: bool) -> None:
+    def __init__(self, config: dict, *, allow_private: PrivateNetworks) -> None:
         """Raises RefusedKey."""
         self.http = http_client(config, allow_private=allow_private)
         self.timeout_s, self.key = (

@@ -22,7 +22,13 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from workers.lib.addresses import RefusedAddress, address_in, check_address, check_host
+from workers.lib.addresses import (
+    PrivateNetworks,
+    RefusedAddress,
+    address_in,
+    check_address,
+    check_host,
+)
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST = re.compile(r"[\w-]{1,63}(?:\.[\w-]{1,63})*\.?", re.ASCII)
@@ -30,7 +36,7 @@ ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 UNRESERVED = frozenset("-._~" + string.ascii_letters + string.digits)
 
 
-def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
+def check_url(url: str, *, allow_private: PrivateNetworks) -> httpx2.URL:
     """The parsed URL in its normal form. A name is resolved when it is called, not here. Raises
     RefusedAddress.
     """
@@ -56,7 +62,7 @@ def check_url(url: str, *, allow_private: bool) -> httpx2.URL:
     return _normal(parts)
 
 
-def check_base_url(url: str, *, allow_private: bool) -> httpx2.URL:
+def check_base_url(url: str, *, allow_private: PrivateNetworks) -> httpx2.URL:
     """Of a server to whose address paths are appended: without a query and a slash at its end.
     Raises RefusedAddress.
     """
@@ -87,7 +93,7 @@ def _unescaped(escaped: re.Match[str]) -> str:
     return char if char in UNRESERVED else escaped[0].upper()
 
 
-def allowed(found: list[tuple], host: str, allow_private: bool) -> list[str]:
+def allowed(found: list[tuple], host: str, allow_private: PrivateNetworks) -> list[str]:
     """The addresses found by socket.getaddrinfo, each checked. Raises RefusedAddress,
     httpcore2.ConnectError.
     """
@@ -108,7 +114,7 @@ def unknown_host(host: str, error: OSError | UnicodeError) -> httpcore2.ConnectE
 class _Guarded(httpcore2.SyncBackend):
     """Resolves a name, checks every address it has, and connects to the first that answers."""
 
-    def __init__(self, allow_private: bool) -> None:
+    def __init__(self, allow_private: PrivateNetworks) -> None:
         self.allow_private = allow_private
 
     def connect_tcp(
@@ -135,7 +141,7 @@ class _Guarded(httpcore2.SyncBackend):
 class _AsyncGuarded(httpcore2.AnyIOBackend):
     """The same for asyncio."""
 
-    def __init__(self, allow_private: bool) -> None:
+    def __init__(self, allow_private: PrivateNetworks) -> None:
         self.allow_private = allow_private
 
     async def connect_tcp(
@@ -246,7 +252,7 @@ def _plainly(response: httpx2.Response, bounds: Bounds) -> None:
 
 
 class _Transport(httpx2.HTTPTransport):
-    def __init__(self, allow_private: bool, bounds: Bounds) -> None:
+    def __init__(self, allow_private: PrivateNetworks, bounds: Bounds) -> None:
         super().__init__(verify=tls(), trust_env=False)
         self.bounds = bounds
         # httpx2 has no argument for the network backend; its pool does.
@@ -268,7 +274,7 @@ class _Transport(httpx2.HTTPTransport):
 class _AsyncLine(httpx2.AsyncHTTPTransport):
     """One connection."""
 
-    def __init__(self, allow_private: bool) -> None:
+    def __init__(self, allow_private: PrivateNetworks) -> None:
         super().__init__(verify=tls(), trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls(), network_backend=_AsyncGuarded(allow_private), max_connections=1
@@ -281,7 +287,7 @@ class _AsyncTransport(httpx2.AsyncBaseTransport):
     (40,000 checks).
     """
 
-    def __init__(self, allow_private: bool, bounds: Bounds) -> None:
+    def __init__(self, allow_private: PrivateNetworks, bounds: Bounds) -> None:
         self.allow_private, self.bounds = allow_private, bounds
         self.lines: list[_AsyncLine] = []
         self.free: list[_AsyncLine] = []
@@ -313,7 +319,9 @@ class _AsyncTransport(httpx2.AsyncBaseTransport):
 OPTIONS: dict[str, Any] = {"trust_env": False, "follow_redirects": False}
 
 
-def client(*, allow_private: bool, bounds: Bounds | None = None, **options: Any) -> httpx2.Client:
+def client(
+    *, allow_private: PrivateNetworks, bounds: Bounds | None = None, **options: Any
+) -> httpx2.Client:
     """An HTTP client that follows no redirects, uses no proxy, only calls allowed addresses
     (RefusedAddress) and cuts off answers beyond their limits (TooMuch).
     """
@@ -324,7 +332,7 @@ def client(*, allow_private: bool, bounds: Bounds | None = None, **options: Any)
 
 
 def async_client(
-    *, allow_private: bool, bounds: Bounds | None = None, **options: Any
+    *, allow_private: PrivateNetworks, bounds: Bounds | None = None, **options: Any
 ) -> httpx2.AsyncClient:
     """The same for asyncio."""
     bounds = bounds or Bounds()

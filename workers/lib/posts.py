@@ -18,7 +18,7 @@ import httpcore2
 import httpx2
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from workers.lib.addresses import address_in, check_address
+from workers.lib.addresses import PrivateNetworks, address_in, check_address
 from workers.lib.outgoing import Bounds, TooMuch, allowed, tls, unknown_host
 
 MAX_HEAD, FRAME = (
@@ -221,7 +221,12 @@ class Posts:
     """
 
     def __init__(
-        self, url: httpx2.URL, *, allow_private: bool, bounds: Bounds, headers: dict[str, str]
+        self,
+        url: httpx2.URL,
+        *,
+        allow_private: PrivateNetworks,
+        bounds: Bounds,
+        headers: dict[str, str],
     ) -> None:
         self.host, self.port = (
             url.raw_host.decode(),

@@ -15,6 +15,7 @@ from typing import cast
 import httpx2
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.outgoing import Bounds
 from workers.lib.posts import KEPT_S, MAX_HEAD, NoAnswer, Posts, TooLate
 
@@ -208,7 +209,12 @@ class Relay(Posts):
     """
 
     def __init__(
-        self, url: httpx2.URL, *, allow_private: bool, connect_s: float, headers: dict[str, str]
+        self,
+        url: httpx2.URL,
+        *,
+        allow_private: PrivateNetworks,
+        connect_s: float,
+        headers: dict[str, str],
     ) -> None:
         super().__init__(
             url, allow_private=allow_private, bounds=Bounds(0, connect_s), headers=headers

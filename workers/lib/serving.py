@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import httpx2
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.chat_client import FEW_TOKENS, AsyncChatClient, ChatError, ChatServer
 from workers.lib.errors import JobError
 from workers.lib.keys import RefusedKey, bearer, checked_key, hidden, key_in, refusal
@@ -61,7 +62,7 @@ class Address:
 
     base_url: str
     key_variable: str = ""
-    allow_private: bool = False
+    allow_private: PrivateNetworks = False
     key_hosts: dict[str, str] | None = None
 
 

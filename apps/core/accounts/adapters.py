@@ -22,7 +22,7 @@ from django.utils.crypto import salted_hmac
 from apps.core.accounts.forms import begun
 from apps.core.accounts.known import remember
 from apps.core.actions import InvitationError, accept_invitation
-from apps.core.attempts import LogIn, address_of
+from apps.core.attempts import LogIn, address_of, remember_network
 from apps.core.forms import no_address
 from apps.core.models import Invitation
 
@@ -73,6 +73,7 @@ class AccountAdapter(DefaultAccountAdapter):
     def post_login(self, request: HttpRequest, user: Any, **options: Any) -> HttpResponse:
         response = super().post_login(request, user, **options)
         remember(request, response, user.get_username())
+        remember_network(user.get_username(), address_of(request))
         return response
 
     def clean_username(self, username: str, shallow: bool = False) -> str:

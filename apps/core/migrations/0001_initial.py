@@ -64,7 +64,13 @@ class Migration(migrations.Migration):
                 (
                     "kind",
                     models.CharField(
-                        choices=[("account", "Account"), ("address", "Address"), ("keys", "Keys")],
+                        choices=[
+                            ("account", "from new networks"),
+                            ("address", "many accounts from one network"),
+                            ("here", "one account from one network"),
+                            ("keys", "refused API keys"),
+                            ("known", "has logged in from there"),
+                        ],
                         max_length=10,
                     ),
                 ),
@@ -75,6 +81,23 @@ class Migration(migrations.Migration):
                             "SHA-256 of the name or address: what was typed may be a password"
                         ),
                         max_length=64,
+                    ),
+                ),
+                (
+                    "account",
+                    models.CharField(
+                        blank=True,
+                        db_index=True,
+                        help_text="SHA-256 of the account's name",
+                        max_length=64,
+                    ),
+                ),
+                (
+                    "label",
+                    models.CharField(
+                        blank=True,
+                        help_text="Of an account only if it exists and is locked",
+                        max_length=200,
                     ),
                 ),
                 ("failures", models.PositiveIntegerField(default=0)),

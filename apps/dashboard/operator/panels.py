@@ -13,7 +13,7 @@ from django.db import connection
 from django.urls import reverse
 
 from apps.core.kinds import job_models, kind_of
-from apps.core.models import ACTIVE_STATES, Incident, Job, JobState, Worker
+from apps.core.models import ACTIVE_STATES, Attempts, Incident, Job, JobState, Worker
 from apps.core.nouns import noun
 from apps.core.watching.measures import Measured
 from apps.promotion.watched import live_servers
@@ -136,6 +136,11 @@ def servers() -> list[ServerRow]:
         )
         for server in rows[:MOST]
     ]
+
+
+def locks() -> list[Attempts]:
+    """Of people who failed to log in; those of accounts that do not exist have no name."""
+    return list(Attempts.objects.locked().exclude(label="").order_by("-locked_until")[:MOST])
 
 
 def ended(since: datetime) -> list[Incident]:

@@ -20,7 +20,7 @@ from apps.core.access import page_of_request, refuse_unstorable_text, takes
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Backup, Incident, Worker
-from apps.core.watching import measures, probes
+from apps.core.watching import log_ins, measures, probes
 from apps.core.watching.conditions import named
 from apps.core.watching.workers import drain as drain_worker
 from apps.dashboard.operator import panels
@@ -59,6 +59,8 @@ def home(request: HttpRequest) -> HttpResponse:
         "queues": list(panels.queues(last, machines)),
         "jobs": jobs[: panels.MOST],
         "servers": panels.servers(),
+        "locks": panels.locks(),
+        "guessed": log_ins.NAME,
         "disk": {"used": usage.used, "free": usage.free, "folder": settings.FLYWHEEL_DATA_DIR},
         "database": _one(last, "flywheel_database_bytes"),
         "connections": sum(_values(last, "flywheel_database_connections").values()),

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from msgspec import field
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.prices import Price
 from workers.lib.typed import AtLeastOne, Count, Form, NotNegative, Positive, Text
 
@@ -28,7 +29,7 @@ class ServerAddress(Form, kw_only=True):
 
     base_url: Text
     api_key_env: str | None = None
-    allow_private: bool = False
+    allow_private: PrivateNetworks = False
 
 
 class ModelServer(ServerAddress, kw_only=True):
@@ -66,7 +67,7 @@ class AgentEndpoint(Form, kw_only=True, tag_field="kind", tag="agent"):
     api_key_env: str | None = None
     timeout_s: Positive = 300.0
     concurrency: AtLeastOne = 8
-    allow_private: bool = False
+    allow_private: PrivateNetworks = False
     most_tokens: Count = 0  # for the whole job; 0: no limit
     most_usd: NotNegative = 0.0
     tokens_per_call: Count = 0

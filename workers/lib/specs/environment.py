@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.specs.engines import ModelServer
 from workers.lib.typed import (
     AnswerTokens,
@@ -69,4 +70,4 @@ class Environment(Struct, kw_only=True):
     harness: Harness
     verifier: dict
     clients: Clients = field(default_factory=Clients)
-    allow_private: bool = False
+    allow_private: PrivateNetworks = False

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from workers.lib.addresses import PrivateNetworks
 from workers.lib.outgoing import Bounds, RefusedAddress, check_url, client
 from workers.lib.typed import LARGEST, Number
 from workers.lib.verifiers.base import (
@@ -47,7 +48,7 @@ class RewardModel(Guarded):
     high] to [0, 1].
     """
 
-    def __init__(self, chosen: Any, call: Scorer | None, allow_private: bool) -> None:
+    def __init__(self, chosen: Any, call: Scorer | None, allow_private: PrivateNetworks) -> None:
         self.o, self.call = chosen, call or (self.post if chosen.url else None)
         self.allow_private = allow_private
 
@@ -136,4 +137,4 @@ def from_spec(spec: dict, clients: Clients, path: str) -> RewardModel:
         raise SpecError(f"“{path}.url”: {error}") from error
     if chosen.low >= chosen.high:
         raise SpecError(f"“{path}.low” must be less than “{path}.high”.")
-    return RewardModel(chosen, clients.get("reward_model"), bool(clients.get("allow_private")))
+    return RewardModel(chosen, clients.get("reward_model"), clients.get("allow_private") or False)

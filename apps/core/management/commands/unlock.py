@@ -7,8 +7,7 @@ from typing import Any
 from django.core.management import BaseCommand, CommandError, CommandParser
 
 from apps.core.actions import unlock_account
-from apps.core.attempts import unlock
-from apps.core.models import Attempts
+from apps.core.attempts import unlock_address
 
 
 class Command(BaseCommand):
@@ -22,9 +21,5 @@ class Command(BaseCommand):
         if not (username or address):
             raise CommandError("Name a user, or an address with --address.")
         done = [unlock_account(username=username, project=None, by=None)] if username else []
-        done += (
-            [unlock(kind, address) for kind in (Attempts.Kind.ADDRESS, Attempts.Kind.KEYS)]
-            if address
-            else []
-        )
+        done += [unlock_address(address)] if address else []
         self.stdout.write("Unlocked." if any(done) else "Nothing was locked.")
