@@ -173,12 +173,11 @@ def test_a_lost_message_is_sent_again(
 
 def test_a_missing_model_folder_is_said(submit: Callable[..., TrainingRun]) -> None:
     run = submit("finish")
-    ModelVersion.objects.update(base="/nowhere/model")
+    ModelVersion.objects.update(base="/nowhere/model", digest="0" * 64)
     runner.run(run)
     run = ended(run)
-    assert (
-        run.state == JobState.FAILED and run.error == "The model folder /nowhere/model is missing."
-    )
+    assert run.state == JobState.FAILED
+    assert run.error.startswith("The model folder /nowhere/model is missing, and no folder under ")
 
 
 def test_the_child_knows_no_secret(

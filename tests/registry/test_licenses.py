@@ -29,7 +29,7 @@ def test_a_folder_says_its_license(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], found: str
 ) -> None:
     version: Any = object()
-    monkeypatch.setattr(licenses, "base_folder", lambda version: tmp_path)
+    monkeypatch.setattr(licenses, "find_base", lambda version: tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert licenses.license_of(version) == found
@@ -37,5 +37,5 @@ def test_a_folder_says_its_license(
 
 def test_a_base_without_a_folder_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     version: Any = object()
-    monkeypatch.setattr(licenses, "base_folder", lambda version: None)
+    monkeypatch.setattr(licenses, "find_base", lambda version: None)
     assert licenses.license_of(version) == ""
