@@ -244,6 +244,25 @@ def test_only_its_owner_can_read_it(backup: Path, elsewhere: Elsewhere) -> None:
         assert (data / "secret_key").stat().st_mode & 0o777 == 0o600
 
 
+def test_another_secret_key_is_refused(
+    backup: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_KEY", "another")
+    with elsewhere() as data:
+        with pytest.raises(CommandError, match=r"not the one of the backup.*SECRET_KEY_FALLBACKS"):
+            call_command("restore", str(backup))
+        assert not database.what_is_there() and not [*data.iterdir()]
+
+
+def test_an_older_server_is_refused(
+    backup: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = database.server_version()
+    monkeypatch.setattr(database, "server_version", lambda: version - 1)
+    with elsewhere(), pytest.raises(CommandError, match=f"Restore it into PostgreSQL {version}"):
+        call_command("restore", str(backup))
+
+
 def test_a_database_with_something_in_it_is_left_alone(backup: Path) -> None:
     with pytest.raises(CommandError, match=r"not empty.*FLYWHEEL_DATA_DIR"):
         call_command("restore", str(backup))

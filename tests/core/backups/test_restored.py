@@ -10,7 +10,9 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
+from apps.core.kinds import kind_of
 from apps.core.models import Backup, Worker
+from apps.core.runner import job_folder
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.models import Channel
@@ -30,7 +32,7 @@ def pair(installation: Path, settings: Any, tmp_path: Path) -> Pair:
     return made
 
 
-def test_one_logs_in_has_what_jobs_load_promotes_and_rolls_back(
+def test_one_logs_in_evaluates_promotes_and_rolls_back(
     pair: Pair, installation: Path, elsewhere: Elsewhere, tmp_path: Path, client: Client
 ) -> None:
     pair.by.set_password("a long password")
@@ -47,7 +49,10 @@ def test_one_logs_in_has_what_jobs_load_promotes_and_rolls_back(
         page = client.get(f"/p/{pair.project.slug}/")
         assert page.status_code == 200
         better = ModelVersion.objects.get(pk=pair.better.pk)
-        spec = model_spec(better)
+        run = EvalRun.objects.get(model_version=better)
+        run.spec["engine"] = {"kind": "transformers"}
+        job_folder(run).mkdir(parents=True)
+        spec = kind_of(run).child_spec(run).model
         assert spec.base == str(data / "models/base") and Path(spec.base).is_dir()
         assert spec.adapter and Path(spec.adapter).is_relative_to(data)
         channel = Channel.objects.get(pk=pair.channel.pk)
