@@ -25,7 +25,7 @@ from workers.lib.folder_digest import sha256_of
 from workers.lib.lora_files import AdapterError, check_base_is_plain
 
 MOST_OFFERED = 50
-FILE = "base_folders.json"  # {folder: digest}
+FILE = "bases.json"  # {folder: [digest, of which files]}
 
 
 class ModelError(Rejected):
@@ -57,7 +57,7 @@ def find_base(version: ModelVersion) -> Path | None:
     if base.kind != ModelKind.BASE:
         return None
     known = _known()
-    noted = (Path(folder) for folder, digest in known.items() if digest == base.digest)
+    noted = (Path(folder) for folder, (digest, _) in known.items() if digest == base.digest)
     for folder in dict.fromkeys([Path(base.base), *noted]):
         if _digest(folder, known) == base.digest:
             return folder
@@ -66,13 +66,13 @@ def find_base(version: ModelVersion) -> Path | None:
 
 def remember_folder(folder: Path, digest: str) -> None:
     """That this machine has these weights there."""
-    known = _known() | {str(folder): digest}
+    known = _known() | {str(folder): [digest, _stamp(folder)]}
     write_file(
         Path(settings.FLYWHEEL_DATA_DIR) / FILE, iter([json.dumps(known, indent=1).encode()])
     )
 
 
-def _known() -> dict[str, str]:
+def _known() -> dict[str, list[str]]:
     try:
         return json.loads((Path(settings.FLYWHEEL_DATA_DIR) / FILE).read_bytes())
     except (OSError, ValueError):
@@ -85,17 +85,18 @@ def _likely(base: ModelVersion) -> Iterator[Path]:
     yield from sorted(base_folders(), key=lambda folder: folder.name != name)
 
 
-def _digest(folder: Path, known: dict[str, str]) -> str:
+def _digest(folder: Path, known: dict[str, list[str]]) -> str:
     """ "" if this is no base."""
     if not (folder / "config.json").is_file():
         return ""
-    if digest := known.get(str(folder)):
-        return digest
+    digest, noted = known.get(str(folder), ("", ""))
     try:
+        if digest and noted == _stamp(folder):
+            return digest
         digest = base_digest(folder)
+        remember_folder(folder, digest)
     except (ModelError, OSError):
         return ""
-    remember_folder(folder, digest)
     return digest
 
 
@@ -149,10 +150,18 @@ def check_base_folder(folder: Path) -> list[Path]:
 
 
 def base_digest(folder: Path) -> str:
-    files = [folder / "config.json", *check_base_folder(folder)]
-    return _digest_of_files(
-        tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-    )
+    return _digest_of_files(_files(folder))
+
+
+def _files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """(path, bytes, modification time) of a base's files. Raises ModelError."""
+    paths = [folder / "config.json", *check_base_folder(folder)]
+    return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+
+
+def _stamp(folder: Path) -> str:
+    """Another one once a file of the folder has changed."""
+    return hashlib.sha256(json.dumps(_files(folder)).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=64)

@@ -51,11 +51,10 @@ def test_a_folder_that_was_moved_into_a_root_is_found(
 
 
 def test_other_weights_at_the_old_path_are_not_taken_for_it(
-    registered: ModelVersion, roots: Path, settings: Any, tmp_path: Path
+    registered: ModelVersion, roots: Path, tmp_path: Path
 ) -> None:
     there = move(registered, roots / "qwen")
     (make_base_folder(Path(registered.base)) / "model.safetensors").write_bytes(b"others")
-    settings.FLYWHEEL_DATA_DIR = tmp_path / "another machine"
     assert base_folder(registered) == there
     there.rename(tmp_path / "away")
     with pytest.raises(ModelError, match="has other weights than qwen-v1"):
