@@ -13,7 +13,7 @@ from apps.core import jobs
 from apps.core.errors import Rejected
 from apps.core.runner import job_fields, job_folder
 from apps.registry.artifacts import SPARE, store_folder
-from apps.registry.bases import ModelError, base_digest, base_folder, check_base_folder
+from apps.registry.bases import ModelError, base_folder, check_base_folder
 from apps.registry.engines import model_spec
 from apps.registry.models import Engine, MergedModel, MergeJob, ModelKind, ModelVersion
 from workers.lib.specs.merge_adapter import MergeAdapter
@@ -60,11 +60,6 @@ def job_spec(job: MergeJob) -> MergeAdapter:
     folder = base_folder(base)
     weights = check_base_folder(folder)
     require_space(sum(path.stat().st_size for path in weights))
-    if base_digest(folder) != base.digest:
-        raise ModelError(
-            f"The folder {folder} is no longer {base}: its weights were changed after it"
-            " was registered."
-        )
     return MergeAdapter(**job_fields(job), model=model_spec(job.version), text=TEXT)
 
 

@@ -121,7 +121,7 @@ def base_gone(version: ModelVersion, **_: Any) -> str:
 
 def base_altered(version: ModelVersion, **_: Any) -> str:
     (Path(version.base) / "model.safetensors").write_bytes(b"others!")
-    return "weights were changed after it was registered"
+    return "has other weights than"
 
 
 def adapter_altered(version: ModelVersion, **_: Any) -> str:
