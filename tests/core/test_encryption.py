@@ -78,11 +78,11 @@ def test_everything_is_encrypted_anew(
     settings.SECRET_KEY_FALLBACKS = [old]
     capsys.readouterr()
     call_command("reencrypt")
-    assert capsys.readouterr().out.splitlines() == [
+    assert set(capsys.readouterr().out.splitlines()) == {
         "webhooks.Webhook.url: 1 encrypted",
         "second factors: 2 encrypted",
         "batches that wait for Presidio: 1 encrypted",
-    ]
+    }
     settings.SECRET_KEY_FALLBACKS = []
     assert Webhook.objects.get().url == URL
     totp, codes = Authenticator.objects.exclude(type="webauthn").order_by("pk")
@@ -101,7 +101,7 @@ HARMLESS = {
     "socialaccount.SocialToken.token",  # SOCIALACCOUNT_STORE_TOKENS is off
     "socialaccount.SocialToken.token_secret",
     "usersessions.UserSession.session_key",
-    "registry.Upload.nonce",
+    "registry.UsedLink.nonce",  # of links that open nothing more
 }
 SECRETS = ("secret", "token", "password", "credential", "nonce", "api_key", "session_key")
 
