@@ -68,6 +68,12 @@ function setAllSizes(scope) {
   const having = SIZES.map(([name]) => `[data-${name}]`).join();
   for (const element of scope.querySelectorAll(having)) setSizes(element);
 }
+// Plotly writes style attributes (bold text, bars of colours); as properties they are allowed.
+const setPlainAttribute = Element.prototype.setAttribute;
+Element.prototype.setAttribute = function (name, value) {
+  if (name === "style") this.style.cssText = value;
+  else setPlainAttribute.call(this, name, value);
+};
 // Before htmx looks whether it is on the screen.
 document.addEventListener("htmx:beforeProcessNode", (event) => setSizes(event.target));
 
