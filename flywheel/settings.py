@@ -373,6 +373,16 @@ SESSION_COOKIE_HTTPONLY = True
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+# People are led to HTTPS. Not agents, whose key has been sent in the clear by then, and whose POST
+# would become a GET; nor what asks this process itself whether it is well.
+SECURE_SSL_REDIRECT = HTTPS
+SECURE_REDIRECT_EXEMPT = [
+    r"^(v1|api/v1|api/public|env)/",
+    r"^(healthz|livez|readyz|metrics)$",
+]
+# HSTS of other hosts of the domain, and browsers' built-in lists, are its owner's decision, at the
+# proxy.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 X_FRAME_OPTIONS = "DENY"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024

@@ -53,10 +53,29 @@ function thinTicks(axis, width) {
   axis.dtick *= Math.max(1, Math.ceil((ticks * 52) / Math.max(width - 60, 100)));
 }
 
-function fillBars(scope) {
-  for (const bar of scope.querySelectorAll(".progress i[data-w]"))
-    bar.style.width = bar.dataset.w + "%";
+// The content security policy allows no style attributes: sizes come as data, and only these are set.
+const SIZES = [
+  ["w", "width", "%"],
+  ["left", "left", "%"],
+  ["indent", "paddingLeft", "em"],
+  ["tall", "height", "px"],
+];
+function setSizes(element) {
+  for (const [name, property, unit] of SIZES)
+    if (element.dataset[name] !== undefined) element.style[property] = element.dataset[name] + unit;
 }
+function setAllSizes(scope) {
+  const having = SIZES.map(([name]) => `[data-${name}]`).join();
+  for (const element of scope.querySelectorAll(having)) setSizes(element);
+}
+// Plotly writes style attributes (bold text, bars of colours); as properties they are allowed.
+const setPlainAttribute = Element.prototype.setAttribute;
+Element.prototype.setAttribute = function (name, value) {
+  if (name === "style") this.style.cssText = value;
+  else setPlainAttribute.call(this, name, value);
+};
+// Before htmx looks whether it is on the screen.
+document.addEventListener("htmx:beforeProcessNode", (event) => setSizes(event.target));
 
 // Long arguments and replies scroll in themselves: the keyboard must reach them in every browser.
 function reachScrolling() {
@@ -675,7 +694,7 @@ document.addEventListener("DOMContentLoaded", () => {
   rememberPage();
   const letters = document.getElementById("single-keys");
   if (letters) letters.checked = singleKeys();
-  fillBars(document);
+  setAllSizes(document);
   emptyCells(document);
   addCopyButtons(document);
   drawCharts(document);
@@ -710,7 +729,7 @@ document.addEventListener("htmx:oobAfterSwap", () => {
 // Before the browser paints the new fragment: curves of a running job do not flicker.
 for (const swapped of ["htmx:afterSwap", "htmx:oobAfterSwap"])
   document.addEventListener(swapped, () => {
-    fillBars(document);
+    setAllSizes(document);
     emptyCells(document);
     addCopyButtons(document);
     drawCharts(document, ":not(.js-plotly-plot)");

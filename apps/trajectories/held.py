@@ -4,26 +4,25 @@ page.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-from django.conf import settings
+from cryptography.fernet import InvalidToken
 from django.db import transaction
 from django.db.models import Count, Min, Q
 from django.utils import timezone
-from django.utils.crypto import salted_hmac
 
 from apps.core.actions import audit
+from apps.core.encryption import each_row, fernet, reencrypts
 from apps.core.models import Project
 from apps.core.waking import Waker
 from apps.trajectories import contents
 from apps.trajectories.models import HeldBatch
 from apps.trajectories.redaction import RuleError
 
+HELD = "flywheel.held"
 TASK, EXPIRES_S = "trajectories.look_for_names", 30
 
 _wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0)
@@ -31,9 +30,9 @@ _wake = Waker(TASK, expires_s=EXPIRES_S, every_s=1.0)
 
 def hold(project: Project, kind: HeldBatch.Kind, parts: Iterable[bytes]) -> None:
     """Keeps them for `names.step`. Durable when it returns."""
-    fernet = _fernet()
+    sealing = fernet(HELD)
     HeldBatch.objects.bulk_create(
-        HeldBatch(project=project, kind=kind, data=fernet.encrypt(contents.compress(part)))
+        HeldBatch(project=project, kind=kind, data=sealing.encrypt(contents.compress(part)))
         for part in parts
     )
     transaction.on_commit(_wake)
@@ -42,20 +41,18 @@ def hold(project: Project, kind: HeldBatch.Kind, parts: Iterable[bytes]) -> None
 def unsealed(batch: HeldBatch) -> bytes:
     """Raises RuleError without its key."""
     try:
-        return contents.decompress(_fernet().decrypt(bytes(batch.data)))
+        return contents.decompress(fernet(HELD).decrypt(bytes(batch.data)))
     except InvalidToken as error:
         raise RuleError(
             "It was encrypted with an earlier SECRET_KEY: add that to SECRET_KEY_FALLBACKS."
         ) from error
 
 
-def _fernet() -> MultiFernet:
-    """By SECRET_KEY; what earlier ones encrypted is still read."""
-    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    digests = (
-        salted_hmac("flywheel.held", "", secret=key, algorithm="sha256").digest() for key in keys
+@reencrypts("batches that wait for Presidio")
+def _reencrypt() -> tuple[int, int]:
+    return each_row(
+        HeldBatch.objects.all(), lambda row: {"data": fernet(HELD).rotate(bytes(row.data))}
     )
-    return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 from django.urls import reverse
 from django.utils import timezone
 
+from apps.core.encryption import EncryptedText
 from apps.core.models import Project
 
 
@@ -90,7 +91,7 @@ class Webhook(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="webhooks")
-    url = models.CharField(max_length=500)
+    url = EncryptedText(max_length=500)  # a chat's is a secret: whoever knows it may post
     description = models.CharField(max_length=120, blank=True)
     events = ArrayField(models.CharField(max_length=40))
     format = models.CharField(max_length=10, choices=Format, default=Format.STANDARD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import ApiKey, Membership, Project, Role, key_digest
+from flywheel import places
 from tests.factories import admin_of, make_key, make_member, make_project, make_user
 
 pytestmark = pytest.mark.django_db
@@ -138,9 +140,30 @@ def test_the_login_leads_only_to_this_site(project: Project) -> None:
     assert Client().post("/login/", data | {"next": inside}).headers["Location"] == inside
 
 
-def test_pages_allow_scripts_from_here_only(project: Project, admin: Client) -> None:
-    policy = admin.get(project.get_absolute_url()).headers["Content-Security-Policy"]
-    assert "default-src 'self'" in policy and "script-src" not in policy
+def test_pages_allow_scripts_and_styles_from_our_files_only(
+    project: Project, admin: Client
+) -> None:
+    for path in (project.get_absolute_url(), "/login/", "/api/docs/", "/no/such/page/"):
+        policy = admin.get(path).headers["Content-Security-Policy"]
+        assert "default-src 'self'" in policy and "unsafe" not in policy, path
+        assert "script-src" not in policy and "style-src" not in policy, path
+
+
+def test_nothing_that_is_shown_in_a_page_has_inline_styles_or_scripts() -> None:
+    """The content security policy would drop them. Mail has no style sheets."""
+    inline = re.compile(
+        r"""\sstyle\s*=|\son[a-z]+\s*=\s*["']|<style\b|<script(?![^>]*\b(?:src|type="application/json"))"""
+        r"""|setAttribute\(["']style["']"""
+    )
+    templates = places.carried("templates")
+    files = [*templates.rglob("*.html"), *places.carried("static").glob("*.js")]
+    found = {
+        str(path): match[0]
+        for path in files
+        if path != templates / "notifications" / "mail.html"
+        and (match := inline.search(path.read_text()))
+    }
+    assert len(files) > 100 and not found, found
 
 
 def test_a_form_sent_after_the_session_ended_leads_back_to_its_page(client: Client) -> None:

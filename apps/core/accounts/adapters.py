@@ -3,29 +3,28 @@ audited (`attempts`), and secrets of second factors are encrypted in the databas
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.internal.userkit import filter_users_by_email, get_user_by_username
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.models import Authenticator
 from allauth.mfa.utils import is_mfa_enabled
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
-from cryptography.fernet import Fernet, MultiFernet
-from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.utils.crypto import salted_hmac
 
 from apps.core.accounts.forms import begun
 from apps.core.accounts.known import remember
 from apps.core.actions import InvitationError, accept_invitation
 from apps.core.attempts import LogIn, address_of, remember_network
+from apps.core.encryption import each_row, fernet, reencrypts
 from apps.core.forms import no_address
 from apps.core.models import Invitation
 
+SECOND_FACTORS = "second factors"
 INVITATION = "invitation"  # in a session: the digest of the token of the link that was followed
 
 
@@ -147,16 +146,24 @@ class MFAAdapter(DefaultMFAAdapter):
     }
 
     def encrypt(self, text: str) -> str:
-        return _fernet().encrypt(text.encode()).decode()
+        return fernet(SECOND_FACTORS).encrypt(text.encode()).decode()
 
     def decrypt(self, encrypted_text: str) -> str:
-        return _fernet().decrypt(encrypted_text.encode()).decode()
+        return fernet(SECOND_FACTORS).decrypt(encrypted_text.encode()).decode()
 
 
-def _fernet() -> MultiFernet:
-    """By SECRET_KEY; what earlier ones encrypted is still read."""
-    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    digests = (
-        salted_hmac("second factors", "", secret=key, algorithm="sha256").digest() for key in keys
-    )
-    return MultiFernet([Fernet(base64.urlsafe_b64encode(digest)) for digest in digests])
+@reencrypts("second factors")
+def _reencrypt() -> tuple[int, int]:
+    """Authenticator apps' secrets and recovery codes' seeds; keys of passkeys are public."""
+    adapter = MFAAdapter()
+
+    def renewed(row: Authenticator) -> dict[str, Any]:
+        secrets = {
+            name: adapter.encrypt(adapter.decrypt(row.data[name]))
+            for name in ("secret", "seed")
+            if name in row.data
+        }
+        return {"data": row.data | secrets}
+
+    kinds = (Authenticator.Type.TOTP, Authenticator.Type.RECOVERY_CODES)
+    return each_row(Authenticator.objects.filter(type__in=kinds), renewed)

@@ -9,6 +9,8 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
+import apps.core.encryption
+
 
 class Migration(migrations.Migration):
     initial = True
@@ -28,7 +30,7 @@ class Migration(migrations.Migration):
                         default=uuid.uuid4, editable=False, primary_key=True, serialize=False
                     ),
                 ),
-                ("url", models.CharField(max_length=500)),
+                ("url", apps.core.encryption.EncryptedText(max_length=500)),
                 ("description", models.CharField(blank=True, max_length=120)),
                 (
                     "events",
