@@ -17,9 +17,11 @@ from django.utils import timezone
 from apps.core import runner
 from apps.core.models import AuditEvent, Project, Role
 from apps.failures import classify_job
+from apps.failures.actions import reply_decisions
 from apps.failures.actions import rule_decisions as actions
+from apps.failures.actions.reply_decisions import ReplyDecision
 from apps.failures.actions.rule_decisions import RuleError, WrittenRule
-from apps.failures.judge import judging, prompt_reading, rubrics
+from apps.failures.judge import judging, prompt_reading, reply_reading, rubrics
 from apps.failures.judge.prompt_rules import Reader
 from apps.failures.models import (
     Classifier,
@@ -145,6 +147,25 @@ def test_the_judge_reads_a_prompt_once_and_its_rules_are_tried(
     look(read)
     assert len(judge.seen) == 1 and by_check(read).tried == 8
     assert not prompt_reading.due(read) or not Classifier.objects.filter(project=read).exists()
+
+
+def test_a_call_whose_reply_says_that_it_failed_breaks_no_rule_in_the_trial(read: Project) -> None:
+    """As in the diagnosis: what people confirm of replies holds for both, and the trial is repeated
+    for it.
+    """
+    assert by_check(read).examples.count() == 2
+    reply_reading.look(read, sleep=lambda seconds: None)
+    form = read.reply_forms.get(tool="cancel_order")
+    reply_decisions.decide(
+        project=read,
+        by=make_member(read),
+        given=ReplyDecision(forms=[form.pk], state="confirmed"),
+    )
+    assert prompt_reading.due(read)
+    look(read)
+    assert (by_check(read).tried, by_check(read).examples.count()) == (3, 0)
+    actions.decide(rule=by_check(read), by=make_member(read), state="confirmed")
+    assert not classified(read)
 
 
 def test_a_prompt_waits_for_runs_that_share_it_unless_a_person_asks(

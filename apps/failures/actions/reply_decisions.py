@@ -23,7 +23,7 @@ from apps.core.operations.rest import filled
 from apps.core.routes import RUNS, Disclosure
 from apps.failures.classify_job import classify_again
 from apps.failures.judge.reply_reading import MOST_FORMS, TASK
-from apps.failures.models import ReplyForm
+from apps.failures.models import Classifier, ReplyForm
 from apps.failures.replies import listed_forms
 from apps.trajectories.shown import runs_shown
 from workers.lib.typed import json_schema
@@ -170,4 +170,5 @@ def _set(project: Project, rows: Iterable[ReplyForm], state: str, by: Any) -> in
     if changed:
         audit(f"reply_forms.{AUDITED[state]}", project=project, by=by, count=len(changed))
         classify_again(project, by)
+        Classifier.objects.filter(project=project).update(prompts_of=None)  # tries rules again
     return len(changed)

@@ -26,8 +26,10 @@ from apps.failures.judge.client import Server
 from apps.failures.judge.prompt_rules import MAX_OUTPUT, Found, Reader, added, chat_about
 from apps.failures.models import Classifier, PolicyExample, PolicyRule, Rubric, SystemPrompt
 from apps.failures.prompts import State, applies
+from apps.failures.replies import forms_of
 from apps.failures.rules.policy import CheckError, Tools, tools_of, violations
 from apps.failures.rules.reading import Run, read
+from apps.failures.rules.reply_forms import NO_FORMS, Forms
 from apps.failures.rules.statements import COMMON, RECENT, digest_of, next_unread, parts_of, similar
 from apps.trajectories.models import Trajectory, with_content
 from workers.lib.json_schema import Budget
@@ -57,10 +59,10 @@ class Report(batch.Report):
     proposed: int = 0
 
 
-def recent_runs(project: Project) -> list[Seen]:
-    """The newest first."""
+def recent_runs(project: Project, forms: Forms = NO_FORMS) -> list[Seen]:
+    """The newest first; with the forms of replies that people decided on, if given."""
     rows = with_content(list(project.trajectories.order_by("-pk")[:RECENT]))
-    runs = [read(as_input(row)) for row in rows]
+    runs = [read(as_input(row) | {"forms": forms}) for row in rows]
     return [Seen(row, run, parts_of(run.system)) for row, run in zip(rows, runs, strict=True)]
 
 
@@ -81,7 +83,7 @@ def look(project: Project, *, now: bool = False, sleep: batch.Sleep = time.sleep
     """Has the judge read what recent prompts state and nobody has read, and tries the checks on
     recent runs. `now`: a prompt of a single run is enough, and no pause is kept.
     """
-    recent, report = recent_runs(project), Report()
+    recent, report = recent_runs(project, forms_of(project)), Report()
     if rubric := rubrics.current(project):
         due_now = _due(project, rubric, recent, report, now)
         longer = {"max_output": MAX_OUTPUT}
