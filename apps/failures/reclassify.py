@@ -19,7 +19,7 @@ from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
 from apps.core.models import JobState, Project
-from apps.failures.actions.diagnose import inputs_of, label_with, source_of
+from apps.failures.actions.diagnose import inputs_of, is_undecided, label_with, source_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.classify import Diagnosis, classify
 from apps.failures.clusters import store
@@ -37,9 +37,9 @@ from apps.trajectories.models import Trajectory, with_content
 CHUNK = 250
 Decision = Reclassification.Decision
 Steps = Generator[Progress, None, dict]
-# From a change: diagnoses of the rules that nobody has decided on, and what people decided.
+# From a change: diagnoses that nobody has decided on, and what people decided.
 OF_OPEN = Q(trajectory__failure=None) | Q(
-    trajectory__failure__source=Source.RULE, trajectory__failure__state=FailureState.OPEN
+    ~Q(trajectory__failure__source=Source.PERSON), trajectory__failure__state=FailureState.OPEN
 )
 OF_PEOPLE = Q(trajectory__failure__source=Source.PERSON)
 
@@ -121,7 +121,7 @@ def _change(
 
 
 def _is_open(failure: Failure | None) -> bool:
-    return failure is None or (failure.source == Source.RULE and failure.state == FailureState.OPEN)
+    return failure is None or is_undecided(failure)
 
 
 def word_of(failure: Failure | None) -> str:
@@ -133,9 +133,10 @@ def _differs(failure: Failure | None, word: Label) -> bool:
     if not _is_open(failure):
         assert failure is not None
         return word.mode != word_of(failure) or word.mode != failure.rule_mode
-    return word_of(failure) != word.mode or bool(
-        failure and word.mode and failure.blamed_message != word.blamed
-    )
+    if failure is None or not word.mode:
+        return word_of(failure) != word.mode
+    now = word.mode, word.blamed, rules_mode(word.evidence)
+    return now != (failure.mode.slug, failure.blamed_message, failure.rule_mode)
 
 
 # Applying

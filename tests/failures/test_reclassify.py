@@ -212,19 +212,18 @@ def test_a_second_mode_of_a_person_keeps_the_failure(project: Project) -> None:
     assert Failure.objects.filter(pk=extra.pk).exists()
 
 
-def test_what_the_judge_said_stays(project: Project) -> None:
-    Failure.objects.filter(mode__slug="bad_planning").update(
-        source=Source.JUDGE, judge_mode="bad_planning"
-    )
+def test_what_rules_are_sure_of_comes_before_what_the_judge_found(project: Project) -> None:
+    """Also where the judge's word was stored first, and in the preview."""
+    by_judge = Failure.objects.filter(mode__slug="bad_planning")
+    pks = list(by_judge.values_list("pk", flat=True))
+    by_judge.update(source=Source.JUDGE, judge_mode="bad_planning", rule_mode="", evidence=[SAID])
     job = finished(project)
+    assert reclassify.changing(job).filter(before="bad_planning").count() == 2
     reclassify.apply(job=job, by=make_member(project))
     done(job)
-    assert (
-        Failure.objects.filter(
-            mode__slug="bad_planning", source=Source.JUDGE, rule_mode="incomplete_execution"
-        ).count()
-        == 2
-    )
+    for failure in Failure.objects.filter(pk__in=pks):
+        assert (failure.mode.slug, failure.source) == ("incomplete_execution", Source.RULE)
+        assert failure.rule_mode == "incomplete_execution" and failure.evidence[-1] == SAID
 
 
 def test_a_diagnosis_that_changed_since_the_diff_is_left(project: Project) -> None:

@@ -47,9 +47,9 @@ def diagnose(project: Project, chunk: list[Trajectory], *, flags: bool = False) 
     """Stores the rules' diagnoses of a chunk together with the judge's verdicts; returns in how
     many they find a failure.
 
-    What a person, or the judge alone, decided keeps its mode; `rule_mode` is stored for all. Which
-    runs the rules flag changes only with `flags`, that is, for answered runs together with all
-    others: it decides what an answer stands for.
+    What a person decided stays; `rule_mode` is stored for all. Whether the rules or the judge come
+    first makes no difference. Which runs the rules flag changes only with `flags`, that is, for
+    answered runs together with all others: it decides what an answer stands for.
     """
     modes = ensure_modes(project)
     inputs = inputs_of(project, chunk)
@@ -65,33 +65,61 @@ def diagnose(project: Project, chunk: list[Trajectory], *, flags: bool = False) 
             if diagnosis or pk not in known
         }
     diagnoses = {pk: diagnosis or guessed.get(pk) for pk, diagnosis in diagnoses.items()}
-    known = (
-        Failure.objects.select_for_update().filter(trajectory_id__among=diagnoses).order_by("pk")
-    )
-    is_open, said = {}, {}
-    for pk, source, state, evidence in known.values_list(
-        "trajectory_id", "source", "state", "evidence"
-    ):
-        is_open[pk] = source == Source.RULE and state == FailureState.OPEN
-        said[pk] = evidence if is_open[pk] else ()
-    words = {pk: label_with(diagnosis, said.get(pk, ())) for pk, diagnosis in diagnoses.items()}
+    made = _make(project, modes, diagnoses)
+    # Only now: failures that the judge or a person made at this moment are there, too.
+    known = {
+        failure.trajectory_id: failure
+        for failure in Failure.objects.select_for_update()
+        .filter(trajectory_id__among=diagnoses)
+        .order_by("pk")
+    }
+    is_open = {pk: is_undecided(failure) for pk, failure in known.items()}
+    words = {
+        pk: label_with(diagnoses[pk], failure.evidence if is_open[pk] else ())
+        for pk, failure in known.items()
+    }
     found = {pk: word for pk, word in words.items() if word.mode in modes}
     rows = {pk: _failure(project, modes[word.mode], pk, word) for pk, word in found.items()}
-    # New failures: a person marking the same run at this moment comes first. Open failures: their
-    # row is locked above.
     Failure.objects.bulk_create(
-        [row for pk, row in rows.items() if pk not in is_open], ignore_conflicts=True
-    )
-    Failure.objects.bulk_create(
-        [row for pk, row in rows.items() if is_open.get(pk)],
+        [
+            row
+            for pk, row in rows.items()
+            if is_open[pk] and not (pk in made and row.evidence == known[pk].evidence)
+        ],
         update_conflicts=True,
         unique_fields=["trajectory"],
         update_fields=["mode", "blamed_message", "evidence", "rule_mode", "source"],
     )
     healthy = [pk for pk in is_open if is_open[pk] and pk not in found]
     Failure.objects.filter(trajectory_id__in=healthy).exclude(pk__in=_split_off(healthy)).delete()
-    _note_rules({pk: rules_mode(found[pk].evidence) if pk in found else "" for pk in is_open})
-    return sum(is_open.get(pk, True) for pk in found)
+    _note_rules({pk: rules_mode(found[pk].evidence) if pk in found else "" for pk in known})
+    return sum(is_open[pk] and diagnoses[pk] is not None for pk in found)
+
+
+def _make(
+    project: Project,
+    modes: dict[str, FailureMode],
+    diagnoses: dict[UUID, Diagnosis | None],
+) -> set[UUID]:
+    """Makes the failures of runs that have none; those that somebody makes at this moment stay."""
+    has_one = set(
+        Failure.objects.filter(trajectory_id__among=diagnoses).values_list(
+            "trajectory_id", flat=True
+        )
+    )
+    words = {pk: label_with(it, ()) for pk, it in diagnoses.items() if pk not in has_one}
+    rows = [
+        _failure(project, modes[word.mode], pk, word)
+        for pk, word in words.items()
+        if word.mode in modes
+    ]
+    Failure.objects.bulk_create(rows, ignore_conflicts=True)
+    return {row.trajectory_id for row in rows}
+
+
+def is_undecided(failure: Failure) -> bool:
+    """Whether rules and judge still decide on it, not people."""
+    return failure.state == FailureState.OPEN and failure.source != Source.PERSON
 
 
 def _split_off(trajectories: list[Any]) -> list[int]:
@@ -120,13 +148,15 @@ def _failure(project: Project, mode: FailureMode, trajectory: Any, word: Label) 
 
 
 def label_with(diagnosis: Diagnosis | None, evidence: Iterable[dict]) -> Label:
-    """Combines the rules' current diagnosis with the judge's earlier verdict, which a failure's
-    `evidence` contains.
+    """Combines the rules' current diagnosis with the judge's verdict, which a failure's `evidence`
+    contains.
     """
-    items = [item.as_dict() for item in diagnosis.evidence] if diagnosis else []
-    return joined(
-        Label(diagnosis.mode, diagnosis.blamed_message, items) if diagnosis else Label(), evidence
-    )
+    if diagnosis is None:
+        return joined(Label(), evidence)
+    items = [item.as_dict() for item in diagnosis.evidence]
+    if items and items[0]["message_index"] != diagnosis.blamed_message:
+        items[0]["blamed"] = diagnosis.blamed_message  # the case's step may be the judge's
+    return joined(Label(diagnosis.mode, diagnosis.blamed_message, items), evidence)
 
 
 def source_of(evidence: list[dict]) -> Source:

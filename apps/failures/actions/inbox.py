@@ -41,7 +41,12 @@ class FailureOut(Struct):
     blamed_message: int | None
     evidence: Annotated[
         list[dict[str, Any]],
-        Meta(description="rule, message_index, text, quote, mode, confidence"),
+        Meta(
+            description=(
+                "rule, message_index, text, quote, mode, confidence; blamed: the rules' step, if it"
+                " is not that message"
+            )
+        ),
     ]
     cluster: UUID | None
     assigned_to: str | None

@@ -24,14 +24,14 @@ from django.utils import timezone
 
 from apps.core.lags import lag
 from apps.core.models import Project
-from apps.failures.actions.diagnose import inputs_of
+from apps.failures.actions.diagnose import inputs_of, is_undecided
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, rubrics, share
 from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.batch import Standing
 from apps.failures.judge.client import Server
-from apps.failures.judge.precedence import RULE, Label, choose, rules_mode
+from apps.failures.judge.precedence import REPLAY, RULE, Label, choose, rules_mode
 from apps.failures.judge.strategies import Question
 from apps.failures.models import (
     UNDER_WAY,
@@ -236,7 +236,7 @@ def _apply(
     if failure is None:
         return
     failure.judge_mode = verdict.mode
-    if failure.state != FailureState.OPEN or failure.source == Source.PERSON:
+    if not is_undecided(failure):
         failure.save(update_fields=["judge_mode"])
         return
     _diagnose(failure, known, verdict)
@@ -279,13 +279,14 @@ def _reason(verdict: JudgeVerdict) -> str:
 
 
 def rules_word(failure: Failure) -> Label:
-    """The rules' diagnosis of a failure, even if the judge decided its mode."""
+    """The rules' diagnosis of a failure, even if the judge or a replay decided its mode or step."""
     evidence = [item for item in failure.evidence if item.get("rule") != RULE]
+    first = next((item for item in evidence if item.get("rule") != REPLAY), {})
     if failure.source == Source.RULE:
-        return Label(failure.mode.slug, failure.blamed_message, evidence)
-    return Label(
-        failure.rule_mode, evidence[0].get("message_index") if evidence else None, evidence
-    )
+        blamed = first.get("blamed", failure.blamed_message)
+        return Label(failure.mode.slug, blamed, evidence)
+    blamed = first.get("blamed", first.get("message_index"))
+    return Label(str(first.get("mode") or failure.rule_mode), blamed, evidence)
 
 
 def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
