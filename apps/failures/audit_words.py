@@ -15,6 +15,8 @@ declare(
             " step stayed{?kept}]"
         ),
         "failure.marked": "marked {=a run@} as a failure[: {after.mode}]",
+        "failure.checked": "dismissed {=a failure@}: by a check, the run went well",
+        "failure.reopened": "reopened {=a failure@}: the answer to its check was undone or changed",
         "failure.undone": (
             "undid the triage of {n|failure|failures}[; {kept} changed in the meantime and stayed"
             " as {kept||it is|they are}]"

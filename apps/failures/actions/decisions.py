@@ -215,6 +215,42 @@ def mark_failure(
     return _remember(failure, by, before, "marked")
 
 
+# By an answer to a check
+
+
+CHECKED = {"kind": "checked"}  # no decision in triage: the answer is what counts
+
+
+@transaction.atomic
+def dismiss_checked(*, trajectory: Trajectory, by: Any) -> None:
+    """Dismisses the open case of a run that went well according to a check."""
+    rows = Failure.objects.select_for_update(of=("self",)).filter(trajectory=trajectory)
+    failure = rows.waiting().first()
+    if failure is None:
+        return
+    before = snapshot(failure)
+    failure.state, failure.source = FailureState.DISMISSED, Source.PERSON
+    failure.decided_by, failure.decided_at = by, timezone.now()
+    failure.save(update_fields=["state", "source", "decided_by", "decided_at"])
+    _remember(failure, by, before, CHECKED["kind"])
+
+
+@transaction.atomic
+def reopen_checked(*, trajectory: Trajectory, by: Any) -> None:
+    """Takes back what the answer to a check did to the run's case, unless it was decided since."""
+    rows = Failure.objects.select_for_update(of=("self",)).filter(trajectory=trajectory)
+    failure = rows.first()
+    done = FailureDecision.objects.filter(failure=failure, after__contains=CHECKED)
+    row = done.order_by("-id").first() if failure else None
+    if failure is None or row is None:
+        return
+    modes = {mode.slug: mode for mode in failure.project.failure_modes.all()}
+    if _restored(failure, row, snapshot(failure), modes):
+        failure.save(update_fields=RESTORED)
+        audit("failure.reopened", project=failure.project, by=by, target=failure)
+    done.delete()
+
+
 # Undo
 
 
@@ -237,7 +273,7 @@ def undo(*, project: Project, by: Any) -> Undone | None:
     Failures that somebody has changed since are left alone, and the next undo skips them.
     """
     rows = FailureDecision.objects.filter(failure__project=project, by=by).exclude(
-        after__has_key="kept"
+        Q(after__has_key="kept") | Q(after__contains=CHECKED)
     )
     last = rows.order_by("-id").first()
     if last is None:

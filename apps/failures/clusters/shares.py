@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from apps.core.models import Project
-from apps.failures.models import Failure
+from apps.failures.models import Failure, FailureState
 from apps.failures.outcomes import checks
 from apps.failures.outcomes.rate import Estimate, Stratum, failure_rate, recall
 
@@ -61,11 +61,15 @@ def shares(project: Project, sizes: dict[Any, int], standing: int) -> dict[Any, 
 
 
 def _clusters_of(project: Project, clusters: Collection[Any]) -> dict[Any, str]:
-    """{run: its cluster} of the runs that were drawn for a check."""
+    """{run: its cluster} of the runs that were drawn for a check; an answer takes none out."""
     rows = Failure.objects.filter(
         project=project, cluster__in=list(clusters), trajectory__outcome_check__probability__gt=0
     )
     return {
         run: str(cluster)
-        for run, cluster in rows.standing().order_by().values_list("trajectory_id", "cluster")
+        for run, cluster in rows.exclude(
+            state=FailureState.DISMISSED, trajectory__outcome_check__answer=""
+        )
+        .order_by()
+        .values_list("trajectory_id", "cluster")
     }

@@ -21,7 +21,7 @@ from django.utils import timezone
 from apps.core.actions import audit
 from apps.core.models import Project
 from apps.failures import rates
-from apps.failures.actions.decisions import Refused
+from apps.failures.actions.decisions import Refused, dismiss_checked, reopen_checked
 from apps.failures.actions.diagnose import diagnose
 from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen
 from apps.failures.classify_job import classify_again
@@ -113,7 +113,7 @@ def waiting(project: Project) -> Any:
 @transaction.atomic
 def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
     """Record a person's answer for a run. A failed run goes to the inbox, where its mode is
-    decided. Raises Refused.
+    decided; the open case of a run that went well is dismissed. Raises Refused.
     """
     if answer not in Answer.values:
         raise Refused("Answer failed, fine or unsure.")
@@ -128,6 +128,10 @@ def answer(*, trajectory: Trajectory, answer: str, by: Any) -> OutcomeCheck:
     check.save(update_fields=["answer", "by", "at", "layers", "in_turn"])
     fix_sides(trajectory.project, [trajectory.pk])
     audit("outcome.checked", project=trajectory.project, by=by, target=trajectory, answer=answer)
+    if answer != Answer.FINE:
+        reopen_checked(trajectory=trajectory, by=by)
+    else:
+        dismiss_checked(trajectory=trajectory, by=by)
     _diagnosed_again(trajectory)
     return check
 
@@ -162,6 +166,7 @@ def undo(*, project: Project, by: Any) -> Trajectory | None:
             answer="", by=None, at=None, layers=[], in_turn=False
         )
     audit("outcome.unchecked", project=project, by=by, target=row)
+    reopen_checked(trajectory=row, by=by)
     _diagnosed_again(row)
     return row
 

@@ -26,7 +26,7 @@ from apps.failures import agent_versions
 from apps.failures.actions import bulk, decisions
 from apps.failures.judge import rubrics
 from apps.failures.likelihood import Likelihood, basis_of
-from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict
+from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict, OutcomeCheck
 from apps.failures.prompts import undecided
 from apps.failures.replies import undecided as undecided_forms
 from apps.failures.similar.query import SHOWN, similar_to
@@ -328,8 +328,10 @@ def show(
     browser already shows it) only the counts. `beside` is a case that stays on the screen too."""
     holder = _reserve(request, failure, beside)
     is_there = is_there and holder is None
+    checked = OutcomeCheck.objects.filter(trajectory=failure.trajectory_id)
     context = {
         "failure": failure,
+        "checked": checked.exclude(answer="").select_related("by").first(),
         "queue": queue,
         "left": queue.count(),
         "holder": holder,

@@ -14,6 +14,8 @@ from django.test import Client
 from django.urls import reverse
 
 from apps.core.models import Project, Role
+from apps.failures import measures
+from apps.failures.actions import decisions
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import people, rubrics, share
@@ -83,6 +85,40 @@ def test_a_failed_run_comes_into_the_inbox_and_undo_takes_it_out(project: Projec
     assert not Failure.objects.filter(trajectory=run_of(project, "r1")).exists()
     assert OutcomeCheck.objects.get(trajectory=run_of(project, "r1")).answer == ""
     assert checks.undo(project=project, by=by) is None
+
+
+def test_an_answer_that_a_run_went_well_dismisses_its_case_and_undo_reopens_it(
+    project: Project,
+) -> None:
+    """Once: it is no decision in triage, too, and triage's undo leaves it."""
+    by, run = make_member(project, Role.REVIEWER), run_of(project, "bad")
+    before = Failure.objects.filter(trajectory=run).values().get()
+    checks.answer(trajectory=run, answer="fine", by=by)
+    failure = Failure.objects.get(trajectory=run)
+    assert (failure.state, failure.decided_by) == (FailureState.DISMISSED, by)
+    assert failure.evidence == before["evidence"] and not measures.decided(project).exists()
+    assert decisions.undo(project=project, by=by) is None
+    client = Client()
+    client.force_login(by)
+    page = client.get(failure.get_absolute_url()).content.decode()
+    assert f"{by} checked this run:" in page and "it went well." in page
+    checks.answer(trajectory=run, answer="failed", by=by)
+    failure.refresh_from_db()
+    assert failure.state == FailureState.OPEN and failure.evidence[0]["rule"] == "check"
+    assert "Only its mode is open." in client.get(failure.get_absolute_url()).content.decode()
+    checks.answer(trajectory=run, answer="fine", by=by)
+    checks.undo(project=project, by=by)
+    columns = ("state", "source", "mode_id", "decided_by_id", "decided_at", "evidence")
+    after = Failure.objects.filter(trajectory=run).values().get()
+    assert {name: after[name] for name in columns} == {name: before[name] for name in columns}
+
+
+def test_undoing_an_answer_keeps_what_was_decided_in_triage_since(project: Project) -> None:
+    by, run = make_member(project, Role.REVIEWER), run_of(project, "bad")
+    checks.answer(trajectory=run, answer="fine", by=by)
+    decide(failure=Failure.objects.get(trajectory=run), by=make_member(project))
+    checks.undo(project=project, by=by)
+    assert Failure.objects.get(trajectory=run).state == FailureState.CONFIRMED
 
 
 def test_a_flagged_run_that_failed_stays_flagged_by_the_estimate(project: Project) -> None:
