@@ -53,7 +53,7 @@ COMPUTED: dict[str, dict[str, list[str]]] = {
     "failures/actions/bulk.py": {"f'failures.{kind}'": ["failures.decided", "failures.assigned"]},
     "failures/actions/decisions.py": {
         "f'failure.{kind}'": [
-            f"failure.{kind}" for kind in ("decided", "split", "assigned", "marked")
+            f"failure.{kind}" for kind in ("decided", "split", "assigned", "marked", "checked")
         ]
     },
     "promotion/moves.py": {"f'channel.{kind}'": [f"channel.{kind}" for kind in Promotion.Kind]},
