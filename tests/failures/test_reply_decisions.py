@@ -239,3 +239,17 @@ def test_forms_that_are_gone_are_forgotten_unless_somebody_decided(project: Proj
     look(project)
     assert project.reply_forms.get(state="confirmed").good == 0
     assert client.get(reverse("failures:replies", args=[project.slug])).status_code == 200
+
+
+def test_without_a_judge_all_undecided_forms_are_counted(
+    project: Project, judge: JudgeServer
+) -> None:
+    client = logged_in(make_member(project, Role.REVIEWER))
+    page = reverse("failures:replies", args=[project.slug])
+    assert "Read replies now" in client.get(page).content.decode()
+    look(project)
+    forms = project.reply_forms.exclude(kind=NOTHING).count()
+    assert forms and f"{forms} forms undecided" in client.get(page).content.decode()
+    make_rubric(project, judge)
+    look(project)
+    assert "1 form to review" in client.get(page).content.decode()
