@@ -40,6 +40,7 @@ from apps.evals.proposals.same import seen_in
 from apps.evals.source_runs import REPLAY, read_run
 from apps.evals.suggestions import (
     BY_HAND,
+    JUDGE,
     NO_ENVIRONMENT,
     NOT_KNOWN,
     SAME_CHANGES,
@@ -662,6 +663,24 @@ GOOD = {
         {"point": "Says that the order is cancelled", "quote": "Cancel"},
     ]
 }
+
+
+def test_a_draft_with_fewer_points_is_still_the_judges(
+    project: Project, judge: JudgeServer
+) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    failed(project)
+    propose(project)
+    drafting.draft_due(project)
+    for points, source, quotes in (
+        (["Refunds nothing"], JUDGE, ["I refunded it"]),
+        (["Refunds nothing", "Apologises"], BY_HAND, []),
+    ):
+        given = EditProposal(points=points)
+        reviewing.edit(proposal=only(project), by=admin_of(project), given=given)
+        row = only(project)
+        assert (row.source, row.metadata.get(drafting.POINTS, [])) == (source, quotes)
 
 
 def test_the_judge_drafts_points_that_a_person_can_edit(
