@@ -13,8 +13,9 @@ from redis.retry import Retry
 
 BEAT = "beat"
 KEY = "flywheel:alive:{}"
-EXPIRES_S = {BEAT: 45}
-NOTED = "alive"
+# Beat is heard of by a task every ten seconds, which waits behind others on a busy machine.
+EXPIRES_S = {BEAT: 180}
+NOTED, NOTED_S = "alive", 45
 
 
 @lru_cache
@@ -51,7 +52,7 @@ def note(names: list[str]) -> None:
     """Keeps in the database who is alive, for pages, which do not wait for the broker."""
     with suppress(redis.RedisError):
         silent = missing(names)
-        cache.set(NOTED, [name for name in names if name not in silent], EXPIRES_S[BEAT])
+        cache.set(NOTED, [name for name in names if name not in silent], NOTED_S)
 
 
 def noted(name: str) -> bool:

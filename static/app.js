@@ -412,8 +412,17 @@ function onKey(event, wasEarly) {
   const key = at?.querySelector(named) ?? document.querySelector(named); // of the row that j and k have chosen, where it has one
   if (!key || (wasEarly && key.tagName === "BUTTON")) return; // nobody decides on what they have not seen
   event.preventDefault();
+  const row = key.closest("[data-row]");
+  if (row) for (const other of rows()) other.classList.toggle("at", other === row);
   key.click();
 }
+
+// In a list of what needs review, a stored decision moves on to the next row.
+document.addEventListener("htmx:afterSwap", ({ target, detail }) => {
+  const isDecision = detail.requestConfig?.elt.matches("[data-decides-row]");
+  if (isDecision && target.closest("[data-row].at") && !target.querySelector("[role=alert]"))
+    move(1);
+});
 
 // Without a clipboard (a page without HTTPS) the text is selected, for Ctrl-C.
 document.addEventListener("click", async (event) => {

@@ -18,15 +18,19 @@ from flywheel.receiving import receivers
 LATE_S = 60.0  # from then on background work takes as much of the machine as receiving
 Since = Callable[[], datetime | None]
 _lags: dict[str, Since] = {}
+_digests: set[str] = set()
 
 
-def lag(name: str, *, keep_s: float = 0.0) -> Callable[[Since], Since]:
+def lag(name: str, *, keep_s: float = 0.0, is_digest: bool = True) -> Callable[[Since], Since]:
     """Names a function that says since when the oldest waits; None where nothing does. One that
-    takes long is asked again only after `keep_s`.
+    takes long is asked again only after `keep_s`. `is_digest`: without it, runs are not in charts,
+    search or failures yet; what waits for another server, or a budget, is no digest.
     """
 
     def declare(since: Since) -> Since:
         _lags[name] = _kept(since, keep_s) if keep_s else since
+        if is_digest:
+            _digests.add(name)
         return since
 
     return declare
@@ -47,6 +51,10 @@ def _kept(since: Since, keep_s: float) -> Since:
 def seconds() -> dict[str, float]:
     """By name, 0 where nothing waits."""
     return {name: _seconds(since) for name, since in _lags.items()}
+
+
+def digest_seconds() -> dict[str, float]:
+    return {name: _seconds(since) for name, since in _lags.items() if name in _digests}
 
 
 def is_late(*names: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from django.conf import settings
@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from apps.core.models import Job, JobState, Project, one_active
 from apps.failures.clusters.records import headline_of
+from apps.failures.judge import retries
 from apps.failures.outcomes.model import in_words as score_in_words
 from apps.failures.rules.policy import in_words
 from apps.failures.rules.reply_forms import Form
@@ -664,6 +665,14 @@ class ReplyForm(models.Model):
     @property
     def run(self) -> str | None:
         return self.trajectory and self.trajectory.external_id
+
+    @property
+    def asked_again_at(self) -> datetime | None:
+        """When a judge that is on is asked again after an error; None if it is not."""
+        is_unread = self.read_at is None and self.state == self.State.SEEN
+        if not (self.error and self.asked_at and is_unread) or self.tries >= retries.MOST_TRIES:
+            return None
+        return retries.asked_again_at(self.asked_at)
 
     @property
     def decider(self) -> str | None:

@@ -97,7 +97,7 @@ def look_at_prompts_of(project_id: int, now: bool = False) -> dict | None:
 
 @shared_task(name="failures.look_at_replies", expires=150)
 def look_at_replies() -> int:
-    """Every few minutes, for each project with new runs."""
+    """Every few minutes, for each project with new runs, or forms that the judge is to read."""
     projects = [each for each in Project.objects.running() if reply_reading.due(each)]
     for project in projects:
         look_at_replies_of.apply_async(args=[project.pk], expires=150)
@@ -105,9 +105,9 @@ def look_at_replies() -> int:
 
 
 @shared_task(name=reply_reading.TASK)
-def look_at_replies_of(project_id: int) -> dict | None:
+def look_at_replies_of(project_id: int, now: bool = False) -> dict | None:
     project = Project.objects.filter(pk=project_id).first()
-    return vars(reply_reading.look(project)) if project else None
+    return vars(reply_reading.look(project, now=now)) if project else None
 
 
 @shared_task(name="failures.train_outcomes", expires=600)

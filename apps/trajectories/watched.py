@@ -32,7 +32,7 @@ def _wake(about: str, by: Any) -> str:
     button=Button("Wake the digest", _wake),
 )
 def late() -> Iterator[Finding]:
-    for name, seconds in lags.seconds().items():
+    for name, seconds in lags.digest_seconds().items():
         if seconds > LATE_S:
             yield Finding(
                 f"The oldest run to be {name} has been waiting for {seconds / 60:.0f} minutes.",

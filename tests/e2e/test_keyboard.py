@@ -9,6 +9,7 @@ import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
+from apps.failures.models import ReplyForm
 from tests.e2e.conftest import log_in
 from tests.e2e.seed import World
 from tests.factories import make_member, make_policy_rule
@@ -166,6 +167,24 @@ def test_a_policy_rule_is_edited_cancelled_and_undone_without_losing_the_row(
     form.get_by_role("button", name="Save and confirm").click()
     expect(logged_in.get_by_text("“check.when.tools” is empty.")).to_be_visible()
     expect(logged_in.get_by_label("Tools", exact=True)).to_be_focused()
+
+
+def test_a_decision_moves_on_to_the_next_row(world: World, logged_in: Any) -> None:
+    run = world.project.trajectories.latest("pk")
+    for at in range(3):
+        ReplyForm.objects.create(
+            project=world.project, tool="t", digest=f"{at}", kind="text", structure=f"Text {at}"
+        )
+        make_policy_rule(run, f"Rule {at} cannot be broken.")
+    for page, key in ("replies", "d"), ("policy", "c"):
+        logged_in.goto(reverse(f"failures:{page}", args=[world.project.slug]))
+        rows = logged_in.locator("tr[data-row]")
+        logged_in.keyboard.press("j")
+        for at in (1, 2):
+            logged_in.keyboard.press(key)
+            expect(rows.nth(at)).to_have_class("at")
+        decided = "dismissed" if key == "d" else "confirmed"
+        expect(logged_in.locator("tr[data-row] .badge", has_text=decided)).to_have_count(2)
 
 
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:

@@ -40,6 +40,7 @@ from apps.evals.proposals.same import seen_in
 from apps.evals.source_runs import REPLAY, read_run
 from apps.evals.suggestions import (
     BY_HAND,
+    JUDGE,
     NO_ENVIRONMENT,
     NOT_KNOWN,
     SAME_CHANGES,
@@ -48,6 +49,7 @@ from apps.evals.suggestions import (
     user_turns,
 )
 from apps.failures.actions.diagnose import classify_project
+from apps.failures.judge import retries
 from apps.failures.judge.answer import AnswerError
 from apps.failures.models import Failure, FailureState
 from apps.failures.rules.reading import read
@@ -663,6 +665,24 @@ GOOD = {
 }
 
 
+def test_a_draft_with_fewer_points_is_still_the_judges(
+    project: Project, judge: JudgeServer
+) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply(json.dumps(GOOD))
+    failed(project)
+    propose(project)
+    drafting.draft_due(project)
+    for points, source, quotes in (
+        (["Refunds nothing"], JUDGE, ["I refunded it"]),
+        (["Refunds nothing", "Apologises"], BY_HAND, []),
+    ):
+        given = EditProposal(points=points)
+        reviewing.edit(proposal=only(project), by=admin_of(project), given=given)
+        row = only(project)
+        assert (row.source, row.metadata.get(drafting.POINTS, [])) == (source, quotes)
+
+
 def test_the_judge_drafts_points_that_a_person_can_edit(
     project: Project, judge: JudgeServer
 ) -> None:
@@ -706,7 +726,7 @@ def test_a_draft_that_is_no_use_is_tried_again_and_then_left_to_a_person(
     judge.answer = lambda body: Reply("I would rather not.")
     failed(project)
     propose(project)
-    for _ in range(drafting.MOST_TRIES):
+    for _ in range(retries.MOST_TRIES):
         TaskProposal.objects.update(drafted_at=None)
         drafting.draft_due(project)
     row = only(project)
@@ -727,7 +747,7 @@ def test_a_draft_that_failed_says_so_and_can_be_asked_for_again(
     drafting.draft_due(project)
     page = client.get(url).content.decode()
     assert "has not drafted the rubric" in page and "JSON" in page and "is drafting" not in page
-    assert "It is asked again" in page and button in page and "Source: to be written" in page
+    assert "Asked again at" in page and button in page and "Source: to be written" in page
     assert "Draft failed" in client.get(listed).content.decode()
     judge.answer = lambda body: Reply(json.dumps(GOOD))
     client.post(reverse("evals:draft_proposal", args=[project.slug, only(project).pk]))
@@ -775,7 +795,7 @@ def test_a_server_that_is_down_costs_a_draft_no_try(project: Project, judge: Jud
     judge.answer = lambda body: Reply("down", status=503)
     failed(project)
     propose(project)
-    for _ in range(drafting.MOST_TRIES + 1):
+    for _ in range(retries.MOST_TRIES + 1):
         drafting.draft_due(project, sleep=lambda s: None)
         TaskProposal.objects.update(drafted_at=None)
     row = only(project)

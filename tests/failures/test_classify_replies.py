@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.failures.rules.checks import LIMIT
+from apps.failures.rules.checks import LIMIT, limit_reached
 from apps.trajectories.tool_errors import is_error
 
 
@@ -209,3 +209,21 @@ def test_turn_limits(text: str, limit: bool) -> None:
 @given(st.text(st.characters()))
 def test_no_text_breaks_a_pattern(text: str) -> None:
     LIMIT.search(text[:300]), is_error(text)
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        ("length", "An answer was cut off at its limit of length (tokens)."),
+        ("max_tokens", "An answer was cut off at its limit of length (tokens)."),
+        ("max_turns", "The turn limit ended the run."),
+        ("step limit", "The step limit ended the run."),
+        ("cost_limit", "The cost limit ended the run."),
+        ("context window exceeded", "The context window was full."),
+        ("timed out", "The time limit ended the run."),
+        ("exit_format", "A limit ended the run."),
+    ],
+)
+def test_the_limit_that_ended_a_run_is_named(ending: str, text: str) -> None:
+    match = LIMIT.search(ending)
+    assert match and limit_reached(match[0]) == text

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 
-from apps.core import runner
+from apps.core import outbox, runner
 from apps.core.models import Project, Role
 from apps.failures import classify_job
-from apps.failures.judge import reply_reading, rubrics
+from apps.failures.judge import reply_reading, retries, rubrics
 from apps.failures.models import Failure, ReplyForm
+from apps.failures.rules.reply_forms import NOTHING
+from apps.failures.tasks import look_at_replies_of
 from apps.trajectories import digest
 from apps.trajectories.actions.store import ingest
 from tests.factories import key_headers, make_member, make_project, row
@@ -128,6 +131,48 @@ def test_reading_keeps_to_the_days_budget_and_is_tried_again(
     assert look(project).proposed == 1
 
 
+def test_a_server_that_is_down_is_asked_again_and_at_once_on_request(
+    project: Project, judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_rubric(project, judge)
+    answered, judge.answer = judge.answer, lambda body: Reply("down", status=503)
+    client, sending = logged_in(make_member(project, Role.OWNER)), key_headers(project)
+    page, listed = (
+        reverse("failures:replies", args=[project.slug]),
+        reverse("failures_api:reply_forms"),
+    )
+    for _ in range(retries.MOST_TRIES + 1):
+        assert look(project).errors and look(project).asked == 0
+        ReplyForm.objects.update(asked_at=timezone.now() - retries.RETRY_AFTER)
+        assert reply_reading.due(project), "no new run is needed"
+    assert {form.tries for form in project.reply_forms.all()} == {0}
+    look(project)
+    assert not reply_reading.due(project)
+    assert "Asked again at" in client.get(page).content.decode()
+    failed = client.get(listed, **sending).json()["results"]
+    assert all(row["error"] and row["asked_again_at"] for row in failed)
+    ReplyForm.objects.update(tries=retries.MOST_TRIES)
+    assert "choose Read replies now" in client.get(page).content.decode()
+    judge.answer = answered
+    posted: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(outbox, "post", lambda *args, expires_s: posted.append(args))
+    client.post(reverse("failures:replies_look", args=[project.slug]))
+    client.post(reverse("failures_api:reply_forms_look"), **sending)
+    assert posted == [(reply_reading.TASK, project.pk, True)] * 2
+    assert look_at_replies_of(*posted[0][1:])["proposed"] == 1
+    assert not project.reply_forms.filter(read_at=None).exclude(kind=NOTHING).exists()
+
+
+def test_forms_counted_before_the_judge_is_on_are_read_when_it_is(
+    project: Project, judge: JudgeServer
+) -> None:
+    look(project)
+    assert not reply_reading.due(project)
+    make_rubric(project, judge)
+    assert reply_reading.due(project)
+    assert look(project).proposed == 1 and not reply_reading.due(project)
+
+
 def test_a_person_confirms_by_page_and_undoes_it(project: Project) -> None:
     look(project)
     client = logged_in(make_member(project, Role.REVIEWER))
@@ -194,3 +239,17 @@ def test_forms_that_are_gone_are_forgotten_unless_somebody_decided(project: Proj
     look(project)
     assert project.reply_forms.get(state="confirmed").good == 0
     assert client.get(reverse("failures:replies", args=[project.slug])).status_code == 200
+
+
+def test_without_a_judge_all_undecided_forms_are_counted(
+    project: Project, judge: JudgeServer
+) -> None:
+    client = logged_in(make_member(project, Role.REVIEWER))
+    page = reverse("failures:replies", args=[project.slug])
+    assert "Read replies now" in client.get(page).content.decode()
+    look(project)
+    forms = project.reply_forms.exclude(kind=NOTHING).count()
+    assert forms and f"{forms} forms undecided" in client.get(page).content.decode()
+    make_rubric(project, judge)
+    look(project)
+    assert "1 form to review" in client.get(page).content.decode()

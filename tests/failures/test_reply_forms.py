@@ -10,7 +10,7 @@ import pytest
 
 from apps.failures.classify import classify
 from apps.failures.rules.reading import read
-from apps.failures.rules.reply_forms import Form, Forms, forms_in, reply_of
+from apps.failures.rules.reply_forms import RECORD, TEXT, Form, Forms, forms_in, reply_of
 from tests.factories import tool_message
 
 TOOLS = [
@@ -245,3 +245,19 @@ def test_the_state_of_a_record_that_is_rare_for_its_tool_is_no_refusal() -> None
     ]
     lenient = run(("katso", {"item": "a", "count": "2"}, as_json(tila="peruttu", numero=7)))
     assert not found(lenient, Forms(counted([*runs, lenient])))
+
+
+@pytest.mark.parametrize(
+    ("form", "meaning"),
+    [
+        (Form("t", TEXT, "Code #: done", (("Code #: done #0", ("404",), True),)), "Code 404: done"),
+        (
+            Form("t", TEXT, "Code #: done", (("Code #: done #0", ("0", "1"), False),)),
+            "Code #: done; #1 is not 0 or 1",
+        ),
+        (Form("t", RECORD, "a\nstate", (("state", ("OK",), False),)), "state is not OK; with a"),
+        (Form("t", RECORD, "state", (("state", ("",), True),)), "state is empty"),
+    ],
+)
+def test_the_line_of_a_form_has_what_tells_it_from_others(form: Form, meaning: str) -> None:
+    assert form.meaning == meaning

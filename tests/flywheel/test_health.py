@@ -47,7 +47,11 @@ def test_a_worker_or_beat_that_is_silent_is_named(client: Client, name: str) -> 
 @pytest.mark.django_db
 def test_the_word_of_a_worker_expires(client: Client) -> None:
     for name in NAMES:
-        assert 0 < alive.client().ttl(alive.KEY.format(name)) <= 60
+        silence = alive.client().ttl(alive.KEY.format(name))
+        if name == alive.BEAT:  # which is heard of through a queue, late on a busy machine
+            assert 60 < silence <= 180
+        else:
+            assert 0 < silence <= 60
 
 
 @pytest.mark.django_db

@@ -135,10 +135,16 @@ def _meant_month(word: str) -> str:
     return near[0] if near else word
 
 
-def names_in(text: str) -> frozenset[str]:
-    """Words written like a name: with a capital letter inside a sentence."""
+def names_in(text: str, *, is_strict: bool = False) -> frozenset[str]:
+    """Words written like a name: with a capital letter inside a sentence. Unless `is_strict`, any
+    letter that is not a to z counts as one, since some scripts have no capitals.
+    """
     return frozenset(
-        form for match in _NAME.finditer(text) for form in words(match[1]) if form not in FILLERS
+        form
+        for match in _NAME.finditer(text)
+        if not is_strict or match[1][0].isupper()
+        for form in words(match[1])
+        if form not in FILLERS
     )
 
 
@@ -154,6 +160,11 @@ def is_slot(word: str) -> bool:
     month.
     """
     return any(char.isdigit() for char in word) or word in DAYS or word in MONTHS
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether a word is a pair of letters of a text without spaces."""
+    return bool(_UNSPACED.fullmatch(word))
 
 
 def _canonical(match: re.Match[str]) -> Iterator[str]:

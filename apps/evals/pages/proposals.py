@@ -30,6 +30,7 @@ from apps.evals.models import ProposalJob, ProposalState, TaskProposal
 from apps.evals.proposals import drafting, reviewing
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
+from apps.evals.proposals.rubric import without_number
 from apps.evals.proposals.same import occurrences, other_of, seen_in
 from apps.failures.actions.decisions import Refused
 from apps.failures.judge import rubrics
@@ -130,16 +131,11 @@ def _edited(request: HttpRequest) -> EditProposal:
         points = [line for line in request.POST["points"].splitlines() if line.strip()]
         if not points or len(points) > reviewing.MOST_POINTS:
             raise ProposalError(f"Write 1 to {reviewing.MOST_POINTS} points, one on each line.")
-        return EditProposal(points=[_without_number(line) for line in points])
+        return EditProposal(points=[without_number(line) for line in points])
     try:
         return EditProposal(expected=parsed_object(request.POST.get("expected", "")))
     except Bad as error:
         raise ProposalError(str(error)) from error
-
-
-def _without_number(line: str) -> str:
-    number, dot, text = line.strip().partition(". ")
-    return text if dot and number.isdigit() else line.strip()
 
 
 @shows(f"{RUNS}; {SIDES}")
@@ -337,7 +333,7 @@ def show(
 
 def _with_quotes(points: list[str], quotes: list[str]) -> list[tuple[str, str]]:
     padded = [*quotes, *[""] * len(points)]
-    return [(_without_number(point), padded[at]) for at, point in enumerate(points)]
+    return [(without_number(point), padded[at]) for at, point in enumerate(points)]
 
 
 def _calls(expected: dict[str, Any]) -> list[dict[str, Any]] | None:

@@ -4,21 +4,28 @@ another language, of another customer. Pure.
 It is only a suggestion for a person. Compared are the changes that should result, with a
 placeholder for each identifier, number and date; the words of the users, without these; and the
 identifiers, numbers, dates and names that both mention, which are the same in every language.
+
+No suggestion is better than a wrong one. Words alone count only if the texts share enough of them,
+and not if their numbers differ.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.near_duplicates.markup import plain
-from apps.evals.near_duplicates.text import content, is_slot, names_in
+from apps.evals.near_duplicates.text import FILLERS, content, is_slot, is_unspaced, names_in, words
 
 SLOT = "…"
 SAME_WORDS = 0.3  # Jaccard index from which on words alone are alike
+SAME_UNFILTERED = 0.5  # and where function words count, since the language has no list of them
+FILTERED = 0.2  # share of fillers from which on a text counts as one of the language of the list
+FEWEST_SHARED = 3.0  # words and slots that both mention, for words alone to count
+PAIR = 0.5  # words that a pair of letters counts as, in a script without spaces
 SOME_WORDS = 0.2  # and with the same changes
 SAME_SLOTS = 0.5  # share of the slots of the shorter text, where the words are of two languages
 FEWEST_SLOTS, IDENTIFIER = 2, 4  # IDENTIFIER: characters
@@ -39,13 +46,22 @@ class Wish:
     words: frozenset[str]
     slots: frozenset[str]
     changes: Changes | None
+    is_filtered: bool  # whether `words` are without the function words of their language
 
     @classmethod
     def of(cls, users: Iterable[dict[str, Any]], expected: dict[str, Any]) -> Wish:
         texts = [plain(words_of(message)) for message in users]
-        found = {word for text in texts for word in content(text)}
-        slots = {word for word in found if is_slot(word)}.union(*map(names_in, texts))
-        return cls(frozenset(found - slots), frozenset(slots), _changes(expected))
+        found = {word for text in texts for word in content(text) if not _is_ending(word)}
+        names = (names_in(text, is_strict=True) for text in texts)
+        slots = {word for word in found if is_slot(word)}.union(*names)
+        spoken = [word for text in texts for word in words(text)]
+        fillers = sum(word in FILLERS for word in spoken)
+        return cls(
+            frozenset(found - slots - FILLERS),
+            frozenset(slots),
+            _changes(expected),
+            fillers >= FILTERED * len(spoken),
+        )
 
 
 def _changes(expected: dict[str, Any]) -> Changes | None:
@@ -67,15 +83,14 @@ def _shape(leaf: Any) -> str:
 def likeness(one: Wish, other: Wish) -> tuple[float, str] | None:
     """(in 0 to 1, why); None if they do not look like the same request."""
     words = _jaccard(one.words, other.words)
-    shared = one.slots & other.slots
-    slots = len(shared) / max(1, min(len(one.slots), len(other.slots)))
+    shared, slots = one.slots & other.slots, _overlap(one.slots, other.slots)
     if one.changes is not None and other.changes is not None:
         if one.changes != other.changes:
             return None
         if words >= SOME_WORDS or slots >= SAME_SLOTS:
             return max(words, slots), CHANGES
         return None
-    if words >= SAME_WORDS:
+    if _same_words(one, other, words):
         return words, WORDS
     if (
         words <= OTHER_LANGUAGE
@@ -87,8 +102,38 @@ def likeness(one: Wish, other: Wish) -> tuple[float, str] | None:
     return None
 
 
+def _same_words(one: Wish, other: Wish, words: float) -> bool:
+    is_filtered = one.is_filtered and other.is_filtered
+    if words < (SAME_WORDS if is_filtered else SAME_UNFILTERED):
+        return False
+    numbers = [{slot for slot in wish.slots if _is_number(slot)} for wish in (one, other)]
+    if all(numbers) and _overlap(*numbers) < SAME_SLOTS:
+        return False
+    shared = (one.words & other.words) | (one.slots & other.slots)
+    return sum(map(_information, shared)) >= FEWEST_SHARED
+
+
+def _information(word: str) -> float:
+    """In words."""
+    return PAIR if is_unspaced(word) else 1.0
+
+
+def _is_ending(word: str) -> bool:
+    """Pairs of letters with hiragana are mostly endings and particles."""
+    return is_unspaced(word) and any("\u3040" <= char <= "\u309f" for char in word)
+
+
+def _is_number(slot: str) -> bool:
+    return any(map(str.isdigit, slot))
+
+
+def _overlap(one: Collection[str], other: Collection[str]) -> float:
+    """The share of the shorter that both have."""
+    return len(set(one) & set(other)) / max(1, min(len(one), len(other)))
+
+
 def _is_identifier(slot: str) -> bool:
-    return len(slot) >= IDENTIFIER and any(map(str.isdigit, slot))
+    return len(slot) >= IDENTIFIER and _is_number(slot)
 
 
 def nearest(wish: Wish, others: Iterable[tuple[Any, Wish]], most: int) -> list[Any]:

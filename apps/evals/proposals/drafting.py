@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 from django.db import transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from apps.core import outbox
@@ -22,7 +21,7 @@ from apps.evals.proposals.alike import JUDGED
 from apps.evals.proposals.same import Known, Request
 from apps.evals.suggestions import JUDGE
 from apps.failures.actions.diagnose import as_input
-from apps.failures.judge import batch, rubrics
+from apps.failures.judge import batch, retries, rubrics
 from apps.failures.judge.asking import Answered, Chat
 from apps.failures.judge.prompt import body_of
 from apps.failures.judge.questions import Stored
@@ -35,8 +34,6 @@ from apps.trajectories.models import with_content
 TASK, PURPOSE = "evals.draft_rubrics", "rubric of a task"
 AT_ONCE, BATCH_S = 100, 120.0
 MOST_OTHERS = 5  # requests of which the judge is asked whether one is the same
-MOST_TRIES = 3
-RETRY_AFTER = timedelta(minutes=10)
 POINTS = "points"  # in the metadata: the quote that each point of the draft is about
 NO_JUDGE = "The judge is off, so a person has to write the rubric."
 
@@ -53,15 +50,14 @@ def request(project: Project) -> None:
 def waiting(project: Project) -> Any:
     """The proposals that the judge is to draft now, the oldest first."""
     rows = project.task_proposals.filter(state=ProposalState.PROPOSED, is_drafting=True)
-    ready = Q(drafted_at=None) | Q(drafted_at__lt=timezone.now() - RETRY_AFTER)
-    return rows.filter(ready).order_by("created_at", "pk")
+    return rows.filter(retries.ready("drafted_at")).order_by("created_at", "pk")
 
 
 def tried_again_at(proposal: TaskProposal) -> datetime | None:
     """When a draft that failed is asked for again; None if it is not."""
     if not (proposal.is_drafting and proposal.draft_error and proposal.drafted_at):
         return None
-    return max(timezone.now(), proposal.drafted_at + RETRY_AFTER)
+    return retries.asked_again_at(proposal.drafted_at)
 
 
 def due() -> list[int]:
@@ -136,7 +132,7 @@ class _Draft(Stored):
     @transaction.atomic
     def settle(self, answered: Answered, correction: float) -> None:
         super().settle(answered, correction)
-        self._store(answered.error, tries=0 if answered.is_servers else 1)
+        self._store(answered.error, tries=retries.tries_of(answered))
 
     def reuse(self) -> None:
         super().reuse()
@@ -163,5 +159,5 @@ class _Draft(Stored):
             if same_as is not None:
                 ours.looks_like, ours.looks_like_why = self.others[same_as].counts_on, JUDGED
             ours.source = JUDGE
-        ours.is_drafting = not self.answer and ours.draft_tries < MOST_TRIES
+        ours.is_drafting = not self.answer and ours.draft_tries < retries.MOST_TRIES
         ours.save()

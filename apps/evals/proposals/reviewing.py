@@ -25,9 +25,9 @@ from apps.evals.from_failures import free_key, open_draft
 from apps.evals.holdout.view_log import record_refusal
 from apps.evals.models import ProposalJob, ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
-from apps.evals.proposals.rubric import rubric_of
+from apps.evals.proposals.rubric import rubric_of, without_number
 from apps.evals.proposals.same import move_occurrences, other_of, record_occurrences, seen_in
-from apps.evals.suggestions import BY_HAND, UNWRITTEN, kind_of
+from apps.evals.suggestions import BY_HAND, JUDGE, UNWRITTEN, kind_of
 from apps.failures.actions.decisions import Refused, decide
 from apps.failures.models import Failure, FailureState
 from apps.trajectories.shown import runs_shown
@@ -138,7 +138,7 @@ class ConfirmedOut(Struct):
 @operation(
     "eval_proposals_list",
     rest=Rest("GET", "eval-proposals/", "proposals"),
-    gives=Paged(PROPOSAL, 50),
+    gives=Paged(PROPOSAL, 100),
     shows=SHOWS,
 )
 def proposals(
@@ -333,7 +333,8 @@ class EditProposal(Struct, forbid_unknown_fields=True, kw_only=True):
 )
 @transaction.atomic
 def edit(*, proposal: TaskProposal, by: Any, given: EditProposal) -> None:
-    """Changes what is expected, which is then a person's. A draft of the judge that arrives later
+    """Changes what is expected, which is then a person's, unless it is the judge's draft with fewer
+    points. A draft of the judge that arrives later
     is dropped.
 
     Raises ProposalError.
@@ -344,16 +345,27 @@ def edit(*, proposal: TaskProposal, by: Any, given: EditProposal) -> None:
         raise ProposalError("Send either “points” or “expected”.", "points")
     expected = {"rubric": rubric_of(points)} if points else given.expected
     if expected is not None:
+        quotes = _left_of_draft(ours, points)
+        source = BY_HAND if quotes is None else JUDGE
+        ours.kind, ours.source = kind_of(expected), source
         ours.expected = _checked(expected)
-        ours.kind, ours.source = kind_of(expected), BY_HAND
         ours.is_drafting, ours.draft_error, ours.warnings = False, "", []
         ours.metadata = {
             name: value for name, value in ours.metadata.items() if name != drafting.POINTS
-        } | {"source": BY_HAND}
+        } | {"source": source, **({drafting.POINTS: quotes} if quotes else {})}
     if given.demonstration is not None:
         ours.demonstration = given.demonstration
     ours.save()
     audit("proposal.edited", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
+def _left_of_draft(proposal: TaskProposal, points: Sequence[str]) -> list[str] | None:
+    """The quotes of the points that are left of the judge's draft; None if these are others."""
+    drafted = [without_number(point) for point in proposal.points]
+    if proposal.source != JUDGE or not points or not set(points) <= set(drafted):
+        return None
+    quotes = dict(zip(drafted, proposal.metadata.get(drafting.POINTS, []), strict=False))
+    return [quotes.get(point, "") for point in points]
 
 
 def _checked(expected: dict[str, Any]) -> dict[str, Any]:

@@ -120,6 +120,11 @@ def rubric_of(points: Sequence[str]) -> str:
     return "\n".join(f"{number}. {text}" for number, text in enumerate(points, 1))
 
 
+def without_number(line: str) -> str:
+    number, dot, text = line.strip().partition(". ")
+    return text if dot and number.isdigit() else line.strip()
+
+
 def evidence_of(evidence: Sequence[dict], mode: str, truth: Sequence[dict] | None) -> list[str]:
     """What is known about a failure, in sentences; without a `mode`, nobody knows what went wrong.
     Evidence that names no cause is left out.

@@ -55,7 +55,11 @@ class ReplyFormOut(Struct):
     quote: Annotated[str, Meta(description="What says that the call failed, by the judge")]
     read_by: str
     read_at: Moment | None
-    error: str
+    error: Annotated[str, Meta(description="Why the judge did not read it")]
+    asked_again_at: Annotated[
+        Moment | None,
+        Meta(description="When the judge is asked again after an error; null: only on request"),
+    ]
     decider: str | None = field(name="decided_by")
     decided_at: Moment | None
 
@@ -142,9 +146,10 @@ def decide(*, project: Project, by: Any, given: ReplyDecision) -> DecidedOut:
 )
 def look(*, project: Project, by: Any) -> None:
     """Reads the replies of recent runs now, and has the judge say which forms tell that a call
-    failed. New runs are read without being asked, within some minutes.
+    failed: also those that wait for another try after an error, or had three. New runs are read
+    without being asked, within some minutes.
     """
-    outbox.post(TASK, project.pk, expires_s=600)
+    outbox.post(TASK, project.pk, True, expires_s=600)
     audit("reply_forms.looked", project=project, by=by)
 
 

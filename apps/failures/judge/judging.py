@@ -321,14 +321,14 @@ def waiting(project: Project, rubric: Rubric, limit: int) -> list[Trajectory]:
     return [*rows, *flagged][:limit]
 
 
-@lag("judged", keep_s=30.0)
+@lag("judged", keep_s=30.0, is_digest=False)
 def waiting_since() -> datetime | None:
     """Since when the oldest run waits for a judge that is on: for its turn, for a server that does
     not answer, or for tomorrow's budget.
     """
     rubrics_on = Rubric.objects.filter(is_on=True, project__in=Project.objects.running())
     arrived = (
-        row.received_at
+        max(row.received_at, rubric.created_at)
         for rubric in rubrics_on.select_related("project")
         for row in waiting(rubric.project, rubric, COUNTED)
     )

@@ -24,6 +24,7 @@ from apps.failures.judge import batch, rubrics
 from apps.failures.judge.asking import Answered, Chat
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt_rules import MAX_OUTPUT, Found, Reader, added, chat_about
+from apps.failures.judge.retries import MOST_TRIES, RETRY_AFTER, tries_of
 from apps.failures.models import Classifier, PolicyExample, PolicyRule, Rubric, SystemPrompt
 from apps.failures.prompts import State, applies
 from apps.failures.replies import forms_of
@@ -38,7 +39,6 @@ TASK = "failures.look_at_prompts_of"
 TRIAL_CPU_S = 5.0  # processor time for the trial of a rule
 MOST_PROMPTS = 200
 OPENING, LONGEST_TEXT = 300, 500
-MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
 BATCH_S = 120.0
 PAUSE, LONGEST_PAUSE = timedelta(days=1), timedelta(days=32)
 
@@ -89,9 +89,16 @@ def look(project: Project, *, now: bool = False, sleep: batch.Sleep = time.sleep
         longer = {"max_output": MAX_OUTPUT}
         batch.ask_all(rubric, due_now, report, sleep=sleep, for_s=BATCH_S, patience=longer)
     try_checks(project, recent)
-    if recent and not (report.stopped or report.errors):
+    is_complete = not (report.stopped or report.errors or (rubric and _waiting(project, recent)))
+    if recent and is_complete:
         Classifier.objects.filter(project=project).update(prompts_of=recent[0].row.pk)
     return report
+
+
+def _waiting(project: Project, recent: Sequence[Seen]) -> bool:
+    """Whether a recent prompt waits for its next try."""
+    rows = project.system_prompts.filter(digest__in={digest_of(seen.parts) for seen in recent})
+    return rows.filter(read_at=None, tries__lt=MOST_TRIES).exists()
 
 
 def try_checks(project: Project, recent: Sequence[Seen]) -> None:
@@ -253,7 +260,7 @@ class _Entry(batch.Entry):
         if ours is None:
             return
         ours.settle_cost(correction)
-        ours.tries -= answered.final  # a wrong API key is not the prompt's fault
+        ours.tries -= 1 - tries_of(answered)
         ours.error = answered.error if answered.answer is None else ""
         if found := answered.answer:
             ours.dropped, ours.read_at = found.dropped, timezone.now()

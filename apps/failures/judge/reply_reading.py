@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from apps.core.locks import ProjectLock, acquire_in
 from apps.core.models import Project
 from apps.failures.classify_job import classify_soon
-from apps.failures.judge import batch, rubrics
+from apps.failures.judge import batch, retries, rubrics
 from apps.failures.judge.asking import Answered, Chat
 from apps.failures.judge.client import Server
 from apps.failures.judge.prompt_reading import Seen, recent_runs, storable
@@ -35,8 +35,7 @@ from apps.trajectories.models import Trajectory
 TASK = "failures.look_at_replies_of"
 MOST_FORMS, MOST_NAMES, MOST_EXAMPLES = 400, 10, 3
 LONGEST_TOOL = 200
-MOST_A_DAY = 400  # forms that the judge is asked about
-MOST_TRIES, RETRY_AFTER = 3, timedelta(minutes=15)
+MOST_A_DAY = 400  # forms that the judge reads
 BATCH_S = 120.0
 
 
@@ -50,15 +49,29 @@ class Report(batch.Report):
 def due(project: Project) -> bool:
     newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
     looked = Classifier.objects.filter(project=project).values_list("replies_of", flat=True).first()
-    return newest is not None and newest != looked
+    if newest is None:
+        return False
+    return newest != looked or (rubrics.current(project) is not None and waiting(project).exists())
 
 
-def look(project: Project, *, sleep: batch.Sleep = time.sleep) -> Report:
-    """Counts the forms of recent replies, and has the judge read those that it has not read."""
+def waiting(project: Project) -> QuerySet[ReplyForm]:
+    """The forms that the judge is to read now."""
+    rows = _unread(project).filter(tries__lt=retries.MOST_TRIES)
+    return rows.filter(retries.ready("asked_at"))
+
+
+def _unread(project: Project) -> QuerySet[ReplyForm]:
+    return project.reply_forms.filter(read_at=None, state=State.SEEN).exclude(kind=NOTHING)
+
+
+def look(project: Project, *, now: bool = False, sleep: batch.Sleep = time.sleep) -> Report:
+    """Counts the forms of recent replies, and has the judge read those that it has not read. `now`:
+    also those that wait for their next try, or have none left.
+    """
     recent, report = recent_runs(project), Report()
     counted = _store(project, recent)
     if rubric := rubrics.current(project):
-        entries = _entries(project, rubric, counted, report)
+        entries = _entries(project, rubric, counted, report, now)
         longer = {"max_output": MAX_OUTPUT}
         batch.ask_all(rubric, entries, report, sleep=sleep, for_s=BATCH_S, patience=longer)
     if recent and not (report.stopped or report.errors):
@@ -129,17 +142,15 @@ def _facts(run: Run, forms: Forms) -> list[Any]:
 
 
 def _entries(
-    project: Project, rubric: Rubric, counted: Sequence[Counted], report: Report
+    project: Project, rubric: Rubric, counted: Sequence[Counted], report: Report, now: bool
 ) -> Iterator[_Entry]:
     """The questions, each about some forms: first those that answer broken calls."""
-    now = timezone.now()
-    asked = project.reply_forms.filter(asked_at__gt=now - timedelta(days=1)).count()
-    waits = project.reply_forms.filter(read_at=None, state=State.SEEN, tries__lt=MOST_TRIES)
-    waits = waits.exclude(asked_at__gt=now - RETRY_AFTER).exclude(kind=NOTHING)
-    rows = {row.digest: row for row in waits}
+    today = timezone.now() - timedelta(days=1)
+    read_today = project.reply_forms.filter(read_at__gt=today).count()
+    rows = {row.digest: row for row in (_unread(project) if now else waiting(project))}
     about = [(rows[item.form.digest], item) for item in counted if item.form.digest in rows]
     about.sort(key=lambda pair: (-pair[1].broken, -pair[1].calls))
-    about = about[: max(0, MOST_A_DAY - asked)]
+    about = about[: max(0, MOST_A_DAY - read_today)]
     for at in range(0, len(about), MOST_AT_ONCE):
         yield _Entry(project, rubric, about[at : at + MOST_AT_ONCE], report)
 
@@ -178,18 +189,18 @@ class _Entry(batch.Entry):
         return self.project.reply_forms.filter(pk__in=pks, read_at=None)
 
     def standing(self) -> batch.Standing:
-        since = timezone.now() - RETRY_AFTER
-        is_asked = self._rows().filter(asked_at__gt=since).exists()
+        since = timezone.now() - retries.RETRY_AFTER
+        is_asked = self._rows().filter(asked_at__gt=since, error="").exists()
         return batch.Standing.LATER if is_asked else batch.Standing.OURS
 
     def reserve(self, usd: float) -> None:
-        self._rows().update(asked_at=timezone.now(), tries=F("tries") + 1)
+        self._rows().update(asked_at=timezone.now(), error="")
 
     @transaction.atomic
     def settle(self, answered: Answered, correction: float) -> None:
         if answered.answer is None:
-            # A wrong API key is not the reply's fault.
-            self._rows().update(error=answered.error, tries=F("tries") - int(answered.final))
+            tries = F("tries") + retries.tries_of(answered)
+            self._rows().update(error=answered.error, tries=tries)
             return
         read = {"read_at": timezone.now(), "read_by": self.rubric.model, "error": ""}
         self._rows().update(**read)

@@ -261,8 +261,8 @@ def _at(project: Project, rule: PolicyRule | None) -> HttpResponse:
 @require_POST
 @project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """Answers htmx with the rule's new state and the number left to review alone, so that the row
-    stays selected.
+    """Answers htmx with the rule's new state and the number left to review alone: the page
+    moves on to the next row.
     """
     rule, error = get_object_or_404(PolicyRule, project=project, pk=pk), ""
     state = request.POST.get("state", "")

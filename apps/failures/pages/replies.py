@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -19,7 +20,7 @@ from apps.failures.actions import reply_decisions
 from apps.failures.actions.reply_decisions import ReplyDecision, ReplyFormError
 from apps.failures.judge import rubrics
 from apps.failures.models import ReplyForm
-from apps.failures.replies import State, listed_forms, undecided
+from apps.failures.replies import State, listed_forms
 from apps.failures.rules.findings import cut
 from apps.failures.rules.statements import RECENT
 from apps.trajectories.models import Trajectory, with_content
@@ -48,13 +49,18 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "proposed": [row.pk for row in rows.filter(state=State.PROPOSED)],
         "state": state,
         "states": [(value.value, value.label) for value in State],
-        "waiting": undecided(project),
         "recent": RECENT,
         "there": rows.exists(),
         "may_write": request.membership.may(Role.REVIEWER),
-        "judge": rubrics.current(project),
-    }
+    } | _to_review(project)
     return render(request, "failures/replies.html", context)
+
+
+def _to_review(project: Project) -> dict[str, Any]:
+    """With a judge, those that it proposes; without one, all that nobody has decided on."""
+    judge = rubrics.current(project)
+    open_states = (State.PROPOSED,) if judge else (State.PROPOSED, State.SEEN)
+    return {"judge": judge, "waiting": listed_forms(project).filter(state__in=open_states).count()}
 
 
 def _known_by(row: ReplyForm) -> tuple[str, str, str]:
@@ -77,7 +83,7 @@ def _replies(rows: Iterable[ReplyForm]) -> dict[int, str]:
 @require_POST
 @project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project) -> HttpResponse:
-    """Answers htmx with the row's new state alone, so that the row stays selected."""
+    """Answers htmx with the row's new state alone: the page moves on to the next row."""
     sent, error = {"state": request.POST.get("state", "")}, ""
     try:
         given = convert(sent | {"forms": _numbers(request.POST.getlist("form"))}, ReplyDecision)
@@ -86,7 +92,7 @@ def decide(request: HttpRequest, project: Project) -> HttpResponse:
         decided, error = 0, str(refused)
     if request.htmx:
         row = listed_forms(project).filter(pk__in=_numbers(request.POST.getlist("form"))).first()
-        context = {"row": row, "error": error, "may_write": True, "waiting": undecided(project)}
+        context = {"row": row, "error": error, "may_write": True} | _to_review(project)
         return render(request, "failures/_reply_decided.html", context | {"swap": True})
     if error:
         messages.error(request, error)

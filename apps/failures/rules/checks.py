@@ -345,15 +345,25 @@ def _values(call: Call) -> tuple[set[str], set[str]]:
     return set(values).difference(texts), set(re.findall(r"\w+", " ".join(texts)))
 
 
+def limit_reached(words: str) -> str:
+    kind = re.search(rf"{LIMITED}|cost|time", words, re.IGNORECASE)
+    limit = kind[0].casefold().removesuffix("s") if kind else ""
+    if limit in ("length", "token"):
+        return "An answer was cut off at its limit of length (tokens)."
+    if limit == "context":
+        return "The context window was full."
+    return f"The {limit} limit ended the run." if limit else "A limit ended the run."
+
+
 def turn_limit(run: Run) -> Findings:
     """The outcome or the finish reason says that a limit ended the run. A message without a call
     was cut; otherwise no single step is wrong.
     """
     for ending in _endings(run):
-        if LIMIT.search(ending[:300]):
+        if match := LIMIT.search(ending[:300]):
             last = run.last_assistant
             in_a_call = last != len(run.messages) - 1 or last not in run.answer_texts
-            text = "A limit ended the run."
+            text = limit_reached(match[0])
             blamed = None if in_a_call else last
             yield Finding("incomplete_execution", blamed, last, text, cut(ending))
             return

@@ -61,6 +61,12 @@ def _holds(value: Value, token: str | None) -> bool:
     return (token in value[1]) == value[2]
 
 
+def _one_of(tokens: Sequence[str], inside: bool) -> str:
+    shown = [token or "empty" for token in tokens]
+    either = " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    return either if inside else f"not {either}"
+
+
 @dataclass(frozen=True)
 class Form:
     """`tool` is empty for tools that were not offered; `values` are those of the telling fields."""
@@ -82,18 +88,32 @@ class Form:
 
     @property
     def meaning(self) -> str:
-        """In one line: `status is "done"; code is none of 0, 1; with id, total`."""
+        """In one line: `status is done; code is not 0 or 1; with id, total`."""
         if self.kind == NOTHING:
             return "no reply"
         if self.kind == TEXT:
-            return self.structure or "an empty text"
-        told = [
-            f"{path} is {'' if inside else 'none of '}{', '.join(tokens)}"
-            for path, tokens, inside in self.values
-        ]
+            return "; ".join([self._text or "an empty text", *self._numbers])
+        told = [f"{path} is {_one_of(tokens, inside)}" for path, tokens, inside in self.values]
         known = {path for path, _, _ in self.values}
         others = [path for path in self.structure.split("\n") if path not in known]
         return "; ".join([*told, *(["with " + ", ".join(others)] if others else [])])
+
+    @property
+    def _text(self) -> str:
+        """The text with the numbers that tell it apart in their places."""
+        known = {path: tokens[0] for path, tokens, inside in self.values if inside}
+        first, *parts = self.structure.split("#")
+        filled = [known.get(f"{self.structure} #{at}", "#") + it for at, it in enumerate(parts)]
+        return first + "".join(filled)
+
+    @property
+    def _numbers(self) -> list[str]:
+        """What the numbers are not that tell it apart."""
+        return [
+            f"#{int(path.rpartition('#')[2]) + 1} is {_one_of(tokens, inside)}"
+            for path, tokens, inside in self.values
+            if not inside
+        ]
 
     def fits(self, reply: Reply) -> bool:
         return (

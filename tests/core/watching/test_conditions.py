@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.utils import timezone
 
+from apps.core import lags
 from apps.core.models import Incident
 from apps.core.watching import conditions, incidents
 from apps.core.watching.conditions import (
@@ -25,6 +26,7 @@ from apps.core.watching.conditions import (
     declared,
 )
 from apps.core.watching.incidents import Memory
+from apps.trajectories import watched
 
 
 def of(name: str, check: object, **more: object) -> Condition:
@@ -131,3 +133,14 @@ def test_every_condition_has_a_section_in_the_documentation() -> None:
     text = Path(settings.BASE_DIR, "docs", "operations.md").read_text()
     headings = {line[4:] for line in text.splitlines() if line.startswith("### ")}
     assert headings == {one.name.replace("_", " ").capitalize() for one in declared()}
+
+
+def test_the_backlog_of_a_judge_is_no_late_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    long_ago = timezone.now() - timedelta(minutes=9)
+    monkeypatch.setitem(lags._lags, "judged", lambda: long_ago)
+    monkeypatch.setitem(lags._lags, "digested", lambda: None)
+    monkeypatch.setitem(lags._lags, "assembled", lambda: None)
+    monkeypatch.setitem(lags._lags, "classified", lambda: None)
+    assert list(watched.late()) == [] and lags.seconds()["judged"] >= 540
+    monkeypatch.setitem(lags._lags, "classified", lambda: long_ago)
+    assert [finding.about for finding in watched.late()] == ["classified"]
