@@ -100,7 +100,7 @@ STATIONS = {
     "failures:checks": "Nothing to check",
     "failures:policy": "No rules yet",
     "failures:replies": "No tool replies yet",
-    "failures:measures": "No decisions yet",
+    "failures:measures": "No case is decided in triage yet",
     "failures:verdicts": "No verdicts yet",
     "failures:reclassify": "Nothing is classified yet",
     "evals:list": "Nothing evaluated yet",
