@@ -24,8 +24,9 @@ from django.utils import timezone
 from apps.core import jobs, runner
 from apps.core.models import JobState, Role
 from apps.registry import managed, servers, tasks
+from apps.registry.bases import base_digest
 from apps.registry.engines import choose, in_words
-from apps.registry.models import Health, Phase, Server, ServerProbe, ServerRun
+from apps.registry.models import Health, ModelVersion, Phase, Server, ServerProbe, ServerRun
 from apps.registry.rollout_servers import why_not
 from apps.registry.server_states import state_of
 from apps.registry.servers import ServerError, address_of
@@ -263,6 +264,7 @@ def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
 ) -> None:
     settings.FLYWHEEL_VLLM = "/nowhere/vllm"
     make_tiny_model(world.folder)
+    ModelVersion.objects.update(digest=base_digest(world.folder))
     server = world.add(kind="transformers", dialect="native", options={"max-num-seqs": 8})
     run = world.work(server)
     eventually(lambda: world.state(server) == "up")

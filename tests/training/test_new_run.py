@@ -17,6 +17,7 @@ from django.urls import reverse
 from apps.environments.models import Environment
 from apps.evals.models import EvalRun
 from apps.registry.actions import register_base
+from apps.registry.bases import base_digest
 from apps.registry.models import ModelVersion
 from apps.training.actions import TrainingError
 from apps.training.config_yaml import ConfigError, config_of, read, write
@@ -355,7 +356,9 @@ def test_the_form_and_a_file_allow_the_same_sizes(run: EvalRun) -> None:
 
 
 def test_answers_have_to_leave_room_for_a_prompt(client: Client, run: EvalRun) -> None:
-    (Path(run.model_version.base) / "config.json").write_text('{"max_position_embeddings": 512}')
+    folder = Path(run.model_version.base)
+    (folder / "config.json").write_text('{"max_position_embeddings": 512}')
+    ModelVersion.objects.update(digest=base_digest(folder))
     refused = post(client, run, method="grpo", more="max_new_tokens: 512")
     assert "reads at most 512 tokens, prompt and answer together" in refused.content.decode()
     assert post(client, run, method="grpo", more="max_new_tokens: 511").status_code == 302

@@ -15,6 +15,7 @@ from django.urls import reverse
 
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.actions import ModelError
+from apps.registry.bases import base_digest
 from apps.registry.models import ModelVersion, Server
 from apps.training import forking, reused_samples
 from apps.training.actions import TrainingError, freeze_dataset, submit_training
@@ -33,6 +34,7 @@ from tests.factories import (
     admin_of,
     key_headers,
     make_adapter,
+    make_base_folder,
     make_endpoint,
     make_managed,
     make_member,
@@ -125,11 +127,11 @@ def test_a_teacher_that_cannot_teach_is_refused_with_what_to_do(
     ):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=make_endpoint(run.project))
     other = ModelVersion.objects.get(pk=teacher.pk)
-    folder = Path(run.model_version.base).parent / "other"
-    folder.mkdir()
+    folder = make_base_folder(Path(run.model_version.base).parent / "other")
+    (folder / "model.safetensors").write_bytes(b"others")
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
     (Path(run.model_version.base) / "tokenizer.json").write_text('{"model": {"vocab": {"a": 2}}}')
-    other.base = str(folder)
+    other.parent.base, other.parent.digest = str(folder), base_digest(folder)
     with pytest.raises(
         TrainingError, match=r"uses a different tokenizer than .*1 of 1 tokens differ \('a'\)"
     ):
@@ -373,14 +375,14 @@ def test_a_served_teacher_that_cannot_teach_is_refused(
 def test_the_tokenizer_of_a_served_teacher_is_compared_where_its_weights_are_known(
     run: EvalRun, served: ModelVersion, data_dir: Path
 ) -> None:
-    folder = Path(run.model_version.base).parent / "large"
-    folder.mkdir()
+    folder = make_base_folder(Path(run.model_version.base).parent / "large")
+    (folder / "model.safetensors").write_bytes(b"others")
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 1}}}')
     (Path(run.model_version.base) / "tokenizer.json").write_text('{"model": {"vocab": {"a": 2}}}')
     ModelVersion.objects.filter(pk=served.pk).update(parent=run.model_version.base_version())
     submitted(run, Method.ON_POLICY, TAUGHT, teacher=ModelVersion.objects.get(pk=served.pk))
     large = ModelVersion.objects.get(pk=served.pk)
-    large.parent.base = str(folder)
+    large.parent.base, large.parent.digest = str(folder), base_digest(folder)
     with pytest.raises(TrainingError, match=r"different tokenizer than .*1 of 1 tokens differ"):
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=large)
 
