@@ -28,6 +28,7 @@ from apps.failures.judge.retries import MOST_TRIES, RETRY_AFTER, tries_of
 from apps.failures.models import Classifier, PolicyExample, PolicyRule, Rubric, SystemPrompt
 from apps.failures.prompts import State, applies
 from apps.failures.replies import forms_of
+from apps.failures.rules.findings import without_unstorable
 from apps.failures.rules.policy import CheckError, Tools, tools_of, violations
 from apps.failures.rules.reading import Run, read
 from apps.failures.rules.reply_forms import NO_FORMS, Forms
@@ -296,5 +297,5 @@ def _make_room(project: Project) -> None:
 
 def storable(text: str, limit: int) -> str:
     """The beginning of a text, without characters that PostgreSQL cannot store."""
-    clean = text[:limit].replace("\0", "").encode("utf-8", "replace").decode()
+    clean = without_unstorable(text[:limit])
     return clean if len(text) <= limit else f"{clean[: limit - 1]}…"
