@@ -111,6 +111,12 @@ def ensure_ahead() -> None:
         ensure([None, *_ahead()])
 
 
+def has_tables() -> bool:
+    """False where the app is migrated to an earlier state, or not at all."""
+    with connection.cursor() as cursor:
+        return TABLES.keys() <= set(connection.introspection.table_names(cursor))
+
+
 def missing_ahead() -> list[datetime]:
     """Months that begin in the weeks to come, and this one, without partitions."""
     with connection.cursor() as cursor:

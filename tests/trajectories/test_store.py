@@ -94,6 +94,10 @@ def test_a_clock_in_the_future_is_told_and_filed_under_now(project: Project) -> 
     assert stored.started_at.year == 2100 and stored.warnings[0]["path"] == "started_at"
 
 
+def test_a_new_database_has_the_partitions_of_the_months_to_come(project: Project) -> None:
+    assert not partitions.missing_ahead()
+
+
 @pytest.mark.parametrize(
     ("now", "months"),
     [
