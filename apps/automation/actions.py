@@ -24,6 +24,7 @@ from apps.core.models import Project, Stage
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
 from apps.promotion.archiving import ChannelUsers
+from workers.lib.storable import storable
 from workers.lib.typed import plain
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def save_flow(
     """Create a flow, or add a new version to one; saving an unchanged flow adds none. Raises
     FlowError.
     """
-    name = " ".join(name.replace("\0", "").split())
+    name = " ".join(storable(name, "").split())
     if not 0 < len(name) <= 80:
         raise FlowError("Flow names can have at most 80 characters.", "name")
     try:

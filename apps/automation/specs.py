@@ -23,9 +23,10 @@ from msgspec import Meta, Struct, field, structs
 
 from apps.core import yaml_text
 from apps.core.errors import Rejected
-from apps.core.storable import PROBLEM, is_storable
+from apps.core.storable import PROBLEM
 from apps.core.yaml_text import DEEPEST, YamlError
 from workers.lib.errors import SpecError
+from workers.lib.storable import is_storable
 from workers.lib.typed import AtLeastOne, Count, Seed, Share, Text, convert, unknown
 
 MOST_STEPS = 40

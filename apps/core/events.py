@@ -7,9 +7,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from typing import Any
 
-from apps.core.storable import UNSTORABLE
+from workers.lib.storable import storable_json
 
 log = logging.getLogger(__name__)
 DIGITS = 18  # a whole number with no more than these fits into 64 bits
@@ -29,7 +28,7 @@ def parse_event(line: bytes) -> dict | None:
         )
         is_event = isinstance(event, dict) and isinstance(event.get("seq"), int) and "type" in event
         if is_event:
-            return _storable(event)
+            return storable_json(event)
     except (ValueError, RecursionError):
         pass
     log.warning(
@@ -45,13 +44,3 @@ def _whole(text: str) -> int | float | None:
 def _float(text: str) -> float | None:
     value = float(text)
     return value if math.isfinite(value) else None
-
-
-def _storable(value: Any) -> Any:
-    if isinstance(value, str):
-        return UNSTORABLE.sub("\ufffd", value)
-    if isinstance(value, dict):
-        return {_storable(name): _storable(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db import connection
 from django.utils import timezone
@@ -17,8 +18,14 @@ from flywheel.receiving import receivers
 
 LATE_S = 60.0  # from then on background work takes as much of the machine as receiving
 Since = Callable[[], datetime | None]
-_lags: dict[str, Since] = {}
-_digests: set[str] = set()
+
+
+class Lag(NamedTuple):
+    since: Since
+    is_digest: bool
+
+
+_lags: dict[str, Lag] = {}
 
 
 def lag(name: str, *, keep_s: float = 0.0, is_digest: bool = True) -> Callable[[Since], Since]:
@@ -28,9 +35,7 @@ def lag(name: str, *, keep_s: float = 0.0, is_digest: bool = True) -> Callable[[
     """
 
     def declare(since: Since) -> Since:
-        _lags[name] = _kept(since, keep_s) if keep_s else since
-        if is_digest:
-            _digests.add(name)
+        _lags[name] = Lag(_kept(since, keep_s) if keep_s else since, is_digest)
         return since
 
     return declare
@@ -50,11 +55,11 @@ def _kept(since: Since, keep_s: float) -> Since:
 
 def seconds() -> dict[str, float]:
     """By name, 0 where nothing waits."""
-    return {name: _seconds(since) for name, since in _lags.items()}
+    return {name: _seconds(one) for name, one in _lags.items()}
 
 
 def digest_seconds() -> dict[str, float]:
-    return {name: _seconds(since) for name, since in _lags.items() if name in _digests}
+    return {name: _seconds(one) for name, one in _lags.items() if one.is_digest}
 
 
 def is_late(*names: str) -> bool:
@@ -77,6 +82,6 @@ def rests(*names: str) -> bool:
     return priority.gives_way() and receivers.are_busy() and not is_late(*names)
 
 
-def _seconds(since: Since) -> float:
-    began = since()
+def _seconds(one: Lag) -> float:
+    began = one.since()
     return round(max(0.0, (timezone.now() - began).total_seconds()), 1) if began else 0.0

@@ -19,7 +19,8 @@ from django.http import QueryDict
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from apps.core.storable import PROBLEM, is_storable
+from apps.core.storable import PROBLEM
+from workers.lib.storable import is_storable
 from workers.lib.typed import FormError
 
 Schema = Mapping[str, Any]

@@ -7,29 +7,16 @@ costs its row only, or is replaced.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
+from workers.lib.storable import is_storable, storable
 from workers.lib.typed import FormError, joined
 
 PROBLEM = "has a character that cannot be stored (NUL, or half of a surrogate pair)"
 NOT_FINITE = "is not a finite number"
-UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 SHOWN = 200  # characters of a name
-
-
-def is_storable(text: str) -> bool:
-    if "\x00" in text:
-        return False
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def refuse_unstorable(value: Any) -> None:
@@ -69,4 +56,4 @@ def _first_problem(value: Any) -> tuple[list[str | int], str] | None:
 
 
 def _shown(name: str) -> str:
-    return UNSTORABLE.sub("\ufffd", name)[:SHOWN]
+    return storable(name)[:SHOWN]

@@ -13,6 +13,7 @@ from msgspec import Meta
 from apps.core.models import Project
 from apps.core.query import QueryError
 from apps.failures.models import DailyRuns
+from workers.lib.storable import storable
 
 KEY = ("agent_name", "agent_version")
 LISTED = 5  # agents that an error names
@@ -63,7 +64,7 @@ ALL = Chosen()
 
 def chosen(project: Project, agent: str = "", version: str = "") -> Chosen:
     """What an address names. Raises QueryError for a version that several agents have."""
-    agent, version = agent.replace("\x00", ""), version.replace("\x00", "")
+    agent, version = storable(agent, ""), storable(version, "")
     if agent or not version:
         return Chosen(agent or None, version)
     known = of_runs(project)

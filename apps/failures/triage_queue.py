@@ -30,6 +30,7 @@ from apps.failures.models import (
     Severity,
 )
 from apps.failures.outcomes.estimates import Estimator
+from workers.lib.storable import storable
 
 INFORMATIVE, LIKELIEST = "informative", "likeliest"
 SORTS = {
@@ -107,7 +108,7 @@ def _narrowed(rows: FailureQuerySet, given: Mapping[str, Any], user: Any) -> Fai
     if given.get("mine"):
         rows = rows.filter(assigned_to=user) if user else rows.none()
     if confidence := given.get("confidence"):
-        rows = rows.filter(evidence__0__confidence=confidence.replace("\x00", ""))
+        rows = rows.filter(evidence__0__confidence=storable(confidence, ""))
     return rows
 
 

@@ -20,6 +20,7 @@ from apps.notifications.catalogue import RULES, Topic
 from apps.notifications.models import Mail, Notification, Preference
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
+from workers.lib.storable import storable
 
 DIGEST_AFTER = timedelta(minutes=2)  # what happens meanwhile goes into the same mail
 KEPT = timedelta(days=90)
@@ -97,7 +98,7 @@ def tell_of_override(*, project: Project, by: Any, subject: str, page: str, key:
 
 def _line(text: str, most: int) -> str:
     """One line of limited length, without what an email's header or a database refuses."""
-    text = " ".join(text.replace("\0", "").split())
+    text = " ".join(storable(text, "").split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

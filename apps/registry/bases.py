@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 from django.conf import settings
 
@@ -66,17 +67,25 @@ def find_base(version: ModelVersion) -> Path | None:
 
 def remember_folder(folder: Path, digest: str) -> None:
     """That this machine has these weights there."""
-    known = _known() | {str(folder): [digest, _stamp(folder)]}
+    known = {**_known(), str(folder): [digest, _stamp(folder)]}
     write_file(
         Path(settings.FLYWHEEL_DATA_DIR) / FILE, iter([json.dumps(known, indent=1).encode()])
     )
 
 
-def _known() -> dict[str, list[str]]:
+def _known() -> Mapping[str, list[str]]:
+    path = Path(settings.FLYWHEEL_DATA_DIR) / FILE
     try:
-        return json.loads((Path(settings.FLYWHEEL_DATA_DIR) / FILE).read_bytes())
+        found = path.stat()
+        return _read(path, found.st_mtime_ns, found.st_size, found.st_ino)
     except (OSError, ValueError):
         return {}
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, *version: int) -> Mapping[str, list[str]]:
+    """Read again once the file is another. Raises OSError and ValueError."""
+    return MappingProxyType(json.loads(path.read_bytes()))
 
 
 def _likely(base: ModelVersion) -> Iterator[Path]:
@@ -85,7 +94,7 @@ def _likely(base: ModelVersion) -> Iterator[Path]:
     yield from sorted(base_folders(), key=lambda folder: folder.name != name)
 
 
-def _digest(folder: Path, known: dict[str, list[str]]) -> str:
+def _digest(folder: Path, known: Mapping[str, list[str]]) -> str:
     """ "" if this is no base."""
     if not (folder / "config.json").is_file():
         return ""

@@ -20,7 +20,7 @@ from apps.trajectories.decoding import Decoded, RowError
 from apps.trajectories.otlp import assemble
 from apps.trajectories.redaction import Redactor
 from apps.trajectories.schema import parse_row
-from workers.lib.messages import cleaned
+from workers.lib.storable import storable_json
 
 UNSAFE = "unsafe_action"
 LONGEST = 20_000  # characters kept of a shadow's message
@@ -83,7 +83,9 @@ def _judge(row: TrialAnswer, run: dict[str, Any], problem: str) -> None:
                 reversed(run.get("messages", [])),
             )
         )
-        row.said = cleaned({"messages": _short(said[::-1]), "modes": modes, "problem": problem})
+        row.said = storable_json(
+            {"messages": _short(said[::-1]), "modes": modes, "problem": problem}
+        )
 
 
 def _short(messages: list[dict]) -> list[dict]:

@@ -24,6 +24,7 @@ from apps.teamwork.targets import Kind, Unknown, kind_of, kinds
 from apps.teamwork.text import mentioned
 from apps.webhooks.actions import announce
 from apps.webhooks.models import Event
+from workers.lib.storable import storable
 
 MOST = 2000  # comments on one object
 
@@ -42,7 +43,7 @@ def readers_of(kind: Kind, target: Any, project: Project) -> QuerySet[Any]:
 
 def cleaned(text: str) -> str:
     """Raises CommentError."""
-    text = text.replace("\r\n", "\n").replace("\0", "").strip()
+    text = storable(text.replace("\r\n", "\n"), "").strip()
     if not any(
         unicodedata.category(letter)[0] not in "CZ" for letter in text
     ):  # nothing that can be seen

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID
 
-from workers.lib.messages import clean
+from workers.lib.storable import storable
 
 Shape = Literal["pairs", "labels", "answers"]
 MOST_PER_PROMPT = 4  # examples per request and source, so that frequent requests do not dominate
@@ -109,7 +109,7 @@ def _by_request(
     groups: dict[tuple[str, str], dict[str, Judged]] = defaultdict(dict)
     torn: set[tuple[str, str, str]] = set()
     for one in answers:
-        text = clean(one.answer).strip()
+        text = storable(one.answer).strip()
         if not text:
             left_out[EMPTY] += 1
             continue
@@ -145,7 +145,7 @@ def _made(
 
 
 def _text(one: Judged) -> str:
-    return clean(one.answer).strip()
+    return storable(one.answer).strip()
 
 
 def _example(one: Judged, data: dict[str, Any]) -> Example:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import re2
 
+from workers.lib.storable import storable
 from workers.lib.typed import FormError
 
 MAX_DEPTH = 60
@@ -94,9 +95,7 @@ class Cleaner:
         return value
 
     def _text(self, value: str, path: str) -> str:
-        if "\x00" not in value and value.isascii():
-            return value
-        mended = value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+        mended = storable(value)
         if mended != value:
             self.warnings.append(
                 {
@@ -108,7 +107,7 @@ class Cleaner:
 
 
 def printable(path: str) -> str:
-    return path.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")[:200]
+    return storable(path)[:200]
 
 
 def clean(value: Any) -> Any:

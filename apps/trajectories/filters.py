@@ -32,6 +32,7 @@ from apps.trajectories.models import (
     TrajectoryKey,
     UploadedTrajectory,
 )
+from workers.lib.storable import storable
 
 WORDS = re.compile(r"\w+(?: +\w+)*")
 
@@ -399,7 +400,7 @@ def total_tokens() -> Any:
 
 
 def _text(value: str | None) -> str:
-    return (value or "").replace("\x00", "").strip()
+    return storable(value or "", "").strip()
 
 
 def _number(value: str | None) -> float | None:

@@ -31,8 +31,8 @@ from apps.core.models import Job, Project
 from apps.registry.artifacts import verified
 from apps.registry.stores import store
 from apps.trajectories import contents, media
-from workers.lib.messages import clean
 from workers.lib.prices import Cost
+from workers.lib.storable import storable
 
 MAX_PROBLEM = 1_000
 
@@ -697,7 +697,7 @@ class SetAsideQuerySet(models.QuerySet[Any]):
 
     def put_aside(self, error: Exception, **changes: Any) -> int:
         return self.update(
-            problem=clean(f"{type(error).__name__}: {error}")[:MAX_PROBLEM], **changes
+            problem=storable(f"{type(error).__name__}: {error}")[:MAX_PROBLEM], **changes
         )
 
 

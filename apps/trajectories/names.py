@@ -28,6 +28,7 @@ from apps.trajectories.decoding import Decoded, RowError
 from apps.trajectories.models import HeldBatch
 from apps.trajectories.redaction import RuleError
 from flywheel.outages import is_transient
+from workers.lib.storable import storable
 
 log = logging.getLogger(__name__)
 AT_ONCE = 20
@@ -95,7 +96,7 @@ def _some(project: Project) -> int:
                 str(error) if isinstance(error, RuleError) else f"{type(error).__name__}: {error}"
             )
             HeldBatch.objects.filter(pk=batch.pk).update(
-                due_at=None, problem=problem.replace("\0", "")[:MAX_PROBLEM]
+                due_at=None, problem=storable(problem, "")[:MAX_PROBLEM]
             )
     return len(batches)
 

@@ -45,6 +45,7 @@ from apps.trajectories.models import (
 from apps.trajectories.ordering import First
 from apps.trajectories.step_totals import OVER_S
 from apps.trajectories.steps import KINDS, STATUSES
+from workers.lib.storable import storable
 
 LABELS = {
     "kind": "Kind",
@@ -529,4 +530,4 @@ def has_words(given: Mapping[str, str]) -> bool:
 
 
 def _text(given: Mapping[str, str], name: str) -> str:
-    return (given.get(name) or "").replace("\x00", "").strip()
+    return storable(given.get(name) or "", "").strip()

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from apps.trajectories import decoding
+from workers.lib.storable import storable
 
 ROOM = 12  # levels that the row itself adds around a value, out of decoding.MAX_DEPTH
 MAX_LITERAL = 1024 * 1024  # characters of Python's notation that are read
@@ -28,7 +29,7 @@ def letters(said: str) -> str:
 
 def tidy(value: str) -> str:
     """The string as the database can keep it."""
-    return value if value.isascii() and "\x00" not in value else decoding.clean(value)
+    return storable(value)
 
 
 def _tidied(value: Any, levels: int) -> Any:

@@ -27,6 +27,7 @@ from apps.webhooks import actions, signing
 from apps.webhooks.models import EXCERPT, TEST, Attempt, Delivery, DeliveryState, Webhook
 from workers.lib.chat_client import wait_s as asked_wait_s
 from workers.lib.outgoing import RefusedAddress, async_client
+from workers.lib.storable import storable
 
 LIMIT_S = 15.0  # of one request, whatever it does
 LEASE = timedelta(seconds=60)
@@ -174,7 +175,7 @@ async def _beginning(response: httpx2.Response) -> str:
             found += part
             if len(found) > 4 * EXCERPT:
                 break
-    return found.decode(errors="replace")[:EXCERPT].replace("\x00", "\ufffd")
+    return storable(found.decode(errors="replace")[:EXCERPT])
 
 
 def _in_words(problem: Exception) -> str:

@@ -94,3 +94,22 @@ def test_registering_it_from_another_folder_moves_it_and_all_on_it(
     assert AuditEvent.objects.filter(action="model_version.moved").count() == 2
     call_command("register_model", new, project=project.slug)
     assert f"qwen-v1 is registered already from {new}" in capsys.readouterr().out
+
+
+def test_what_was_found_is_read_again_only_when_it_has_changed(
+    registered: ModelVersion, roots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = move(registered, roots / "qwen")
+    assert base_folder(registered) == there
+    opened: list[str] = []
+    read = Path.read_bytes
+    monkeypatch.setattr(
+        Path,
+        "read_bytes",
+        lambda path: opened.append(path.name) or read(path),  # type: ignore[func-returns-value]
+    )
+    for _ in range(3):
+        assert base_folder(registered) == there
+    assert opened.count(bases.FILE) <= 1
+    again = there.rename(roots / "again")
+    assert base_folder(registered) == base_folder(registered) == again

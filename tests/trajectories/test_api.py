@@ -125,7 +125,7 @@ def test_what_is_no_row_is_400(agent: Client, body: bytes) -> None:
 def test_nul_and_lone_surrogates_are_cleaned(agent: Client) -> None:
     body = b'{"id": "r", "messages": [{"role": "user", "content": "a\\u0000b\\ud800c"}]}'
     assert post(agent, ONE, body).status_code == 201
-    assert Trajectory.objects.get().messages[0]["content"] == "a\ufffdb?c"
+    assert Trajectory.objects.get().messages[0]["content"] == "a\ufffdb\ufffdc"
 
 
 def test_good_rows_are_stored_though_others_are_bad(agent: Client) -> None:

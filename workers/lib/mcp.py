@@ -16,8 +16,8 @@ import httpx2
 
 from workers.lib.addresses import PrivateNetworks
 from workers.lib.keys import bearer, hidden, key_in, refusal
-from workers.lib.messages import clean
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
+from workers.lib.storable import storable
 
 REVISION = "2025-06-18"
 ACCEPTED = {"Accept": "application/json, text/event-stream"}
@@ -200,11 +200,13 @@ def observed(result: dict) -> str:
     ]
     if not texts and "structuredContent" in result:
         texts = [json.dumps(result["structuredContent"], ensure_ascii=False)]
-    return clean("\n".join(texts))
+    return storable("\n".join(texts))
 
 
 def error_text(error: Exception) -> str:
     """The text of a request's error for agents and people."""
     return (
-        clean(str(error)) if isinstance(error, McpError | RefusedAddress) else type(error).__name__
+        storable(str(error))
+        if isinstance(error, McpError | RefusedAddress)
+        else type(error).__name__
     )

@@ -18,8 +18,8 @@ from httpx2.websockets import HTTPXWSException
 
 from workers.lib.addresses import PrivateNetworks
 from workers.lib.keys import bearer, hidden, key_in
-from workers.lib.messages import clean
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client
+from workers.lib.storable import storable
 
 STEP, OBSERVE = "step", "observe"
 MAX_BYTES = 4 * 1024 * 1024  # per answer
@@ -183,7 +183,7 @@ def _observed(text: str, key: str) -> dict:
     if not isinstance(data, dict):
         raise OpenEnvError("its answer has no data")
     if answer.get("type") == "error":
-        raise OpenEnvError(clean(str(data.get("message")))[:500], str(data.get("code")))
+        raise OpenEnvError(storable(str(data.get("message")))[:500], str(data.get("code")))
     if not isinstance(data.get("observation"), dict):
         raise OpenEnvError("its answer has no observation")
     return {
@@ -196,7 +196,7 @@ def _observed(text: str, key: str) -> dict:
 def error_text(error: BaseException) -> str:
     """The text of an error for agents and people."""
     return (
-        clean(str(error))
+        storable(str(error))
         if isinstance(error, OpenEnvError | RefusedAddress | TooMuch)
         else type(error).__name__
     )

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from workers.lib.messages import cleaned, function_of, functions_of, schemas_of
+from workers.lib.messages import function_of, functions_of, schemas_of
+from workers.lib.storable import storable_json
 from workers.lib.typed import AnswerTokens, Form, FormError, Temperature, Text, TopP, convert, plain
 
 # The parts of a harness that belong to the agent and may be changed. Everything else (tools,
@@ -95,7 +96,7 @@ def checked_prompt(given: Any) -> dict[str, Any]:
     named = Counter(tool["function"]["name"] for tool in found.get("tools", []))
     if twice := [name for name, count in named.items() if count > 1]:
         raise FormError("tools", f"names {twice[0]} twice")
-    if cleaned(found) != found:
+    if storable_json(found) != found:
         raise FormError("", "holds characters that no text may have (NUL, half of a pair)")
     if len(text := json.dumps(found, ensure_ascii=False)) > LARGEST:
         raise FormError("", f"has {len(text):,} characters as JSON; {LARGEST:,} is the most")

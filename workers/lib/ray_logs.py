@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.lib.keys import hidden
+from workers.lib.storable import storable
 
 MARK = "FLYWHEEL "
 VERL = re.compile(r"(?:^|\s)step:(\d{1,9}) - (.+)")
@@ -112,7 +113,7 @@ def _numbers(values: dict[str, Any]) -> dict[str, float]:
     for name, value in values.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name:
             try:
-                found[str(name).replace("\0", "")[:NAME]] = float(value)
+                found[storable(str(name), "")[:NAME]] = float(value)
             except OverflowError:
                 continue
     return found

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from django.http import HttpRequest, HttpResponse
 
+from workers.lib.storable import storable_json
+
 MiB = 2**20
 MAX_TOOL, MAX_ROW, MAX_METRICS = 1 * MiB, 16 * MiB, 64 * MiB
 MAX_DRAINED = 64 * 1024
@@ -70,7 +72,7 @@ def value_of(body: bytes | msgspec.Raw) -> Any:
     """The JSON value, without NUL characters (PostgreSQL stores none). Raises Refusal."""
     found = _decoded(body, Any)
     check_bounds(found)
-    return _without_nul(found) if b"\\u0000" in bytes(body) else found
+    return storable_json(found) if b"\\u0000" in bytes(body) else found
 
 
 def object_of(body: bytes, what: str) -> dict:
@@ -113,16 +115,6 @@ def check_bounds(value: Any) -> None:
 
 def _inside(item: dict | list) -> Any:
     return item.values() if isinstance(item, dict) else item
-
-
-def _without_nul(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("\0", "\ufffd")
-    if isinstance(value, list):
-        return [_without_nul(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_nul(name): _without_nul(item) for name, item in value.items()}
-    return value
 
 
 def answer(value: Any, status: int = 200) -> HttpResponse:

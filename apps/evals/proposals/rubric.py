@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.failures.judge.answer import AnswerError, extract
-from apps.failures.judge.prompt import about, clean
+from apps.failures.judge.prompt import about
 from apps.failures.rules.findings import UNEXPLAINED
+from workers.lib.storable import storable
 
 FEWEST, MOST = 3, 7
 MAX_POINT = 300
@@ -66,9 +67,9 @@ def chat(
     run: dict[str, Any], cut: int, evidence: Sequence[str], others: Sequence[str] = ()
 ) -> list[dict[str, str]]:
     """`others` are requests that may be the same."""
-    known = "\n".join(f"- {clean(line)}" for line in evidence) or "- Nothing but that it failed."
+    known = "\n".join(f"- {storable(line)}" for line in evidence) or "- Nothing but that it failed."
     requests = "\n".join(
-        f"{number}. “{' '.join(clean(text).split())[:LONGEST_OTHER]}”"
+        f"{number}. “{' '.join(storable(text).split())[:LONGEST_OTHER]}”"
         for number, text in enumerate(others, 1)
     )
     frame = FRAME.format(
@@ -99,7 +100,7 @@ def read(text: str, bodies: Sequence[str], others: int = 0) -> Draft:
 def _point(item: Any, number: int, bodies: Sequence[str]) -> Point:
     text = item.get("point") if isinstance(item, dict) else None
     quote = item.get("quote") if isinstance(item, dict) else None
-    if not isinstance(text, str) or not (text := " ".join(clean(text).split())):
+    if not isinstance(text, str) or not (text := " ".join(storable(text).split())):
         raise AnswerError(f"Point {number} has no “point”, which must be one sentence.")
     if len(text) > MAX_POINT:
         raise AnswerError(f"Point {number} is longer than {MAX_POINT} characters. Split it.")

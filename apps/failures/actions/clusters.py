@@ -33,6 +33,7 @@ from apps.failures.models import (
     FailureMode,
     FailureState,
 )
+from workers.lib.storable import storable
 
 State = FailureCluster.State
 Kind = FailureCluster.FixedKind
@@ -174,7 +175,7 @@ def rename(
     Raises Refused.
     """
     cluster = FailureCluster.objects.select_for_update().get(pk=cluster.pk)
-    before, name = cluster.name, " ".join(name.replace("\0", "").split())
+    before, name = cluster.name, " ".join(storable(name, "").split())
     if len(name) > 200:
         raise Refused("Names can have at most 200 characters.")
     cluster.named_by_person = bool(name)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apps.failures.judge.prompt import clean
+from workers.lib.storable import storable
 
 MAX_SCANNED = 40_000  # characters of an answer that are searched for JSON
 END_OF_THOUGHTS = "</think>"
@@ -122,7 +122,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _shown(value: Any) -> str:
-    return clean(repr(value))[:80]
+    return storable(repr(value))[:80]
 
 
 def _text(given: dict[str, Any], name: str) -> str:
@@ -131,7 +131,7 @@ def _text(given: dict[str, Any], name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise AnswerError(f"“{name}” must be a string, not {_shown(value)}.")
-    return clean(value).strip()
+    return storable(value).strip()
 
 
 def _confidence(value: Any) -> float | None:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from apps.failures.judge.prompt import clean
 from workers.lib import spending
 from workers.lib.chat_client import ChatClient, ChatError, ChatServer
 from workers.lib.keys import RefusedKey, checked_key
 from workers.lib.prices import Price
 from workers.lib.spending import NOTHING, Usage, usage_of
+from workers.lib.storable import storable
 
 MAX_OUTPUT = 800  # tokens of an answer
 DROPPABLE = ("seed", "temperature", "response_format")
@@ -101,7 +101,7 @@ def complete(
             f"The {server.name} answered with something that is not a chat completion.", _paid(chat)
         )
     return Completion(
-        clean(text),
+        storable(text),
         usage_of(answer.get("usage"), asked=estimate(chat), text=text),
         choice.get("finish_reason") == "length",
     )
@@ -115,7 +115,7 @@ def ask(server: Server, body: dict[str, Any], sleep: Callable[[float], None] = t
     except ChatError as error:
         usage = _paid(body["messages"]) if error.paid else NOTHING
         is_down = not error.limit and not error.status
-        raise ServerError(clean(str(error)), usage, error.final, is_down) from error
+        raise ServerError(storable(str(error)), usage, error.final, is_down) from error
 
 
 def _paid(chat: list[dict]) -> Usage:

@@ -15,6 +15,7 @@ from typing import Any
 from apps.failures.rules.policy import Rule
 from apps.failures.rules.protocols import AGENT, PERSON, PROGRAM, speech_of
 from workers.lib.messages import as_json, functions_of, native_calls
+from workers.lib.storable import storable
 
 MAX_MESSAGE = 6_000  # characters shown per message
 MAX_RUN = 60_000  # characters of all messages together, or of one part of a long run
@@ -205,7 +206,7 @@ def make(
     slugs = frozenset(mode.slug for mode in modes)
     rules = [rule for rule in run.get("rules") or () if rule.check is None][:MAX_RULES]
     system = FRAME.format(
-        rubric=clean(rubric).strip(),
+        rubric=storable(rubric).strip(),
         modes="\n".join(map(_mode, modes)),
         rules=RULES.format(rules="\n".join(_numbered(rules))) if rules else "",
         rule=', "rule": number or null' if rules else "",
@@ -215,7 +216,7 @@ def make(
         _quotation(nonce, [*about, *blocks])
         for blocks in _in_parts(_within(MAX_PARTS * MAX_RUN, _blocks(nonce, roles, bodies)))
     )
-    taking = {"role": "system", "content": NOTES_FRAME.format(rubric=clean(rubric).strip())}
+    taking = {"role": "system", "content": NOTES_FRAME.format(rubric=storable(rubric).strip())}
     if examples:
         words = "\n".join(example.words(nonce, slugs) for example in examples)
         shown = EXAMPLES.format(nonce=nonce, examples=words)
@@ -252,7 +253,7 @@ def chat_about(question: str, run: dict[str, Any], upto: int | None = None) -> l
     """The chat that asks another question about a failed run; `upto`: the number of the last
     message shown.
     """
-    return about(STEP_FRAME.format(question=clean(question)), run, upto)
+    return about(STEP_FRAME.format(question=storable(question)), run, upto)
 
 
 def about(
@@ -295,8 +296,8 @@ def _quotation(nonce: str, blocks: Iterable[str], ask: str = JUDGE_IT) -> dict[s
 
 def repair(chat: list[dict[str, str]], answer: str, error: str) -> list[dict[str, str]]:
     """The chat of a second try: the first answer and what is wrong with it."""
-    given = {"role": "assistant", "content": clean(cut(answer, MAX_ANSWER_AGAIN)) or "(nothing)"}
-    return [*chat, given, {"role": "user", "content": REPAIR.format(error=clean(error))}]
+    given = {"role": "assistant", "content": storable(cut(answer, MAX_ANSWER_AGAIN)) or "(nothing)"}
+    return [*chat, given, {"role": "user", "content": REPAIR.format(error=storable(error))}]
 
 
 def body_of(message: dict[str, Any]) -> str:
@@ -304,7 +305,7 @@ def body_of(message: dict[str, Any]) -> str:
     calls = [
         f"calls {one_line(call.tool, 200)}({call.arguments})" for call in native_calls(message)
     ]
-    return clean("\n".join(part for part in [_words(message.get("content")), *calls] if part))
+    return storable("\n".join(part for part in [_words(message.get("content")), *calls] if part))
 
 
 def _words(content: Any) -> str:
@@ -321,13 +322,8 @@ def _part(part: Any) -> str:
     return text if isinstance(text, str) else f"({one_line(part.get('type') or 'something', 30)})"
 
 
-def clean(text: str) -> str:
-    """Without what JSON in UTF-8 or the database cannot store: NUL, lone surrogates."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()
-
-
 def one_line(value: Any, limit: int) -> str:
-    return clean(" ".join(str(value).split())[:limit])
+    return storable(" ".join(str(value).split())[:limit])
 
 
 def cut(text: str, limit: int) -> str:

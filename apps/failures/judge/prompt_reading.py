@@ -28,13 +28,13 @@ from apps.failures.judge.retries import MOST_TRIES, RETRY_AFTER, tries_of
 from apps.failures.models import Classifier, PolicyExample, PolicyRule, Rubric, SystemPrompt
 from apps.failures.prompts import State, applies
 from apps.failures.replies import forms_of
-from apps.failures.rules.findings import without_unstorable
 from apps.failures.rules.policy import CheckError, Tools, tools_of, violations
 from apps.failures.rules.reading import Run, read
 from apps.failures.rules.reply_forms import NO_FORMS, Forms
 from apps.failures.rules.statements import COMMON, RECENT, digest_of, next_unread, parts_of, similar
 from apps.trajectories.models import Trajectory, with_content
 from workers.lib.json_schema import Budget
+from workers.lib.storable import storable
 
 TASK = "failures.look_at_prompts_of"
 TRIAL_CPU_S = 5.0  # processor time for the trial of a rule
@@ -123,7 +123,7 @@ def _tried(rule: PolicyRule, runs: Sequence[Seen]) -> tuple[int, list[PolicyExam
                 rule=rule,
                 trajectory=seen.row,
                 message_index=item.call.index,
-                text=storable(item.text, LONGEST_TEXT),
+                text=_beginning(item.text, LONGEST_TEXT),
             )
             examples.append(example)
     count = len(problems)
@@ -240,7 +240,7 @@ class _Entry(batch.Entry):
             digest=digest_of(seen.parts),
             defaults={
                 "parts": list(dict.fromkeys(seen.parts)),
-                "opening": storable(system, OPENING),
+                "opening": _beginning(system, OPENING),
                 "length": len(system),
                 "first_seen": seen.row.started_at,
             },
@@ -275,11 +275,11 @@ class _Entry(batch.Entry):
             PolicyRule(
                 project=self.project,
                 prompt=prompt,
-                sentence=storable(rule.sentence, len(rule.sentence)),
-                quote=storable(rule.quote, len(rule.quote)),
+                sentence=_beginning(rule.sentence, len(rule.sentence)),
+                quote=_beginning(rule.quote, len(rule.quote)),
                 parts=list(rule.parts),
                 check_spec=rule.check,
-                problem=storable(rule.problem, LONGEST_TEXT),
+                problem=_beginning(rule.problem, LONGEST_TEXT),
             )
             for rule in added(found, set(map(frozenset, known)))
         ]
@@ -295,7 +295,7 @@ def _make_room(project: Project) -> None:
         SystemPrompt.objects.filter(pk__in=list(oldest)).delete()
 
 
-def storable(text: str, limit: int) -> str:
+def _beginning(text: str, limit: int) -> str:
     """The beginning of a text, without characters that PostgreSQL cannot store."""
-    clean = without_unstorable(text[:limit])
+    clean = storable(text[:limit])
     return clean if len(text) <= limit else f"{clean[: limit - 1]}…"

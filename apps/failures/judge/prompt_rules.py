@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apps.failures.judge.answer import AnswerError, extract
-from apps.failures.judge.prompt import clean, cut, one_line, unused_word
+from apps.failures.judge.prompt import cut, one_line, unused_word
 from apps.failures.rules.policy import MUST, CheckError, Tools, check_of
 from apps.failures.rules.statements import LONGEST_QUOTE, READ, located
 from workers.lib.messages import as_json, functions_of
+from workers.lib.storable import storable
 from workers.lib.typed import plain
 
 MOST_RULES, MAX_OUTPUT = 40, 8_000  # rules of a prompt, tokens of the answer
@@ -88,7 +89,7 @@ def chat_about(system: str, tools: Any) -> list[dict[str, str]]:
     about = _tools(tools)
     nonce = unused_word([system, about])
     must = "\n".join(f"- {name}: it {words}" for name, words in MUST.items())
-    quoted = QUOTATION.format(nonce=nonce, system=clean(cut(system, READ)), tools=about)
+    quoted = QUOTATION.format(nonce=nonce, system=storable(cut(system, READ)), tools=about)
     return [
         {"role": "system", "content": FRAME.format(must=must, most=MOST_RULES)},
         {"role": "user", "content": quoted},
@@ -130,7 +131,7 @@ class Reader:
 
     def _rule(self, item: Any, problems: list[str]) -> Proposed | None:
         sentence, quote = (
-            " ".join(clean(value).split()) if isinstance(value, str) else ""
+            " ".join(storable(value).split()) if isinstance(value, str) else ""
             for value in (_get(item, "rule"), _get(item, "quote"))
         )
         named = f"“{sentence[:60]}”"

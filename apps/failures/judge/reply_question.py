@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.failures.judge.answer import AnswerError, extract
-from apps.failures.judge.prompt import clean, cut, one_line, unused_word
+from apps.failures.judge.prompt import cut, one_line, unused_word
+from workers.lib.storable import storable
 
 MOST_AT_ONCE, MAX_OUTPUT = 40, 4_000  # forms in a question, tokens of its answer
 LONGEST_CALL, LONGEST_REPLY = 300, 600
@@ -62,7 +63,7 @@ def chat_about(forms: Sequence[Sequence[Example]]) -> list[dict[str, str]]:
 
 def _line(example: Example) -> str:
     call = one_line(f"{example.tool}({example.arguments})", LONGEST_CALL)
-    return f"- {call} → {clean(cut(example.reply, LONGEST_REPLY)) or '(empty)'}"
+    return f"- {call} → {storable(cut(example.reply, LONGEST_REPLY)) or '(empty)'}"
 
 
 class Reader:
@@ -91,7 +92,7 @@ class Reader:
             problems.append(f"There is no form {str(number)[:20]}.")
             return None
         squashed = "".join(quote.split()) if isinstance(quote, str) else ""
-        replies = ("".join(clean(each.reply).split()) for each in self._forms[number - 1])
+        replies = ("".join(storable(each.reply).split()) for each in self._forms[number - 1])
         if not squashed or not any(squashed in reply for reply in replies):
             problems.append(f"The quote of form {number} does not occur in its replies.")
             return None

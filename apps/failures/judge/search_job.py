@@ -26,7 +26,7 @@ from apps.failures.judge.client import Server, ServerError, ask, estimate
 from apps.failures.judge.measure_job import Stopped, asked
 from apps.failures.judge.measuring import HIDDEN, cost_of_each, questions_about, verdict_of
 from apps.failures.judge.people import Decision
-from apps.failures.judge.prompt import body_of, clean, cut
+from apps.failures.judge.prompt import body_of, cut
 from apps.failures.judge.questions import Stored
 from apps.failures.models import Rubric, RubricSearch
 from apps.trajectories.models import Trajectory, with_content
@@ -34,6 +34,7 @@ from workers.lib.journal import key_of
 from workers.lib.messages import text_of
 from workers.lib.prompt_search.dialogue import Library
 from workers.lib.spending import Usage, usage_of
+from workers.lib.storable import storable
 
 Steps = Generator[Progress, Any, dict]
 PURPOSE = "rubric search"
@@ -276,7 +277,7 @@ def record(
     right = "right" if score(verdict, decision) == 1.0 else "wrong"
     return {
         "Inputs": cut("\n".join(messages), MOST_SHOWN),
-        "Generated Outputs": clean(said),
+        "Generated Outputs": storable(said),
         "Feedback": f"This was {right}. People decided: {people_said}",
     }
 
@@ -313,7 +314,7 @@ class Writing:
             found = ask(server, body, sleep)
         except ServerError as failed:
             return Answered(None, str(failed), [], failed.usage, failed.final, failed.is_servers)
-        text = clean(text_of(found["choices"][0]["message"]))
+        text = storable(text_of(found["choices"][0]["message"]))
         usage = usage_of(found.get("usage"), asked=self._asked, text=text)
         error = "" if text.strip() else "The judge's model wrote nothing."
         return Answered(text if text.strip() else None, error, [text], usage)

@@ -65,8 +65,3 @@ class Finding:
 def cut(text: str, limit: int = MAX_QUOTE) -> str:
     """At most `limit` characters, from both ends if there are more."""
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
-
-
-def without_unstorable(text: str) -> str:
-    """Without what PostgreSQL cannot store."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from apps.failures.rules.findings import without_unstorable
+from workers.lib.storable import storable
 
 RECORD, TEXT, NOTHING = "record", "text", "nothing"
 MOST_READ, MOST_PATHS, DEEPEST = 20_000, 60, 3
@@ -295,7 +295,7 @@ def reply_of(call: Any) -> Reply:
     """The reply of a `reading.Call`."""
     if call.reply is None:
         return Reply(NOTHING, "", {})
-    text = without_unstorable(call.reply[:MOST_READ].strip())
+    text = storable(call.reply[:MOST_READ].strip())
     given = _arguments(call.args)
     value = _record(text)
     if isinstance(value, str):  # a text in JSON
@@ -387,7 +387,7 @@ def _paths(value: Any) -> Iterator[tuple[str, str]]:
             left += [((*path, name[:LONGEST_LINE]), inner) for name, inner in item.items()]
             if not path:
                 continue
-        yield without_unstorable(".".join(path)), _token(item)
+        yield storable(".".join(path)), _token(item)
 
 
 def _token(value: Any) -> str:
@@ -395,7 +395,7 @@ def _token(value: Any) -> str:
         return ("{…}" if isinstance(value, dict) else "[…]") if value else "[]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return without_unstorable(str(value).strip()[:LONGEST_VALUE])
+    return storable(str(value).strip()[:LONGEST_VALUE])
 
 
 def _text(text: str, given: set[str], tool: str) -> Reply:

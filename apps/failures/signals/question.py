@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.failures.judge.answer import MAX_REASON, AnswerError, extract, quoted_anywhere
-from apps.failures.judge.prompt import about, body_of, clean
+from apps.failures.judge.prompt import about, body_of
+from workers.lib.storable import storable
 
 FRAME = """\
 One run of an AI agent is quoted in the next message. Answer one question about it.
@@ -48,14 +49,14 @@ class Question:
 
     def chat(self, run: dict[str, Any]) -> list[dict[str, str]]:
         form = FORMS[self.kind].format(words=", ".join(map(repr, self.words)))
-        return about(FRAME.format(question=clean(self.text).strip(), form=form), run)
+        return about(FRAME.format(question=storable(self.text).strip(), form=form), run)
 
     def read(self, text: str, run: dict[str, Any]) -> Said:
         """Raises AnswerError."""
         given = extract(text, "answer")
         value = None if given["answer"] is None else self._value(given["answer"])
         quote = quoted_anywhere(given, [body_of(message) for message in run["messages"]])
-        return Said(value, quote, clean(str(given.get("reason") or ""))[:MAX_REASON])
+        return Said(value, quote, storable(str(given.get("reason") or ""))[:MAX_REASON])
 
     def _value(self, given: Any) -> bool | float | str:
         if self.kind == "yes_no" and isinstance(given, bool):

@@ -24,7 +24,6 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import JobState, Project
-from apps.core.storable import UNSTORABLE
 from apps.environments.models import Environment
 from apps.registry.actions import ModelError, register_adapter
 from apps.registry.artifacts import ArtifactError, store_folder
@@ -44,6 +43,7 @@ from apps.training.engines.exporting import SALT
 from apps.training.engines.folder import ENGINES, MANIFEST
 from apps.training.models import Dataset, Method, TrainingRun
 from apps.training.results import store_metrics, version_name
+from workers.lib.storable import storable
 
 METRICS = "metrics.jsonl"
 NAMES = {MANIFEST: "manifest", CONFIG: "config", WEIGHTS: "weights", METRICS: "metrics"}
@@ -279,7 +279,7 @@ def metrics_in(source: BinaryIO) -> Iterator[dict[str, Any]]:
                 {name: value for name, value in row.items() if name not in ("step", "total")},
             )
             kept = {
-                UNSTORABLE.sub("", name)[:NAME_LENGTH]: value
+                storable(name, "")[:NAME_LENGTH]: value
                 for name, value in values.items()
                 if _is_number(value)
             }

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from workers.lib.storable import storable
+
 BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -72,10 +74,7 @@ def command(*words: Any, **options: Any) -> str:
     words.
     """
     given = [*words, *(f"{name}={value}" for name, value in options.items())]
-    return " \\\n  ".join(
-        shlex.quote(str(word).encode("utf-8", "replace").decode().replace("\0", ""))
-        for word in given
-    )
+    return " \\\n  ".join(shlex.quote(storable(str(word), "")) for word in given)
 
 
 def script(*parts: str, needs_key: bool) -> bytes:

@@ -137,10 +137,9 @@ def test_every_condition_has_a_section_in_the_documentation() -> None:
 
 def test_the_backlog_of_a_judge_is_no_late_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     long_ago = timezone.now() - timedelta(minutes=9)
-    monkeypatch.setitem(lags._lags, "judged", lambda: long_ago)
-    monkeypatch.setitem(lags._lags, "digested", lambda: None)
-    monkeypatch.setitem(lags._lags, "assembled", lambda: None)
-    monkeypatch.setitem(lags._lags, "classified", lambda: None)
+    monkeypatch.setattr(lags, "_lags", {})
+    lags.lag("judged", is_digest=False)(lambda: long_ago)
+    lags.lag("classified")(lambda: None)
     assert list(watched.late()) == [] and lags.seconds()["judged"] >= 540
-    monkeypatch.setitem(lags._lags, "classified", lambda: long_ago)
+    lags.lag("classified")(lambda: long_ago)
     assert [finding.about for finding in watched.late()] == ["classified"]

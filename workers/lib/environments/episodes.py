@@ -17,8 +17,6 @@ from workers.lib.messages import (
     ToolCall,
     arguments_of,
     calls_in_text,
-    clean,
-    cleaned,
     native_calls,
     text_of,
     to_native,
@@ -26,6 +24,7 @@ from workers.lib.messages import (
 )
 from workers.lib.prompts import shown
 from workers.lib.specs.environment import Environment as EnvironmentSpec
+from workers.lib.storable import storable, storable_json
 from workers.lib.verifiers import (
     Clients,
     Execution,
@@ -61,7 +60,7 @@ def as_assistant(message: Any, turn: int) -> dict:
     """
     message = message if isinstance(message, dict) else {"content": str(message)}
     calls = [_call(call, f"call_{turn}_{n}") for n, call in enumerate(native_calls(message), 1)]
-    text = clean(text_of(message | {"role": "assistant"})[:MAX_TEXT])
+    text = storable(text_of(message | {"role": "assistant"})[:MAX_TEXT])
     return {"role": "assistant", "content": text or (None if calls else "")} | (
         {"tool_calls": calls} if calls else {}
     )
@@ -71,11 +70,11 @@ def _call(call: ToolCall, fallback: str) -> dict:
     """Arguments that cannot be parsed are kept as text, so that the call is rejected when it
     runs.
     """
-    arguments = clean((call.arguments or "{}")[:MAX_TEXT])
+    arguments = storable((call.arguments or "{}")[:MAX_TEXT])
     return {
-        "id": clean(call.id) or fallback,
+        "id": storable(call.id) or fallback,
         "type": "function",
-        "function": {"name": clean(call.tool), "arguments": arguments},
+        "function": {"name": storable(call.tool), "arguments": arguments},
     }
 
 
@@ -221,14 +220,14 @@ class ToolEpisode:
         return {"role": "tool", "tool_call_id": call["id"], "content": text}
 
     async def call(self, tool: str, args: Any) -> Execution:
-        given, tool = arguments_of(args), clean(tool)
+        given, tool = arguments_of(args), storable(tool)
         if given is None:
             done = self.refusal(
                 tool, {}, f"The arguments are not a JSON object (or deeper than {MAX_DEPTH})."
             )
         else:
             try:
-                done = await self.run(tool, cleaned(given))
+                done = await self.run(tool, storable_json(given))
             except EnvironmentFailed as error:
                 self.failure, self.stop_reason = (
                     f"The environment failed: {error}"[:500],

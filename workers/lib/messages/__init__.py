@@ -51,8 +51,6 @@ from workers.lib.messages.content import (
 from workers.lib.messages.json_text import (
     MAX_DEPTH,
     TooDeep,
-    clean,
-    cleaned,
     json_of,
     read_json,
     read_repeated,
@@ -96,8 +94,6 @@ __all__ = [
     "calls_in_text",
     "calls_of",
     "chat_tool",
-    "clean",
-    "cleaned",
     "content_text",
     "error_text",
     "exchanges",

@@ -1,4 +1,4 @@
-"""Strict and bounded parsing of JSON from agents and tools. Only the standard library."""
+"""Strict and bounded parsing of JSON from agents and tools. Light."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import math
 import re
 from typing import Any
 
+from workers.lib.storable import storable_json
+
 MAX_DEPTH = 60  # nesting of objects and lists, as for stored trajectories
 # An escape of one of these in JSON; that of a whole surrogate pair looks the same.
 _ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
-_UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")  # NUL and lone surrogates
 
 
 class TooDeep(ValueError):
@@ -50,12 +51,12 @@ def _read(text: str, decoder: json.JSONDecoder) -> Any:
 
 
 def json_of(text: str) -> Any:
-    """For what is shown or stored: `cleaned`, and None if the text is not valid JSON."""
+    """For what is shown or stored: `storable_json`, and None if the text is not valid JSON."""
     try:
         value = read_json(text)
     except ValueError:
         return None
-    return cleaned(value) if _ESCAPED.search(text) else value
+    return storable_json(value) if _ESCAPED.search(text) else value
 
 
 def _refuse(name: str) -> float:
@@ -135,7 +136,7 @@ def _is_sound(item: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The value of a JSON text, `cleaned`; invalid JSON and values other than text are returned
+    """The value of a JSON text, `storable_json`; invalid JSON and what is no text are returned
     unchanged.
     """
     if not isinstance(value, str):
@@ -144,20 +145,4 @@ def unpacked(value: Any) -> Any:
         found = read_json(value)
     except ValueError:
         return value
-    return cleaned(found) if _ESCAPED.search(value) else found
-
-
-def clean(text: str) -> str:
-    """A text without the characters that databases cannot store."""
-    return text.translate(_UNSTORABLE)
-
-
-def cleaned(value: Any) -> Any:
-    """A JSON value with all its texts and names `clean`."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, list):
-        return [cleaned(item) for item in value]
-    if isinstance(value, dict):
-        return {clean(name): cleaned(item) for name, item in value.items()}
-    return value
+    return storable_json(found) if _ESCAPED.search(value) else found
