@@ -130,6 +130,15 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return super().bulk_create(tasks, *args, **kwargs)
 
 
+class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]
+    """Without those that were erased: they are in no list, evaluation or dataset any more. What
+    guards hold-outs asks `Task.every`.
+    """
+
+    def get_queryset(self) -> TaskQuerySet:
+        return super().get_queryset().filter(erased_at=None)
+
+
 class Task(models.Model):
     """Something to do, and how to tell whether it was done.
 
@@ -137,7 +146,7 @@ class Task(models.Model):
     by group. `groups` are all groups by which it could be split (`holdout.groups`): if another set
     holds one of them out, the task must not train. `canonical_hash` is the SHA-256 of the
     normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere; the database refuses the same
-    hash or the same group on both sides, in a project.
+    hash or the same group on both sides, in a project. An erased task has only its hashes left.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -177,8 +186,15 @@ class Task(models.Model):
         default=dict, help_text="Recorded tool results, state assertions, file and line"
     )
     created_at = models.DateTimeField(auto_now_add=True)
+    erased_at = models.DateTimeField(
+        null=True, help_text="What it said was deleted with its run; its hashes stay"
+    )
+    erased_digest = models.CharField(
+        max_length=64, blank=True, help_text="Of what it said, as the digest of its set has it"
+    )
 
-    objects = TaskQuerySet.as_manager()
+    objects = TaskManager()
+    every = models.Manager.from_queryset(TaskQuerySet)()
     audited_under = ("eval_set",)  # without its run: that would reveal which runs are held out
 
     class Meta:

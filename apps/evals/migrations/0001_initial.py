@@ -759,6 +759,21 @@ class Migration(migrations.Migration):
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
+                    "erased_at",
+                    models.DateTimeField(
+                        help_text="What it said was deleted with its run; its hashes stay",
+                        null=True,
+                    ),
+                ),
+                (
+                    "erased_digest",
+                    models.CharField(
+                        blank=True,
+                        help_text="Of what it said, as the digest of its set has it",
+                        max_length=64,
+                    ),
+                ),
+                (
                     "confirmed_by",
                     models.ForeignKey(
                         null=True,
