@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from apps.core.models import (
 )
 from apps.environments.models import Environment
 from apps.evals.canonical import group_key
+from apps.evals.stand_ins import stand_ins
 from apps.failures.models import Failure
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
@@ -127,6 +128,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
         tasks = list(objs)
         for task in tasks:
             task.name_groups()
+        know_erased_groups(tasks)
         return super().bulk_create(tasks, *args, **kwargs)
 
 
@@ -237,6 +239,8 @@ class Task(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.name_groups()
+        if self._state.adding:
+            know_erased_groups([self])
         if kwargs.get("update_fields") is not None:
             kwargs["update_fields"] = {*kwargs["update_fields"], "group_key", "groups"}
         super().save(*args, **kwargs)
@@ -270,6 +274,23 @@ class Task(models.Model):
             "expected": self.expected,
             "metadata": self.metadata,
         }
+
+
+def know_erased_groups(tasks: Sequence[Task]) -> None:
+    """Adds to new tasks the stand-ins of their groups under which erased tasks are of the same
+    groups, so that the database keeps these on one side of a hold-out.
+    """
+    of_task = {id(task): stand_ins(task.groups) for task in tasks}
+    if not tasks:
+        return
+    erased = Task.every.filter(
+        project__in={task.project_id for task in tasks},
+        erased_at__isnull=False,
+        groups__overlap=list(set().union(*of_task.values())),
+    )
+    known = {name for groups in erased.values_list("groups", flat=True) for name in groups}
+    for task in tasks:
+        task.groups = sorted({*task.groups, *(of_task[id(task)] & known)})
 
 
 class TaskKind(models.TextChoices):

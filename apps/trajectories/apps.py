@@ -7,6 +7,7 @@ class TrajectoriesConfig(AppConfig):
     audit_section = "trajectories"
     pages = {
         "trajectories.alert": "trajectories:alert",
+        "trajectories.datadeletion": "trajectories:deletion",
         "trajectories.trajectory": "trajectories:detail",
         "trajectories.upload": "trajectories:import_detail",
     }
@@ -17,6 +18,7 @@ class TrajectoriesConfig(AppConfig):
         "actions.scores",
         "actions.store",
         "audit_words",
+        "erasure.operations",
         "jobs",
         "media_store",
         "parquet_files",

@@ -1,0 +1,62 @@
+"""Deleting data: the form with its preview, the deletions so far, and the report of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.http import require_POST
+
+from apps.core.access import project_view
+from apps.core.errors import Rejected
+from apps.core.models import Project, Role
+from apps.core.operations.forms import form_of
+from apps.core.routes import RUNS, shows
+from apps.trajectories.erasure import operations
+from apps.trajectories.models import DataDeletion
+
+
+@project_view(Role.ENGINEER)
+def listing(request: HttpRequest, project: Project) -> HttpResponse:
+    context = {
+        "deletions": project.datadeletions.select_related("created_by")[:50],
+        "late": project.late_data.all()[:60],
+    }
+    return render(request, "trajectories/deletions.html", context)
+
+
+@shows(RUNS)
+@require_POST
+@project_view(Role.OWNER)
+def preview(request: HttpRequest, project: Project) -> HttpResponse:
+    """What the form would delete; nothing is."""
+    form = form_of(operations.start.operation)(request.POST, project=project)
+    context: dict[str, Any] = {}
+    if not form.is_valid():
+        context["problems"] = [text for field in form.errors.values() for text in field]
+    else:
+        try:
+            wanted = operations.wanted_from(form.values["given"])
+            context["found"] = operations.preview(project=project, given=form.values["given"])
+            context["wanted"] = wanted
+        except Rejected as error:
+            context["problems"] = [str(error)]
+    return render(request, "trajectories/_deletion_preview.html", context)
+
+
+@project_view(Role.ENGINEER)
+def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    return render(request, "trajectories/deletion.html", _context(project, pk))
+
+
+@project_view(Role.ENGINEER)
+def status(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
+    return render(request, "trajectories/_deletion_status.html", _context(project, pk))
+
+
+def _context(project: Project, pk: str) -> dict[str, Any]:
+    row = get_object_or_404(
+        DataDeletion.objects.select_related("created_by"), project=project, pk=pk
+    )
+    return {"deletion": row, "is_resumable": operations.is_resumable(row)}
