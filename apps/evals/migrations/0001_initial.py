@@ -1645,6 +1645,12 @@ class Migration(migrations.Migration):
                 IF current_setting('flywheel.purge', true) = 'on' THEN
                     RETURN COALESCE(NEW, OLD);
                 END IF;
+                -- Its run is deleted. A generated column is not computed yet.
+                IF TG_OP = 'UPDATE' AND NEW.trajectory_id IS NULL
+                    AND to_jsonb(NEW) - ARRAY['trajectory_id', 'guarded'] = to_jsonb(OLD) - \
+ARRAY['trajectory_id', 'guarded'] THEN
+                    RETURN NEW;
+                END IF;
                 IF EXISTS (SELECT 1 FROM evals_evalset WHERE state = 'frozen' AND id IN (
                     CASE WHEN TG_OP <> 'INSERT' THEN OLD.eval_set_id END,
                     CASE WHEN TG_OP <> 'DELETE' THEN NEW.eval_set_id END

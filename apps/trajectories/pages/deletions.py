@@ -9,9 +9,8 @@ from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
-from apps.core.errors import Rejected
 from apps.core.models import Project, Role
-from apps.core.operations.forms import form_of
+from apps.core.operations.pages import submitted
 from apps.core.routes import RUNS, shows
 from apps.trajectories.erasure import operations
 from apps.trajectories.models import DataDeletion
@@ -31,17 +30,9 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 @project_view(Role.OWNER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
     """What the form would delete; nothing is."""
-    form = form_of(operations.start.operation)(request.POST, project=project)
-    context: dict[str, Any] = {}
-    if not form.is_valid():
-        context["problems"] = [text for field in form.errors.values() for text in field]
-    else:
-        try:
-            wanted = operations.wanted_from(form.values["given"])
-            context["found"] = operations.preview(project=project, given=form.values["given"])
-            context["wanted"] = wanted
-        except Rejected as error:
-            context["problems"] = [str(error)]
+    form, found = submitted(request, operations.preview)
+    problems = [text for field in form.errors.values() for text in field]
+    context: dict[str, Any] = {"problems": problems, "found": found}
     return render(request, "trajectories/_deletion_preview.html", context)
 
 

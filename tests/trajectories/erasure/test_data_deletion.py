@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
+from django.utils import timezone
 
 from apps.core import jobs, kinds, runner
 from apps.core.kinds import InProcess
@@ -16,12 +18,12 @@ from apps.evals import actions as evals
 from apps.evals.actions import HoldoutLeak
 from apps.evals.erasing import digest_now
 from apps.evals.models import EvalSet, Sample, Split, Task
-from apps.registry.models import ModelVersion
 from apps.teamwork.actions import add_comment
 from apps.teamwork.models import Comment
 from apps.teamwork.targets import kind_named
 from apps.training.models import Dataset, Example, TrainingRun
-from apps.trajectories import digest
+from apps.trajectories import digest, retention
+from apps.trajectories.actions import deletions
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.erasure import job as erasing
@@ -35,13 +37,16 @@ from apps.trajectories.erasure.operations import (
     start,
 )
 from apps.trajectories.models import DataDeletion, HourlyCount, SavedView, Step, Trajectory
+from apps.trajectories.retention import set_retention
 from tests.factories import (
     admin_of,
     freeze_set,
     key_headers,
+    make_adapter,
     make_base,
     make_environment,
     make_eval_run,
+    make_failed,
     make_member,
     make_trajectory,
     row,
@@ -74,6 +79,11 @@ def held_out(project: Project, run: Trajectory) -> EvalSet:
     return freeze_set(made, by)
 
 
+def by_retention(project: Project, rows: list[Trajectory]) -> None:
+    set_retention(project=project, days=1, by=admin_of(project))
+    retention.enforce(timezone.now() + timedelta(days=365))
+
+
 def test_by_filter_what_matches_goes_and_the_rest_stays(project: Project) -> None:
     stored(project, row("a", user_id="ann", tags=["x"]), row("b", user_id="ann"), row("c"))
     found = preview(project=project, given=What(filters="user=ann&tag=x"))
@@ -81,9 +91,11 @@ def test_by_filter_what_matches_goes_and_the_rest_stays(project: Project) -> Non
     done = ended(submit(project, filters="user=ann"))
     assert done.result["deleted"]["runs"] == 2 and names(project) == ["c"]
     digest.run()
-    assert not Step.objects.filter(project=project).exclude(
-        trajectory_id=find(project, "c").pk
-    ).exists()
+    assert (
+        not Step.objects.filter(project=project)
+        .exclude(trajectory_id=find(project, "c").pk)
+        .exists()
+    )
     assert sum(HourlyCount.objects.values_list("trajectories", flat=True)) == 1
     again = ingest(project=project, rows=[row("a", user_id="ann")])
     assert again.deleted == 1 and project.late_data.get().n == 1
@@ -111,18 +123,22 @@ def test_of_a_person_all_runs_and_sessions_go_and_what_mentions_them(project: Pr
     assert "ann-17" not in SavedView.objects.get().query
     assert done.result["deleted"] | {"comments": 1, "runs": 4} == done.result["deleted"]
     assert any("other users" in text for text in done.result["left"])
-    assert done.wanted == "" and "ann" not in json.dumps([done.name, done.spec, done.result]).lower()
+    assert (
+        done.wanted == "" and "ann" not in json.dumps([done.name, done.spec, done.result]).lower()
+    )
     event = AuditEvent.objects.get(action="datadeletion.finished")
     assert event.detail["person"] == done.spec["person"] and len(event.detail["person"]) == 2
 
 
 def test_an_erased_hold_out_never_trains(project: Project, data_dir: Any) -> None:
-    stored(project, row("mine", user_id="ann", session_id="s9") | {"messages": asks("Refund #1")})
-    frozen = held_out(project, find(project, "mine"))
+    mine = make_failed(
+        project, name="mine", request="Close ticket 77.", user_id="ann", session_id="s9"
+    )
+    frozen = held_out(project, mine)
     before = Task.objects.get()
     base = make_base(project, data_dir)
-    run = make_eval_run(frozen, base, make_environment(project))
-    metrics = run.result
+    made = make_eval_run(frozen, base, make_environment(project))
+    metrics = made.result
     done = ended(submit(project, filters="user=ann"))
     erased = Task.every.get()
     assert done.result["deleted"]["tasks"] == 1 and not frozen.tasks.exists()
@@ -131,42 +147,39 @@ def test_an_erased_hold_out_never_trains(project: Project, data_dir: Any) -> Non
     assert "ann" not in json.dumps([erased.key, erased.group, erased.groups])
     frozen.refresh_from_db()
     assert digest_now(frozen) == frozen.digest
-    samples = Sample.objects.filter(run=run)
+    samples = Sample.objects.filter(run=made)
     assert samples.count() == 4 and not samples.exclude(output="", messages=[]).exists()
-    run.refresh_from_db()
-    assert run.result == metrics
+    made.refresh_from_db()
+    assert made.result == metrics
     draft = evals.create_eval_set(project=project, slug="train", by=admin_of(project))
-    same = row("theirs") | {"messages": asks("Refund #1")}
-    group = row("hers", user_id="zoe", session_id="s9") | {"messages": asks("Something else")}
-    stored(project, same, group, row("free") | {"messages": asks("Third")})
-    for name in ("theirs", "hers"):
+    same = make_failed(project, request="Close ticket 77.")
+    group = make_failed(project, request="Close ticket 5.", user_id="zoe", session_id="s9")
+    free = make_failed(project, request="Close ticket 6.")
+    for run in (same, group):
         with pytest.raises(HoldoutLeak):
             task_from_trajectory(
-                eval_set=draft,
-                trajectory=find(project, name),
-                split=Split.TRAIN,
-                by=admin_of(project),
+                eval_set=draft, trajectory=run, split=Split.TRAIN, by=admin_of(project)
             )
-    task_from_trajectory(
-        eval_set=draft, trajectory=find(project, "free"), split=Split.TRAIN, by=admin_of(project)
-    )
+    task_from_trajectory(eval_set=draft, trajectory=free, split=Split.TRAIN, by=admin_of(project))
     # The database refuses it, too, whatever the code above it looks at.
     for changes in ({"canonical_hash": erased.canonical_hash}, {"groups": ["s9"], "group": "s9"}):
-        made = Task(
-            project=project, eval_set=draft, key="sly", messages=asks("x"), expected={},
+        sly = Task(
+            project=project,
+            eval_set=draft,
+            key="sly",
+            messages=asks("x"),
+            expected={},
             **{"canonical_hash": "f" * 64, "group": "own"} | changes,
         )
         with pytest.raises(IntegrityError), transaction.atomic():
-            made.save()
+            sly.save()
 
 
 def test_the_report_names_what_learned_from_it(project: Project, data_dir: Any) -> None:
-    stored(project, row("mine", user_id="ann") | {"messages": asks("Refund #1")}, row("other"))
+    mine = make_failed(project, name="mine", user_id="ann")
     by = admin_of(project)
     made = evals.create_eval_set(project=project, slug="train", by=by)
-    task = task_from_trajectory(
-        eval_set=made, trajectory=find(project, "mine"), split=Split.TRAIN, by=by
-    )
+    task = task_from_trajectory(eval_set=made, trajectory=mine, split=Split.TRAIN, by=by)
     frozen = freeze_set(made, by)
     data = Dataset.objects.create(project=project, eval_set=frozen, digest="d", size=1)
     data.rows.create(task=task, position=0)
@@ -174,12 +187,17 @@ def test_the_report_names_what_learned_from_it(project: Project, data_dir: Any) 
         dataset=data, position=0, source="feedback", task=task, data={"answer": "ann"}
     )
     base = make_base(project, data_dir)
-    child = ModelVersion.objects.create(
-        project=project, name="support", version=4, kind="prompt", parent=base, digest="x"
-    )
+    child = make_adapter(project, base, data_dir)
     TrainingRun.objects.create(
-        project=project, name="t", method="sft", parent=base, dataset=data, model_version=child,
-        environment=make_environment(project), state="succeeded", finished_at="2026-01-01T00:00Z",
+        project=project,
+        name="t",
+        method="sft",
+        parent=base,
+        dataset=data,
+        model_version=child,
+        environment=make_environment(project),
+        state="succeeded",
+        finished_at="2026-01-01T00:00Z",
     )
     found = preview(project=project, given=What(filters="user=ann"))
     assert found.learned == [str(child)] and found.counts["training examples"] == 1
@@ -189,15 +207,12 @@ def test_the_report_names_what_learned_from_it(project: Project, data_dir: Any) 
 
 
 def test_copies_stay_where_they_are_asked_to(project: Project) -> None:
-    stored(project, row("mine", user_id="ann") | {"messages": asks("Refund #1")})
-    held_out(project, find(project, "mine"))
+    held_out(project, make_failed(project, user_id="ann"))
     done = ended(submit(project, filters="user=ann", copies=False))
     assert Task.objects.get().messages and any("were made from" in t for t in done.result["left"])
 
 
-def test_it_goes_on_where_a_worker_died(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_where_a_worker_died(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(project, *(row(f"r{n}", user_id="ann") for n in range(7)), row("other"))
     row_of = submit(project, filters="user=ann")
     monkeypatch.setattr(erasing, "AT_ONCE", 2)
@@ -211,9 +226,7 @@ def test_it_goes_on_where_a_worker_died(
             yield step
 
     with monkeypatch.context() as patch:
-        patch.setattr(
-            runner, "kind_of", lambda _: InProcess(queue="default", steps=dies)
-        )
+        patch.setattr(runner, "kind_of", lambda _: InProcess(queue="default", steps=dies))
         with pytest.raises(KeyboardInterrupt):
             runner.run(row_of)
     assert len(names(project)) == 1 + 7 - 2  # the step in which it died is undone
@@ -330,3 +343,15 @@ def test_over_rest_and_by_the_page(client: Client, project: Project) -> None:
     assert client.post(f"{page}preview/", {"users": "bob"}).status_code == 403
     assert kinds.job_models()
     assert make_trajectory(project)
+
+
+@pytest.mark.parametrize("delete", [deletions.purge, by_retention])
+def test_a_run_of_a_frozen_task_can_be_deleted(project: Project, delete: Any) -> None:
+    """It was refused: the task of a frozen set may not change, not even in what it was made of."""
+    run = make_failed(project, user_id="ann")
+    held_out(project, run)
+    delete(project, [run])
+    assert not names(project) and Task.objects.get().trajectory_id is None
+    for changes in ({"key": "other"}, {"trajectory": make_failed(project).pk}):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Task.objects.update(**changes)
