@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import socket
 import time
@@ -147,6 +148,13 @@ def finish(job: Job, state: JobState, *, error: str = "", result: dict | None = 
 
 def job_folder(job: Job) -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "jobs" / job._meta.model_name / str(job.pk)
+
+
+def remove_work(model: type[Job], pks: list) -> None:
+    """The logs of jobs, and the folders in which they ran."""
+    JobLog.objects.filter(job__in=pks).delete()
+    for pk in pks:
+        shutil.rmtree(job_folder(model(pk=pk)), ignore_errors=True)
 
 
 def job_fields(job: Job) -> dict[str, Any]:

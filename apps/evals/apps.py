@@ -21,6 +21,7 @@ class EvalsConfig(AppConfig):
     declares = (
         "audit_words",
         "drafts",
+        "erasing",
         "evaluations",
         "holdout.guards",
         "holdout.scoring",

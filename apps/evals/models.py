@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from apps.core.models import (
 )
 from apps.environments.models import Environment
 from apps.evals.canonical import group_key
+from apps.evals.stand_ins import stand_ins
 from apps.failures.models import Failure
 from apps.registry.models import ModelVersion
 from apps.trajectories.models import Trajectory
@@ -127,7 +128,17 @@ class TaskQuerySet(models.QuerySet["Task"]):
         tasks = list(objs)
         for task in tasks:
             task.name_groups()
+        know_erased_groups(tasks)
         return super().bulk_create(tasks, *args, **kwargs)
+
+
+class TaskManager(models.Manager.from_queryset(TaskQuerySet)):  # type: ignore[misc]
+    """Without those that were erased: they are in no list, evaluation or dataset any more. What
+    guards hold-outs asks `Task.every`.
+    """
+
+    def get_queryset(self) -> TaskQuerySet:
+        return super().get_queryset().filter(erased_at=None)
 
 
 class Task(models.Model):
@@ -137,7 +148,7 @@ class Task(models.Model):
     by group. `groups` are all groups by which it could be split (`holdout.groups`): if another set
     holds one of them out, the task must not train. `canonical_hash` is the SHA-256 of the
     normalised prompt. `guarded` is 1 in a hold-out and 0 elsewhere; the database refuses the same
-    hash or the same group on both sides, in a project.
+    hash or the same group on both sides, in a project. An erased task has only its hashes left.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -177,8 +188,15 @@ class Task(models.Model):
         default=dict, help_text="Recorded tool results, state assertions, file and line"
     )
     created_at = models.DateTimeField(auto_now_add=True)
+    erased_at = models.DateTimeField(
+        null=True, help_text="What it said was deleted with its run; its hashes stay"
+    )
+    erased_digest = models.CharField(
+        max_length=64, blank=True, help_text="Of what it said, as the digest of its set has it"
+    )
 
-    objects = TaskQuerySet.as_manager()
+    objects = TaskManager()
+    every = models.Manager.from_queryset(TaskQuerySet)()
     audited_under = ("eval_set",)  # without its run: that would reveal which runs are held out
 
     class Meta:
@@ -221,6 +239,8 @@ class Task(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.name_groups()
+        if self._state.adding:
+            know_erased_groups([self])
         if kwargs.get("update_fields") is not None:
             kwargs["update_fields"] = {*kwargs["update_fields"], "group_key", "groups"}
         super().save(*args, **kwargs)
@@ -254,6 +274,23 @@ class Task(models.Model):
             "expected": self.expected,
             "metadata": self.metadata,
         }
+
+
+def know_erased_groups(tasks: Sequence[Task]) -> None:
+    """Adds to new tasks the stand-ins of their groups under which erased tasks are of the same
+    groups, so that the database keeps these on one side of a hold-out.
+    """
+    of_task = {id(task): stand_ins(task.groups) for task in tasks}
+    if not tasks:
+        return
+    erased = Task.every.filter(
+        project__in={task.project_id for task in tasks},
+        erased_at__isnull=False,
+        groups__overlap=list(set().union(*of_task.values())),
+    )
+    known = {name for groups in erased.values_list("groups", flat=True) for name in groups}
+    for task in tasks:
+        task.groups = sorted({*task.groups, *(of_task[id(task)] & known)})
 
 
 class TaskKind(models.TextChoices):

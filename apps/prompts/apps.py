@@ -8,5 +8,6 @@ class PromptsConfig(AppConfig):
     declares = (
         "api",
         "audit_words",
+        "erasing",
         "jobs",
     )

@@ -12,6 +12,7 @@ class ReviewsConfig(AppConfig):
     lists = {"reviews.rewardreview": "reviews:list"}
     declares = (
         "audit_words",
+        "erasing",
         "jobs",
         "targets",
     )

@@ -12,6 +12,7 @@ class TrainingConfig(AppConfig):
     declares = (
         "audit_words",
         "engines.ray",
+        "erasing",
         "jobs",
         "judged_outputs",
         "lineage",

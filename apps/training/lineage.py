@@ -132,7 +132,7 @@ class Learner:
 
 
 def learners_of_task(task: UUID) -> list[Learner]:
-    return _learners([task])
+    return learners_of([task])
 
 
 def learners_of_trajectory(trajectory: UUID) -> list[Learner]:
@@ -144,13 +144,13 @@ def learners_of_trajectory(trajectory: UUID) -> list[Learner]:
         .values_list("dataset_id", flat=True)
         .distinct()
     )
-    return _learners(
+    return learners_of(
         [*own, *Task.objects.filter(variant_of__in=own).order_by().values_list("pk", flat=True)],
         list(shown),
     )
 
 
-def _learners(tasks: list[UUID], datasets: Sequence[UUID] = ()) -> list[Learner]:
+def learners_of(tasks: list[UUID], datasets: Sequence[UUID] = ()) -> list[Learner]:
     """For these tasks and datasets, newest first."""
     rows = DatasetRow.objects.filter(task__in=tasks).order_by()
     datasets = [*datasets, *(rows.values_list("dataset_id", flat=True).distinct() if tasks else ())]

@@ -58,7 +58,9 @@ class Dataset(models.Model):
         return f"{self.eval_set} train ({self.size}{what})"
 
     def tasks(self) -> list[Task]:
-        return [row.task for row in self.rows.select_related("task")]
+        """Without those that were erased since."""
+        rows = self.rows.filter(task__erased_at=None).select_related("task")
+        return [row.task for row in rows]
 
 
 class DatasetRow(models.Model):

@@ -31,13 +31,13 @@ from apps.core.routes import RUNS, api, shows
 from apps.core.scopes import OWNED, READABLE, SENT, Scope
 from apps.core.sorting import Sorting, choices
 from apps.core.timeouts import TooLong, patience
-from apps.trajectories import decoding, filters, media, names, schema
+from apps.trajectories import decoding, filters, late_data, media, names, schema
 from apps.trajectories.actions import deletions, store
 from apps.trajectories.actions import feedback as feedback_actions
 from apps.trajectories.actions.redaction import redactor_of
 from apps.trajectories.actions.store import Ingested
 from apps.trajectories.filters import SORTS, apply_filters
-from apps.trajectories.models import Trajectory, as_sent, with_content
+from apps.trajectories.models import LateData, Trajectory, as_sent, with_content
 from apps.trajectories.ordering import SORTED, page_of
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import Feedback, Named
@@ -361,6 +361,7 @@ def feedback(request: Request, external_id: str) -> Response:
     try:
         row = feedback_actions.receive(project=project, external_id=name, news=news)
     except feedback_actions.DeletedError as error:
+        late_data.note(project.pk, LateData.Kind.FEEDBACK, 1)
         raise Deleted(str(error)) from error
     if row is None:
         return Response({"id": name, "waiting": True}, status=202)

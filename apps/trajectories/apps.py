@@ -10,6 +10,7 @@ class TrajectoriesConfig(AppConfig):
     audit_section = "trajectories"
     pages = {
         "trajectories.alert": "trajectories:alert",
+        "trajectories.datadeletion": "trajectories:deletion",
         "trajectories.trajectory": "trajectories:detail",
         "trajectories.upload": "trajectories:import_detail",
     }
@@ -20,6 +21,7 @@ class TrajectoriesConfig(AppConfig):
         "actions.scores",
         "actions.store",
         "audit_words",
+        "erasure.operations",
         "jobs",
         "media_store",
         "parquet_files",

@@ -19,11 +19,12 @@ from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.core.pipelined import send
 from apps.core.postgres import array
-from apps.trajectories import contents, tombstones
+from apps.trajectories import contents, late_data, tombstones
 from apps.trajectories.actions import deletions, feedback, scores, store
 from apps.trajectories.decoding import Decoded
 from apps.trajectories.models import (
     Cause,
+    LateData,
     SpanBatch,
     Trace,
     Trajectory,
@@ -128,11 +129,12 @@ def _without_deleted(project: Project, traces: list[Trace]) -> list[Trace]:
         for trace in traces
         if trace.trace_id in deleted or (trace.runs and runs.keys() >= set(trace.runs))
     ]
-    deletions.forget_traces(project, gone)
+    late_data.note(project.pk, LateData.Kind.SPANS, deletions.forget_traces(project, gone))
     left = [trace for trace in traces if trace not in gone]
     for trace in left:
         if trace.deleted_spans:
-            deletions.remove_deleted_spans(trace)
+            dropped = deletions.remove_deleted_spans(trace)
+            late_data.note(project.pk, LateData.Kind.SPANS, dropped)
     return left
 
 
@@ -153,7 +155,8 @@ def _without_deleted_talks(project: Project, known: dict[str, Trace], runs: list
         if _goes_on(run, wants[run.key], deleted)
         for trace_id in run.trace_ids
     }
-    deletions.forget_traces(project, [known.pop(trace_id) for trace_id in gone])
+    dropped = deletions.forget_traces(project, [known.pop(trace_id) for trace_id in gone])
+    late_data.note(project.pk, LateData.Kind.SPANS, dropped)
     return [run for run in runs if not run.trace_ids & gone]
 
 

@@ -12,6 +12,9 @@ declare(
         "trajectories.mapping_saved": "saved the import mapping “{name}”",
         "trajectories.mapping_deleted": "deleted the import mapping “{name}”",
         "trajectories.deleted": "deleted {n|trajectory|trajectories}",
+        "datadeletion.finished": (
+            "deleted {what}: {runs|run|runs}[; models that learned from it: {learned}]"
+        ),
         "trajectories.tag": "tagged {n|trajectory|trajectories} “{value}”",
         "trajectories.untag": "removed the tag “{value}” from {n|trajectory|trajectories}",
         "trajectories.outcome": "set the outcome of {n|trajectory|trajectories} to {value}",
@@ -53,5 +56,6 @@ declare(
     jobs={
         "upload": "the import",
         "parquetexport": "",
+        "datadeletion": "",
     },
 )

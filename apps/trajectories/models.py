@@ -27,7 +27,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.data_paths import DataPathField
-from apps.core.models import Job, Project
+from apps.core.encryption import EncryptedText
+from apps.core.models import Job, Project, one_active
 from apps.registry.artifacts import verified
 from apps.registry.stores import store
 from apps.trajectories import contents, media
@@ -1188,6 +1189,50 @@ class Tombstone(models.Model):
 
     def __str__(self) -> str:
         return f"{bytes(self.digest).hex()} at {self.deleted_at:%F %T}"
+
+
+class LateData(models.Model):
+    """What came of deleted runs and was dropped, by day (UTC)."""
+
+    class Kind(models.TextChoices):
+        RUN = "run", "Runs sent again"
+        SPANS = "spans", "Spans and log records"
+        FEEDBACK = "feedback", "Feedback and scores"
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="late_data", db_index=False)
+    kind = models.CharField(max_length=8, choices=Kind)
+    day = models.DateField()
+    n = models.PositiveBigIntegerField()
+    last_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("-day", "kind")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "day", "kind"], name="one_count_of_late_data"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.n} {self.kind} on {self.day}"
+
+
+class DataDeletion(Job):
+    """Deletes the runs that match filters, or everything about a person (`erasing`).
+
+    `wanted` names them until it is done: then nothing here says who it was, only the keyed digest
+    in `spec`, by which a person who is asked about is found again. `result` is the report.
+    """
+
+    nouns = ("deletion of data", "deletions of data")
+
+    wanted = EncryptedText(blank=True)
+
+    class Meta(Job.Meta):
+        constraints = [*Job.Meta.constraints, one_active("project", "one_active_data_deletion")]
+
+    def get_absolute_url(self) -> str:
+        return reverse("trajectories:deletion", args=[self.project.slug, self.pk])
 
 
 class SpanBody(models.Model):

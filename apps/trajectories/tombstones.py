@@ -30,6 +30,7 @@ class Kind(StrEnum):
     RUN = "run"  # by the client's id
     TRACE = "trace"
     LINK = "link"  # by which the traces of one conversation find each other
+    PERSON = "person"  # only in reports
 
 
 def bury(project: Project, kind: Kind, names: Iterable[str]) -> None:
@@ -49,12 +50,16 @@ def forget_links(before: datetime) -> None:
 
 def deleted(project: Project, kind: Kind, names: Collection[str]) -> dict[str, datetime]:
     """Those of the names that were deleted, and when."""
-    return ask(project, kind, names)() if names else {}
+    return ask(project, digests_of(kind, names))() if names else {}
 
 
-def ask(project: Project, kind: Kind, names: Collection[str]) -> Callable[[], dict[str, datetime]]:
+def deleted_runs(project: Project, names: Collection[str]) -> dict[str, datetime]:
+    """As `deleted`, of runs by the client's id (`digests_of_runs`)."""
+    return ask(project, digests_of_runs(names))() if names else {}
+
+
+def ask(project: Project, digests: dict[str, str]) -> Callable[[], dict[str, datetime]]:
     """As `deleted`, whose answer can be taken once the trip to the database is over."""
-    digests = digests_of(kind, names)
     rows = send(
         r"SELECT '\x' || encode(digest, 'hex'), deleted_at FROM trajectories_tombstone WHERE"
         " project_id = $1 AND digest = ANY($2::bytea[])",
@@ -66,6 +71,21 @@ def ask(project: Project, kind: Kind, names: Collection[str]) -> Callable[[], di
 def digests_of(kind: Kind, names: Collection[str]) -> dict[str, str]:
     """The names by the digests under which they may lie, as PostgreSQL writes them."""
     return {rf"\x{_digest(key, kind, name).hex()}": name for name in names for key in _keys()}
+
+
+def digests_of_runs(names: Collection[str]) -> dict[str, str]:
+    """As `digests_of`; the run of a trace that was deleted, too, by whatever door it comes."""
+    traces = {name: trace for name in names if (trace := _trace_of(name))}
+    of_trace: dict[str, str] = {}
+    for name, trace in traces.items():
+        of_trace |= dict.fromkeys(digests_of(Kind.TRACE, [trace]), name)
+    return of_trace | digests_of(Kind.RUN, names)
+
+
+def _trace_of(name: str) -> str:
+    """Of a run that spans were assembled into: the trace's name, or that and a span's."""
+    trace = name.partition(":")[0]
+    return trace if TRACE_ID.fullmatch(trace) else ""
 
 
 def lift(project: Project, names: Collection[str]) -> int:

@@ -156,6 +156,10 @@ def put(project: Project, packed: Packed) -> None:
         transaction.on_commit(digest.wake)
 
 
+def size_of(packed: Packed) -> int:
+    return len(packed.spans) + len(packed.logs)
+
+
 def unpacked(batch: SpanBatch) -> Packed:
     return decode(contents.decompress(batch.data))
 

@@ -8,7 +8,6 @@ end. The project's own row, its owners and its audit log stay.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -26,7 +25,6 @@ from apps.core.kinds import InProcess, Progress, job_models, register
 from apps.core.models import (
     AuditEvent,
     Job,
-    JobLog,
     Membership,
     Project,
     ProjectDeletion,
@@ -34,7 +32,7 @@ from apps.core.models import (
     Stage,
 )
 from apps.core.nouns import noun
-from apps.core.runner import job_folder
+from apps.core.runner import remove_work
 
 M = TypeVar("M", bound=models.Model)
 Model = type[models.Model]
@@ -184,19 +182,12 @@ def _remove(group: list[Model], project: Project, lookups: dict[Model, str]) -> 
             continue
         rows = model._base_manager.filter(pk__in=pks).order_by()
         if issubclass(model, Job):
-            _remove_work(model, pks)
+            remove_work(model, pks)
         after += ask(Deleting(rows))
         removed += rows._raw_delete(using=rows.db)  # type: ignore[attr-defined]
     for then in after:
         then()
     return removed
-
-
-def _remove_work(model: type[Job], pks: list) -> None:
-    """The logs of jobs, and the folders in which they ran."""
-    JobLog.objects.filter(job__in=pks).delete()
-    for pk in pks:
-        shutil.rmtree(job_folder(model(pk=pk)), ignore_errors=True)
 
 
 @transaction.atomic

@@ -22,6 +22,7 @@ from apps.evals.canonical import canonical_hash, digest_of, group_key
 from apps.evals.formats.rows import GROUP_LENGTH
 from apps.evals.models import EvalSet, MeaningVerdict, Split, Task, TaskQuerySet
 from apps.evals.near_duplicates.text import is_slot, words
+from apps.evals.stand_ins import stand_ins
 from apps.trajectories.models import Trajectory
 from workers.lib.messages import is_example, is_prompt, text_of
 
@@ -132,12 +133,12 @@ def names_in(metadata: dict[str, Any]) -> set[str]:
 
 def held_out_runs(project: Project, runs: Sequence[Trajectory]) -> dict[Any, str]:
     """{run id: the held-out group that it belongs to}. The runs must have their content."""
-    return runs_of_groups(Task.objects.holdout().filter(project=project), runs)
+    return runs_of_groups(Task.every.holdout().filter(project=project), runs)
 
 
 def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any, str]:
     """{run id: the group of these tasks that it belongs to}. The runs must have their content."""
-    names = {run.pk: groups_of(run).keys for run in runs}
+    names = {run.pk: _with_stand_ins(groups_of(run).keys) for run in runs}
     keys = {name for some in names.values() for name in some}
     taken = dict(tasks.filter(group_key__in=keys).order_by().values_list("group_key", "group"))
     by_run = dict(tasks.filter(trajectory__in=names).values_list("trajectory", "group"))
@@ -150,7 +151,7 @@ def runs_of_groups(tasks: TaskQuerySet, runs: Sequence[Trajectory]) -> dict[Any,
 
 def held_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
     """The groups of these draft tasks that have a task in the hold-out of another set."""
-    elsewhere = Task.objects.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)
+    elsewhere = Task.every.holdout().filter(project=eval_set.project).exclude(eval_set=eval_set)
     names = {name for task in tasks for name in _names(task, False)}
     held = set(elsewhere.filter(group_key__in=names).values_list("group_key", flat=True))
     return {task.group for task in tasks if held.intersection(_names(task, False))}
@@ -158,11 +159,11 @@ def held_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
 
 def used_elsewhere(eval_set: EvalSet, tasks: Sequence[Task]) -> set[str]:
     """The groups of these draft tasks that have a task outside a hold-out in another set."""
-    elsewhere = Task.objects.filter(project=eval_set.project, guarded=0).exclude(eval_set=eval_set)
-    wanted = {group_key(task.group) for task in tasks}
+    elsewhere = Task.every.filter(project=eval_set.project, guarded=0).exclude(eval_set=eval_set)
+    wanted = {name for task in tasks for name in _names(task, True)}
     rows = elsewhere.filter(groups__overlap=list(wanted)).values_list("groups", flat=True)
     used = {name for names in rows for name in names}
-    return {task.group for task in tasks if group_key(task.group) in used}
+    return {task.group for task in tasks if used.intersection(_names(task, True))}
 
 
 def conflicts(project: Project, tasks: Iterable[Task]) -> Iterator[tuple[Task, Task, str]]:
@@ -222,9 +223,7 @@ def _conflicts(
         return
     names = {name for task in tasks for name in _names(task, held)}
     by_group = Q(groups__overlap=list(names)) if held else Q(group_key__in=list(names))
-    others = Task.objects.filter(project=project, guarded=0 if held else 1).select_related(
-        "eval_set"
-    )
+    others = Task.every.filter(project=project, guarded=0 if held else 1).select_related("eval_set")
     same = _judged_same(project, {task.canonical_hash for task in tasks})
     wanted = {task.canonical_hash for task in tasks}.union(*same.values())
     others = others.filter(Q(canonical_hash__in=wanted) | by_group)
@@ -272,6 +271,12 @@ def _judged_same(project: Project, hashes: Collection[str]) -> dict[str, set[str
 
 def _names(task: Task, held: bool) -> list[str]:
     """The keys that decide: for a held-out task the group that is held out, for any other all its
-    groups.
+    groups. With those under which erased tasks are known.
     """
-    return [group_key(name) for name in ([task.group] if held else (task.group, *task.groups))]
+    names = [task.group] if held else [task.group, *task.groups]
+    return _with_stand_ins(map(group_key, names))
+
+
+def _with_stand_ins(keys: Iterable[str]) -> list[str]:
+    own = list(keys)
+    return [*own, *sorted(stand_ins(own))]

@@ -78,7 +78,7 @@ def held_out_like(project: Project, row: dict) -> set[str]:
     """The canonical hashes of the held-out tasks that a row equals or resembles: as a whole, by a
     task or conversation inside it, or, if it has no messages, by one of its texts. A row without
     text resembles none."""
-    held = Task.objects.holdout().filter(project=project)
+    held = Task.every.holdout().filter(project=project)
     if not held.exists():
         return set()
     rows = [

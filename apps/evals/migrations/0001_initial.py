@@ -759,6 +759,21 @@ class Migration(migrations.Migration):
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
+                    "erased_at",
+                    models.DateTimeField(
+                        help_text="What it said was deleted with its run; its hashes stay",
+                        null=True,
+                    ),
+                ),
+                (
+                    "erased_digest",
+                    models.CharField(
+                        blank=True,
+                        help_text="Of what it said, as the digest of its set has it",
+                        max_length=64,
+                    ),
+                ),
+                (
                     "confirmed_by",
                     models.ForeignKey(
                         null=True,
@@ -1629,6 +1644,12 @@ class Migration(migrations.Migration):
             BEGIN
                 IF current_setting('flywheel.purge', true) = 'on' THEN
                     RETURN COALESCE(NEW, OLD);
+                END IF;
+                -- Its run is deleted. A generated column is not computed yet.
+                IF TG_OP = 'UPDATE' AND NEW.trajectory_id IS NULL
+                    AND to_jsonb(NEW) - ARRAY['trajectory_id', 'guarded'] = to_jsonb(OLD) - \
+ARRAY['trajectory_id', 'guarded'] THEN
+                    RETURN NEW;
                 END IF;
                 IF EXISTS (SELECT 1 FROM evals_evalset WHERE state = 'frozen' AND id IN (
                     CASE WHEN TG_OP <> 'INSERT' THEN OLD.eval_set_id END,

@@ -34,9 +34,9 @@ def delete(*, trajectory: Trajectory, key: ApiKey | None = None, by: Any = None)
 
 
 @transaction.atomic
-def purge(project: Project, rows: Iterable[Trajectory]) -> int:
+def purge(project: Project, rows: Iterable[Trajectory], *, with_comments: bool = True) -> int:
     """Deletes runs with their spans; tasks made from them stay. Returns how many this call
-    deleted.
+    deleted. Who deletes many removes the comments at the end (`forget_orphans`).
     """
     rows = list(rows)
     names = {row.external_id for row in rows}
@@ -65,24 +65,31 @@ def purge(project: Project, rows: Iterable[Trajectory]) -> int:
             trace.save(update_fields=["runs", "links", "deleted_spans"])
             remove_deleted_spans(trace)
     forget_traces(project, [trace for trace in of_runs if not trace.runs])
-    if gone:
+    if gone and with_comments:
         forget_orphans(project)
     return len(gone)
 
 
-def forget_traces(project: Project, deleted: Collection[Trace]) -> None:
-    """Removes the traces of deleted runs, and what of their conversations comes late."""
+def forget_traces(project: Project, deleted: Collection[Trace]) -> int:
+    """Removes the traces of deleted runs, and what of their conversations comes late. Returns how
+    many spans and log records there were.
+    """
+    if not deleted:
+        return 0
     ids = [trace.trace_id for trace in deleted]
     tombstones.bury(project, Kind.TRACE, ids)
     links = {link for trace in deleted for link in trace.links if not link.startswith("run:")}
     tombstones.bury(project, Kind.LINK, links)
-    SpanBatch.objects.filter(project=project, trace_id__in=ids).delete()
+    batches = SpanBatch.objects.filter(project=project, trace_id__in=ids)
+    items = sum(traces.size_of(traces.unpacked(batch)) for batch in batches)
+    batches.delete()
     Trace.objects.filter(project=project, trace_id__in=ids).delete()
+    return items
 
 
-def remove_deleted_spans(trace: Trace) -> None:
+def remove_deleted_spans(trace: Trace) -> int:
     """Removes the deleted spans of a trace, what hangs below them, and their log records. Other
-    runs keep theirs.
+    runs keep theirs. Returns how many.
     """
     rows = [store.find(trace.project, name) for name in trace.runs]
     others = {span_id for _, span_id in _spans_of(row for row in rows if row)}
@@ -92,15 +99,18 @@ def remove_deleted_spans(trace: Trace) -> None:
     deleted = set(trace.deleted_spans) - others
     while below := {span.span_id for span in spans if span.parent_id in deleted} - deleted:
         deleted |= below
+    removed = 0
     for batch, part in parts.items():
         left = traces.Packed(
             [span for span in part.spans if span.span_id not in deleted],
             [log for log in part.logs if log.span_id not in deleted],
         )
         if left != part:
+            removed += traces.size_of(part) - traces.size_of(left)
             traces.repack(batch, left)
     trace.deleted_spans = sorted(deleted)
     trace.save(update_fields=["deleted_spans"])
+    return removed
 
 
 def _spans_of(rows: Iterable[Trajectory]) -> set[late.SpanKey]:

@@ -36,7 +36,7 @@ def receive(*, project: Project, external_id: str, news: schema.Feedback) -> Tra
     if row is None:
         merging.wait_for_arrivals(project)
         row = _locked(project, external_id)
-    if row is None and (deleted := tombstones.deleted(project, tombstones.Kind.RUN, [external_id])):
+    if row is None and (deleted := tombstones.deleted_runs(project, [external_id])):
         raise DeletedError(f"This run was deleted on {deleted[external_id]:%Y-%m-%d}.")
     kept, new = Feedback.objects.get_or_create(
         project=project,

@@ -16,9 +16,9 @@ from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Project, Role
 from apps.core.operations import Page, operation
-from apps.trajectories import merging, tombstones
+from apps.trajectories import late_data, merging, tombstones
 from apps.trajectories.actions.redaction import redactor_of, secret_of
-from apps.trajectories.models import Score, Step, Trajectory, TrajectoryKey
+from apps.trajectories.models import LateData, Score, Step, Trajectory, TrajectoryKey
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import MAX_NAME
 from apps.trajectories.scores import MAX_COMMENT, MAX_TEXT, Came, Sent, value_of
@@ -45,7 +45,7 @@ def receive(*, project: Project, sent: Sequence[Sent], account: int = 0) -> dict
     if len(runs) < len(names):
         merging.wait_for_arrivals(project)
         runs = _runs(project, names)
-    deleted = tombstones.deleted(project, tombstones.Kind.RUN, names - runs.keys())
+    deleted = tombstones.deleted_runs(project, names - runs.keys())
     now = timezone.now()
     rows = {
         (one.run, one.step, one.name, key): Score(
@@ -67,10 +67,12 @@ def receive(*, project: Project, sent: Sequence[Sent], account: int = 0) -> dict
         if one.run not in deleted
     }
     _save(rows.values())
+    dropped = sum(one.run in deleted for one in sent)
+    late_data.note(project.pk, LateData.Kind.FEEDBACK, dropped)
     return {
         "accepted": len(rows),
         "waiting": sum(row.trajectory_id is None for row in rows.values()),
-        "deleted": sum(one.run in deleted for one in sent),
+        "deleted": dropped,
     }
 
 

@@ -28,6 +28,7 @@ from apps.trajectories import (
     digest,
     eval_claims,
     ids,
+    late_data,
     media,
     media_store,
     merging,
@@ -43,6 +44,7 @@ from apps.trajectories.models import (
     Cause,
     Content,
     Feedback,
+    LateData,
     Score,
     SearchText,
     Trajectory,
@@ -308,7 +310,8 @@ def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool)
         with one_trip():
             claimed = _claim(project, keys, first)
             # Asked once they are claimed: a deletion that we waited for counts, too.
-            deleted = tombstones.ask(project, tombstones.Kind.RUN, first)
+            gone_before = {} if restore else tombstones.digests_of_runs(first)
+            deleted = tombstones.ask(project, gone_before)
             awaited = merging.ask(project, first)
         new = {name for (name,) in claimed.rows()}
         if gone := {name: at for name, at in deleted().items() if name in new}:
@@ -350,7 +353,7 @@ def _store_new(project: Project, batch: list[Prepared], now: datetime) -> bool:
         with one_trip(commit=True):
             _claim(project, keys, items)
             merging.hold_back(project)
-            deleted = tombstones.digests_of(tombstones.Kind.RUN, items)
+            deleted = tombstones.digests_of_runs(items)
             all_new = send(ALL_NEW, [*mine, array(deleted)])
             _insert(project, [(keys[name], item) for name, item in items.items()], now, IF_NEW)
             announce(project, list(keys.values()), counts, IF_NEW, only_new=True)
@@ -439,6 +442,7 @@ def _claim(project: Project, keys: dict[str, UUID], items: dict[str, Prepared]) 
 
 def _refuse_deleted(project: Project, deleted: dict[str, datetime], batch: list[Prepared]) -> None:
     TrajectoryKey.objects.filter(project=project, external_id__in=list(deleted)).delete()
+    late_data.note(project.pk, LateData.Kind.RUN, sum(item.name in deleted for item in batch))
     for item in batch:
         if at := deleted.get(item.name):
             item.outcome, item.problem = "deleted", DELETED.format(at=at)

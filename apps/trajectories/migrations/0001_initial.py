@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 import apps.core.data_paths
+import apps.core.encryption
 from apps.trajectories.partitions import CreatePartitionedModel
 
 
@@ -612,6 +613,158 @@ class Migration(migrations.Migration):
                             _connector="OR",
                         ),
                         name="parquetexport_finished_iff_terminal",
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="DataDeletion",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("succeeded", "Succeeded"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "spec",
+                    models.JSONField(
+                        default=dict, help_text="Frozen at submission: ids, hashes and settings"
+                    ),
+                ),
+                (
+                    "cursor",
+                    models.JSONField(
+                        default=dict, help_text="Where the next step of a job in steps begins"
+                    ),
+                ),
+                ("result", models.JSONField(default=dict)),
+                ("error", models.TextField(blank=True)),
+                ("attempt", models.PositiveIntegerField(default=0)),
+                ("max_attempts", models.PositiveIntegerField(default=3)),
+                ("last_seq", models.PositiveBigIntegerField(default=0)),
+                ("done", models.PositiveIntegerField(default=0)),
+                ("total", models.PositiveIntegerField(default=0)),
+                ("label", models.CharField(blank=True, max_length=200)),
+                ("worker", models.CharField(blank=True, max_length=120)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "sends",
+                    models.PositiveSmallIntegerField(
+                        default=0, help_text="Messages sent since it was queued"
+                    ),
+                ),
+                (
+                    "resend_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        help_text="When its message counts as lost",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("heartbeat_at", models.DateTimeField(null=True)),
+                ("cancel_requested_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                ("wanted", apps.core.encryption.EncryptedText(blank=True)),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="%(class)ss",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-created_at",),
+                "abstract": False,
+                "indexes": [
+                    models.Index(fields=["state", "heartbeat_at"], name="datadeletion_by_state")
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                ("state__in", ("succeeded", "failed", "cancelled")),
+                            ),
+                            models.Q(
+                                ("finished_at__isnull", True), ("state__in", ("queued", "running"))
+                            ),
+                            _connector="OR",
+                        ),
+                        name="datadeletion_finished_iff_terminal",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("state__in", ("queued", "running"))),
+                        fields=("project",),
+                        name="one_active_data_deletion",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="LateData",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("run", "Runs sent again"),
+                            ("spans", "Spans and log records"),
+                            ("feedback", "Feedback and scores"),
+                        ],
+                        max_length=8,
+                    ),
+                ),
+                ("day", models.DateField()),
+                ("n", models.PositiveBigIntegerField()),
+                ("last_at", models.DateTimeField()),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="late_data",
+                        to="core.project",
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("-day", "kind"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project", "day", "kind"), name="one_count_of_late_data"
                     )
                 ],
             },

@@ -1,0 +1,241 @@
+"""Rows and files of a project in which given words occur, and how the words are taken out.
+
+Nothing is listed by name: every table whose rows belong to a project (`projects.deletion.tables`)
+is looked through, in every column that holds text. A layer that must not have its rows rewritten
+deletes or empties them itself, by answering `Mentioned`; a model that can do neither says so in
+`mentions_stay`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, quote_plus
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import IntegrityError, models, transaction
+from django.db.models.functions import Cast
+from django.utils.crypto import salted_hmac
+
+from apps.core.bus import Question, ask
+from apps.core.data_paths import DataPathField
+from apps.core.encryption import EncryptedText
+from apps.core.models import AuditEvent, Job, JobLog, Project, ProjectDeletion
+from apps.core.projects.deletion import tables
+
+M = TypeVar("M", bound=models.Model)
+DELETED = "[deleted]"
+AT_ONCE = 500
+READ = 2**20  # bytes of a file
+WILD, ESCAPED = re.compile(r"([%_\\])"), r"\\\1"
+STAYS = {
+    AuditEvent: "the audit log is append-only",
+    ProjectDeletion: "it belongs to the deletion of the project",
+}
+
+
+class Words:
+    """Words as they are looked for: whole (`bob` is not in `bobcat`), in any case."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = sorted({word.strip() for word in words if word.strip()}, key=len, reverse=True)
+
+    @cached_property
+    def _forms(self) -> list[str]:
+        """As they are written, and in the address of a list."""
+        forms = {form for word in self.words for form in (word, quote(word), quote_plus(word))}
+        return sorted(forms, key=len, reverse=True)
+
+    def __bool__(self) -> bool:
+        return bool(self.words)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        each = "|".join(map(re.escape, self._forms))
+        return re.compile(rf"(?<!\w)(?:{each})(?!\w)", re.IGNORECASE)
+
+    @cached_property
+    def roughly(self) -> list[str]:
+        """Patterns of SQL's ILIKE, which match wherever `pattern` does, in JSON as in text."""
+        forms = {form for word in self._forms for form in (word, json.dumps(word)[1:-1])}
+        forms |= {json.dumps(word, ensure_ascii=False)[1:-1] for word in self.words}
+        return [f"%{WILD.sub(ESCAPED, form)}%" for form in sorted(forms)]
+
+    def are_in(self, value: Any) -> bool:
+        """A text, or anything that JSON can hold."""
+        if isinstance(value, str):
+            return self.pattern.search(value) is not None
+        if isinstance(value, dict):
+            return any(self.are_in(item) for pair in value.items() for item in pair)
+        return isinstance(value, list | tuple) and any(map(self.are_in, value))
+
+    def out_of(self, value: Any) -> Any:
+        """The value without them."""
+        if isinstance(value, str):
+            return self.pattern.sub(DELETED, value)
+        if isinstance(value, dict):
+            return {self.out_of(name): self.out_of(item) for name, item in value.items()}
+        return [self.out_of(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class Mentioned(Question[int], Generic[M]):
+    """Rows that mention what is deleted. Whoever owns them takes it out of them, and answers how
+    many they were; without an answer it is replaced in their columns.
+    """
+
+    rows: models.QuerySet[M]
+
+    @property
+    def about(self) -> type[models.Model]:
+        return self.rows.model
+
+
+def searched(besides: Iterable[type[models.Model]]) -> list[type[models.Model]]:
+    """The models whose rows can mention something, in a fixed order."""
+    found = [model for model in (*tables(), AuditEvent, JobLog) if model not in set(besides)]
+    return sorted((model for model in found if _columns(model)), key=lambda one: one._meta.label)
+
+
+def rows_of(model: type[models.Model], project: Project) -> models.QuerySet:
+    if model is JobLog:
+        jobs = [one for one in tables() if issubclass(one, Job)]
+        ids = [one._base_manager.filter(project=project).values("pk") for one in jobs]
+        return JobLog.objects.filter(job__in=ids[0].union(*ids[1:], all=True)).order_by()
+    lookup = "project" if model is AuditEvent else tables()[model]
+    return model._base_manager.filter(**{lookup: project.pk}).order_by()
+
+
+def mentioning(
+    model: type[models.Model], project: Project, words: Words
+) -> Iterator[models.QuerySet]:
+    """Rows that mention the words, some at a time. The primary key orders them, so that rows which
+    stay as they are do not come again.
+    """
+    texts = {f"text_{field.name}": _as_text(field) for field in _columns(model)}
+    after: Any = None
+    while True:
+        rows = rows_of(model, project).alias(**texts).order_by("pk")
+        either = models.Q()
+        for name in texts:
+            for form in words.roughly:
+                either |= models.Q(**{f"{name}__like_any_case": form})
+        rows = rows.filter(either)
+        rows = rows.filter(pk__gt=after) if after is not None else rows
+        found = list(rows[:AT_ONCE])
+        if not found:
+            return
+        after = found[-1].pk
+        if pks := [row.pk for row in found if _mentions(row, words)]:
+            yield model._base_manager.filter(pk__in=pks).order_by()
+
+
+def take_out(rows: models.QuerySet, words: Words) -> int:
+    """Returns how many rows do not mention the words any more."""
+    if answers := ask(Mentioned(rows)):
+        return sum(answers)
+    return sum(_rewrite(row, words) for row in rows)
+
+
+def why_it_stays(model: type[models.Model]) -> str:
+    return STAYS.get(model) or getattr(model, "mentions_stay", "")
+
+
+def _rewrite(row: models.Model, words: Words) -> bool:
+    changes = {
+        field: words.out_of(value)
+        for field in _columns(type(row))
+        if not _is_identity(field) and words.are_in(value := getattr(row, field.attname))
+    }
+    if not changes:
+        return False
+    for attempt in (lambda field, value: value, _stand_in):
+        fitting = {
+            field.attname: _fitting(field, attempt(field, v)) for field, v in changes.items()
+        }
+        try:
+            with transaction.atomic():
+                type(row)._base_manager.filter(pk=row.pk).update(**fitting)
+                return True
+        except IntegrityError:  # another row has this value now, and may not share it
+            continue
+    return False
+
+
+def _stand_in(field: models.Field, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return f"{DELETED[:-1]} {salted_hmac('flywheel.mentions', value).hexdigest()[:8]}]"
+
+
+def _fitting(field: models.Field, value: Any) -> Any:
+    most = getattr(field, "max_length", None)
+    return value[:most] if most and isinstance(value, str) else value
+
+
+def _mentions(row: models.Model, words: Words) -> bool:
+    return any(words.are_in(getattr(row, field.attname)) for field in _columns(type(row)))
+
+
+def _is_identity(field: models.Field) -> bool:
+    """Addresses and keys are named by others, which nobody could rewrite."""
+    return isinstance(field, models.SlugField) or field.primary_key
+
+
+def _columns(model: type[models.Model]) -> list[models.Field]:
+    """Those that hold what somebody wrote."""
+    return [
+        field
+        for field in model._meta.concrete_fields
+        if isinstance(field, models.CharField | models.TextField | models.JSONField | ArrayField)
+        and not isinstance(field, EncryptedText | DataPathField)
+        and not field.choices
+        and not isinstance(
+            getattr(field, "base_field", None), models.UUIDField | models.IntegerField
+        )
+    ]
+
+
+def _as_text(field: models.Field) -> Cast:
+    return Cast(field.name, models.TextField())
+
+
+class LikeAnyCase(models.Lookup):
+    """As ILIKE, with its pattern as it is."""
+
+    lookup_name = "like_any_case"
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
+        left, params = self.process_lhs(compiler, connection)
+        return f"{left} ILIKE %s", [*params, self.rhs]
+
+
+models.TextField.register_lookup(LikeAnyCase)
+
+
+def files_mentioning(folders: Iterable[Path], words: Words) -> Iterator[Path]:
+    """Files under these folders in which the words occur, whatever their format: as text, and as
+    JSON writes them.
+    """
+    forms = {json.dumps(word, ensure_ascii=False)[1:-1] for word in words.words}
+    forms |= {form for word in words.words for form in (word, json.dumps(word)[1:-1])}
+    wanted = [form.lower().encode() for form in forms]
+    longest = max(map(len, wanted), default=0)
+    for folder in folders:
+        for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
+            if path.is_file() and not path.is_symlink() and _holds(path, wanted, longest):
+                yield path
+
+
+def _holds(path: Path, wanted: Sequence[bytes], longest: int) -> bool:
+    kept = b""
+    with path.open("rb") as file:
+        while data := file.read(READ):
+            text = (kept + data).lower()
+            if any(word in text for word in wanted):
+                return True
+            kept = text[-longest:]
+    return False

@@ -1,0 +1,284 @@
+"""The job of a deletion. Each step is one transaction that deletes some and says where the next one
+begins, so a job that was killed, cancelled or resumed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.utils import timezone
+from msgspec import Struct, field, to_builtins
+from msgspec import convert as converted
+
+from apps.core import mentions
+from apps.core.actions import audit
+from apps.core.kinds import Progress, job_models
+from apps.core.mentions import Words
+from apps.core.models import TERMINAL_STATES, JobState
+from apps.core.nouns import noun
+from apps.core.runner import job_folder
+from apps.teamwork.actions import forget_orphans
+from apps.trajectories import copies
+from apps.trajectories.actions.deletions import purge
+from apps.trajectories.erasure import waiting
+from apps.trajectories.erasure.wanted import (
+    SHORTEST,
+    Wanted,
+    in_sessions_of,
+    matching,
+    of_others,
+    says,
+    wanted_of,
+)
+from apps.trajectories.models import (
+    Arrival,
+    Content,
+    DataDeletion,
+    HeldBatch,
+    MediumUse,
+    SearchText,
+    SpanBatch,
+    SpanBody,
+    Step,
+    StepChange,
+    StepTotal,
+    Tombstone,
+    Trace,
+    Trajectory,
+    TrajectoryKey,
+    Upload,
+    with_content,
+)
+
+AT_ONCE = 1_000
+READ_AT_ONCE = 500
+PATIENCE = timedelta(minutes=2)  # that what was accepted before is waited for
+PAUSE_S = 0.5
+MOST_NAMED = 200  # learners and sessions that the report names
+# Of runs, which are looked through as runs, or of numbers alone.
+LOOKED_THROUGH = (
+    *(Trajectory, TrajectoryKey, Content, SearchText, Step, Trace, SpanBatch, SpanBody, HeldBatch),
+    *(Arrival, MediumUse, Tombstone, StepTotal, StepChange),
+)
+
+
+class State(Struct):
+    """`before`: runs that are received later are none of its business. `after` is where the phase
+    goes on.
+    """
+
+    phase: str = "wait"
+    since: str = ""
+    before: str = ""
+    after: str = ""
+    found: bool = False
+    deleted: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    learned: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+
+    def count(self, counts: Counter[str]) -> None:
+        for name, n in counts.items():
+            self.deleted[name] = self.deleted.get(name, 0) + n
+
+    @property
+    def runs(self) -> int:
+        return self.deleted.get("runs", 0)
+
+
+def steps(job: DataDeletion) -> Iterator[Progress]:
+    state, wanted = converted(job.cursor, State), wanted_of(job)
+    work = Deletion(job, wanted, state)
+    phases = {
+        "wait": work.wait,
+        "runs": work.delete_runs,
+        "read": work.read_runs,
+        "waiting": work.drop_waiting,
+        "elsewhere": work.clean_rows,
+        "files": work.clean_files,
+    }
+    for name in list(phases)[list(phases).index(state.phase) :]:
+        if state.phase != name:
+            state.phase, state.after = name, ""
+        for label in phases[name]():
+            yield Progress(state.runs, max(job.total, state.runs), label, to_builtins(state))
+    return work.finish()
+
+
+class Deletion:
+    """The phases of a job. Each yields a label where a transaction may end."""
+
+    def __init__(self, job: DataDeletion, wanted: Wanted, state: State) -> None:
+        self.job, self.project, self.wanted, self.state = job, job.project, wanted, state
+
+    @property
+    def before(self) -> datetime:
+        return datetime.fromisoformat(self.state.before)
+
+    def wait(self) -> Iterator[str]:
+        """For what was accepted before the job began to become runs, which it would miss."""
+        state, began = self.state, self.job.created_at
+        state.since = state.since or timezone.now().isoformat()
+        until = datetime.fromisoformat(state.since) + PATIENCE
+        waiting.hurry(self.project, began)
+        yield "Waiting for what was accepted to be stored"
+        while left := waiting.left(self.project, began):
+            if timezone.now() >= until:
+                break
+            if not waiting.work():
+                time.sleep(PAUSE_S)
+            yield f"Waiting for {', '.join(left)}"
+        state.before = timezone.now().isoformat()
+        yield "Deleting runs"
+
+    def delete_runs(self) -> Iterator[str]:
+        """In the order of their starts, again until none are left: one may have been stored behind
+        the place where the job was.
+        """
+        state = self.state
+        while True:
+            rows = matching(self.project, self.wanted, self.before).order_by("pk")
+            rows = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
+            if some := list(rows[:AT_ONCE]):
+                state.after, state.found = str(some[-1].pk), True
+                self.delete(some)
+                yield f"Deleted {state.runs:,} runs"
+            elif state.found:
+                state.after, state.found = "", False
+                yield f"Deleted {state.runs:,} runs"
+            else:
+                return
+
+    def delete(self, rows: list[Trajectory]) -> None:
+        state, project = self.state, self.project
+        if self.wanted.is_person:
+            sessions = {row.session_id for row in rows if row.session_id}
+            state.sessions = sorted({*state.sessions, *sessions})[:MOST_NAMED]
+            known = {row.pk for row in rows}
+            others = in_sessions_of(project, rows, self.before)
+            rows = rows + [row for row in others if row.pk not in known]
+        runs = Trajectory.objects.filter(pk__in=[row.pk for row in rows])
+        state.learned = sorted({*state.learned, *copies.learners(project, runs)})[:MOST_NAMED]
+        if self.wanted.copies:
+            state.count(copies.erase(project, runs))
+        state.count(Counter(runs=purge(project, rows, with_comments=False)))
+
+    def read_runs(self) -> Iterator[str]:
+        """Every run of the project, since an index of words has neither all of its texts nor all of
+        what they say.
+        """
+        if not self.wanted.texts:
+            return
+        state, words = self.state, Words(self.wanted.texts)
+        rows = self.project.trajectories.filter(received_at__lte=self.before).order_by("pk")
+        while True:
+            after = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
+            some = list(after[:READ_AT_ONCE])
+            if not some:
+                return
+            state.after = str(some[-1].pk)
+            if found := [row for row in with_content(some) if says(row, words)]:
+                self.delete(found)
+            yield f"Reading all runs; deleted {state.runs:,}"
+
+    def drop_waiting(self) -> Iterator[str]:
+        """Spans and rows that are no runs."""
+        if not self.wanted.is_person:
+            return
+        state = self.state
+        words = Words([*self.wanted.texts, *self.wanted.users])
+        for n in waiting.drop_held(self.project, words):
+            kept = n < 0
+            of, name = (state.left, "unreadable") if kept else (state.deleted, "waiting rows")
+            if n:
+                of[name] = of.get(name, 0) + 1
+                yield "Looking through what waits"
+        while True:
+            n, last = waiting.drop_traces(self.project, words, int(state.after or 0))
+            if n:
+                state.count(Counter(traces=n))
+            if not last:
+                return
+            state.after = str(last)
+            yield "Looking through spans"
+
+    def clean_rows(self) -> Iterator[str]:
+        """Comments, feedback, caches, tasks, samples and whatever else mentions a person."""
+        forget_orphans(self.project)
+        yield "Looking through everything else"
+        words = self.wanted.words
+        if not words:
+            return
+        for model in mentions.searched(LOOKED_THROUGH):
+            if model._meta.label <= self.state.after:
+                continue
+            name = noun(model, 2)
+            for rows in mentions.mentioning(model, self.project, words):
+                whole = rows.count()
+                done = 0 if mentions.why_it_stays(model) else mentions.take_out(rows, words)
+                self.state.count(+Counter({name: done}))
+                if stays := whole - done:
+                    why = mentions.why_it_stays(model) or "an address or key names it"
+                    label = f"{name}: {why}"
+                    self.state.left[label] = self.state.left.get(label, 0) + stays
+            self.state.after = model._meta.label
+            yield f"Looking through {name}"
+
+    def clean_files(self) -> Iterator[str]:
+        """Folders of jobs that have ended, and files that were to be imported, on this machine."""
+        words = self.wanted.words
+        if not words:
+            return
+        folders = [
+            job_folder(model(pk=pk))
+            for model in job_models()
+            for pk in model.objects.filter(
+                project=self.project, state__in=TERMINAL_STATES
+            ).values_list("pk", flat=True)
+        ]
+        failed = Upload.objects.filter(project=self.project, state=JobState.FAILED)
+        folders += [Path(path) for path in failed.values_list("path", flat=True)]
+        home = Path(settings.FLYWHEEL_DATA_DIR)
+        here = [path for path in folders if path.exists() and path.is_relative_to(home)]
+        for path in list(mentions.files_mentioning(here, words)):
+            path.unlink(missing_ok=True)
+            self.state.count(Counter({"files of jobs": 1}))
+        yield "Looking through files"
+
+    def finish(self) -> dict[str, Any]:
+        """The report, without who it was."""
+        state, wanted = self.state, self.wanted
+        forget_orphans(self.project)
+        left = [f"{n:,} × {what}" for what, n in sorted(state.left.items())]
+        if wanted.users and (others := of_others(self.project, wanted, state.sessions)):
+            left.append(f"{others:,} × runs of other users in the same sessions")
+        short = [name for name in wanted.users if len(name) < SHORTEST or name.isdecimal()]
+        if short:
+            left.append(
+                f"{len(short)} of the ids are too short or only digits: only runs were found by"
+                " them, not what mentions them"
+            )
+        if not wanted.copies:
+            left.append("tasks, examples and samples that were made from the runs")
+        deleted = dict(sorted((name, n) for name, n in state.deleted.items() if n))
+        audit(
+            "datadeletion.finished",
+            project=self.project,
+            by=self.job.created_by,
+            target=self.job,
+            what=wanted.says,
+            runs=state.runs,
+            deleted=deleted,
+            left=left,
+            learned=state.learned,
+            person=wanted.digests(self.project),
+        )
+        DataDeletion.objects.filter(pk=self.job.pk).update(wanted="")
+        return {"deleted": deleted, "left": left, "learned": state.learned}
