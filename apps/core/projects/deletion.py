@@ -8,7 +8,6 @@ end. The project's own row, its owners and its audit log stay.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -19,7 +18,7 @@ from django.apps import apps
 from django.db import connection, models, transaction
 from django.utils import timezone
 
-from apps.core import jobs
+from apps.core import job_files, jobs
 from apps.core.actions import audit
 from apps.core.bus import Question, ask
 from apps.core.kinds import InProcess, Progress, job_models, register
@@ -34,7 +33,6 @@ from apps.core.models import (
     Stage,
 )
 from apps.core.nouns import noun
-from apps.core.runner import job_folder
 
 M = TypeVar("M", bound=models.Model)
 Model = type[models.Model]
@@ -196,7 +194,7 @@ def _remove_work(model: type[Job], pks: list) -> None:
     """The logs of jobs, and the folders in which they ran."""
     JobLog.objects.filter(job__in=pks).delete()
     for pk in pks:
-        shutil.rmtree(job_folder(model(pk=pk)), ignore_errors=True)
+        job_files.remove(model, pk)
 
 
 @transaction.atomic
