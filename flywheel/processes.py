@@ -196,6 +196,9 @@ def main() -> None:
     require_schema()
     priority.start(given.name)
     if given.name == "web":
+        from apps.core import static_files
+
+        static_files.collect()
         os.environ.setdefault(metrics.VARIABLE, metrics.new_folder())
     os.execv(
         sys.executable,

@@ -93,7 +93,7 @@ def artifact_store(address: str) -> dict[str, Any]:
     Credentials are boto3's: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, a profile or the machine's
     role."""
     if not address:
-        return {"BACKEND": "apps.registry.stores.DataFolder"}
+        return {"BACKEND": "apps.core.stores.DataFolder"}
     found = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([\w./-]*))?", address)
     if not found or ".." in address:
         raise ImproperlyConfigured(
@@ -120,7 +120,7 @@ def artifact_store(address: str) -> dict[str, Any]:
         "client_config": Config(signature_version="s3v4", s3=style, **patience),
         "file_overwrite": True,
     }
-    return {"BACKEND": "apps.registry.buckets.Bucket", "OPTIONS": options}
+    return {"BACKEND": "apps.core.buckets.Bucket", "OPTIONS": options}
 
 
 def oidc_apps() -> list[dict[str, Any]]:

@@ -351,6 +351,17 @@ def adapter_weights(name: str) -> bytes:
     return save({"model.layers.0.self_attn.q_proj.lora_B.weight": number})
 
 
+def make_checkpoint(run: Any, step: int) -> Any:
+    """Of an attempt that ran on this machine, which died before the checkpoint was kept."""
+    from apps.core.job_files import job_folder
+
+    made = run.checkpoints.create(step=step, attempt=1)
+    folder = job_folder(run) / made.folder
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(f'{{"step": {step}}}')
+    return made
+
+
 def make_adapter(
     project: Project,
     parent: ModelVersion,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from apps.core import runner
+from apps.core import job_files, runner
 from apps.evals import actions
 from apps.evals.models import EvalSet, Origin, Split, Task, VariantJob
 from apps.evals.variants import batches, model_job
@@ -187,7 +187,9 @@ def rows_are_those_of_the_stand_in(draft: EvalSet) -> None:
         for (number, kind), (text, ticket) in said.items()
     ]
     lines = (
-        (runner.job_folder(model_job.latest(draft)) / "out" / "rows.jsonl").read_text().splitlines()
+        (job_files.job_folder(model_job.latest(draft)) / "out" / "rows.jsonl")
+        .read_text()
+        .splitlines()
     )
     assert sorted(lines) == sorted(json.dumps(one, ensure_ascii=False) for one in expected)
 

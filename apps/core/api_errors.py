@@ -9,6 +9,8 @@ from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
 from apps.core.errors import Rejected, note_refusal
+from apps.core.stores import StoreError
+from flywheel.outages import RETRY_AFTER_S
 from workers.lib.errors import SpecError
 from workers.lib.typed import FormError
 
@@ -28,4 +30,7 @@ def answer_of(error: Exception, context: dict[str, Any]) -> Response | None:
         error = ValidationError({"path": error.field, "error": str(error)})
     elif isinstance(error, Rejected):
         return Response({"detail": str(error)}, status=409)
+    elif isinstance(error, StoreError):
+        given = {"detail": f"Files are unavailable: {error}. Nothing was stored; send this again."}
+        return Response(given, status=503, headers={"Retry-After": str(RETRY_AFTER_S)})
     return exception_handler(error, context)

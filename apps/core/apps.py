@@ -26,6 +26,7 @@ class CoreConfig(AppConfig):
         "accounts.signals",
         "audit_words",
         "backups.parts",
+        "kept",
         "projects.deletion",
         "watching.own",
         "watching.own_measures",

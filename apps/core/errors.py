@@ -13,6 +13,7 @@ from django.template.loader import render_to_string
 from apps.core.bus import Event, publish
 from apps.core.http import ReadableJson
 from apps.core.query import QueryError
+from apps.core.stores import StoreError
 from flywheel.outages import RETRY_AFTER_S, is_transient
 
 TEXTS = {
@@ -35,6 +36,11 @@ TEXTS = {
         " seconds. If it persists, contact the operator of this server.",
     ),
 }
+
+STORE_AWAY = (
+    "What you sent was not saved; try again in some seconds. If it persists, contact the operator"
+    " of this server."
+)
 
 
 class Rejected(Exception):
@@ -105,11 +111,12 @@ def not_found(request: HttpRequest, exception: Any = None) -> HttpResponse:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     error = sys.exc_info()[1]
-    return _unavailable() if error and is_transient(error) else _page(request, 500)
+    if isinstance(error, StoreError):
+        return _unavailable("Files are unavailable", f"{str(error).capitalize()}. {STORE_AWAY}")
+    return _unavailable(*TEXTS[503]) if error and is_transient(error) else _page(request, 500)
 
 
-def _unavailable() -> HttpResponse:
+def _unavailable(title: str, text: str) -> HttpResponse:
     """Needs neither the database nor who asks."""
-    title, text = TEXTS[503]
     page = render_to_string("error.html", {"status": 503, "title": title, "text": text})
     return HttpResponse(page, status=503, headers={"Retry-After": str(RETRY_AFTER_S)})

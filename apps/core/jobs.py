@@ -34,6 +34,18 @@ class JobEnded(Event):
     by: Any
 
 
+class OwnershipLost(Exception):
+    """Another attempt owns the job now (or it has ended): stop and write nothing more."""
+
+
+def owned(job: Job) -> Job:
+    """The current row. Raises OwnershipLost."""
+    row = type(job).objects.held_by(job).first()
+    if row is None:
+        raise OwnershipLost
+    return row
+
+
 def submit(job: J, *, by: Any, due_in: timedelta | None = None) -> J:
     """Saves a new job as QUEUED and, once that is committed, sends its id to its queue.
 

@@ -53,6 +53,9 @@ class ChildProcess(Generic[J]):
         nullcontext  # what this process does while the child runs
     )
     python: Callable[[], str] = lambda: sys.executable
+    # files and folders in the job's folder from which a later attempt continues, on whatever
+    # machine; nobody writes to a folder once it is there
+    keeps: Callable[[J], list[str]] | None = None
     time_limit_s: float | None = None  # of one attempt; then it is asked to stop
     flush_every_s: float = 1.0  # how often what comes is stored
     if_lost: str = ""  # a sentence for the person whose job died too often

@@ -22,7 +22,6 @@ from django.db.models.functions import Cast
 from django.utils.crypto import salted_hmac
 
 from apps.core.bus import Question, ask
-from apps.core.data_paths import DataPathField
 from apps.core.encryption import EncryptedText
 from apps.core.models import AuditEvent, Job, JobLog, Project, ProjectDeletion
 from apps.core.projects.deletion import tables
@@ -191,7 +190,7 @@ def _columns(model: type[models.Model]) -> list[models.Field]:
         field
         for field in model._meta.concrete_fields
         if isinstance(field, models.CharField | models.TextField | models.JSONField | ArrayField)
-        and not isinstance(field, EncryptedText | DataPathField)
+        and not isinstance(field, EncryptedText)
         and not field.choices
         and not isinstance(
             getattr(field, "base_field", None), models.UUIDField | models.IntegerField

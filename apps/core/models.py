@@ -655,6 +655,31 @@ class Worker(models.Model):
         return f"{self.host}:{self.pid}"
 
 
+class KeptFile(models.Model):
+    """A file that a process leaves for others, on whatever machine (`kept`). Its bytes are in the
+    store under their SHA-256. `folder` says whose it is: uploads/ID, jobs/KIND/ID.
+    """
+
+    folder = models.CharField(max_length=200)
+    path = models.CharField(max_length=400, help_text="Within the folder")
+    size = models.PositiveBigIntegerField()
+    sha256 = models.CharField(max_length=64, db_index=True)
+    kept_at = models.DateTimeField(db_default=Now(), db_index=True)
+
+    class Meta:
+        ordering = ("folder", "path")
+        constraints = [
+            models.UniqueConstraint(fields=["folder", "path"], name="one_kept_file_per_path")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.folder}/{self.path}"
+
+    @property
+    def stored_as(self) -> str:
+        return f"kept/{self.sha256}"
+
+
 class BackupQuerySet(models.QuerySet["Backup"]):
     def whole(self) -> Self:
         return self.filter(finished_at__isnull=False, problem="")

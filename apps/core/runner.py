@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import time
 from collections.abc import Generator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db import DatabaseError, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from apps.core import child as children
-from apps.core import jobs
+from apps.core import job_files, jobs
 from apps.core.child import Child
 from apps.core.heartbeat import Heartbeat
+from apps.core.job_files import Keeper, job_folder
+from apps.core.jobs import OwnershipLost, owned
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, Progress, kind_of
 from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
@@ -47,10 +46,6 @@ KILLED = (
 KILLED_BY_KERNEL = (
     "The memory of the machine or of its container ran out, and the kernel ended the process."
 )
-
-
-class OwnershipLost(Exception):
-    """Another attempt owns the job now (or it has ended): stop and write nothing more."""
 
 
 def run(job: Job) -> None:
@@ -85,14 +80,6 @@ def sentence(error: Exception) -> str:
     ):
         return f"{type(error).__name__}: {error}"
     return str(error) or type(error).__name__
-
-
-def owned(job: Job) -> Job:
-    """The current row. Raises OwnershipLost."""
-    row = type(job).objects.held_by(job).first()
-    if row is None:
-        raise OwnershipLost
-    return row
 
 
 # In steps
@@ -146,17 +133,6 @@ def finish(job: Job, state: JobState, *, error: str = "", result: dict | None = 
 # In a child process
 
 
-def job_folder(job: Job) -> Path:
-    return Path(settings.FLYWHEEL_DATA_DIR) / "jobs" / job._meta.model_name / str(job.pk)
-
-
-def remove_work(model: type[Job], pks: list) -> None:
-    """The logs of jobs, and the folders in which they ran."""
-    JobLog.objects.filter(job__in=pks).delete()
-    for pk in pks:
-        shutil.rmtree(job_folder(model(pk=pk)), ignore_errors=True)
-
-
 def job_fields(job: Job) -> dict[str, Any]:
     """The fields of every job's spec (`workers.lib.specs.job`)."""
     return {
@@ -179,13 +155,13 @@ def run_child(job: Job, kind: ChildProcess) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     spec = patiently(lambda: kind.child_spec(job))
     spec_path, stderr_path = (
-        folder / f"spec-{job.attempt}.json",
+        job_files.spec_path(job, job.attempt),
         folder / f"stderr-{job.attempt}.log",
     )
     kills = kernel_kills()
     child = children.start(command(kind, spec), spec_path, spec, stderr_path)
     try:
-        with kind.beside(job):
+        with kind.beside(job), Keeper(job):
             follow(job, child, kind)
     except BaseException:
         child.signal(signal.SIGKILL)

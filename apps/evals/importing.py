@@ -1,12 +1,11 @@
 """Tasks from files: previewed first, then stored in one transaction, immediately or by a worker.
 
-A previewed file waits in its own folder below the data folder. An import is one transaction.
+A previewed file is kept for whichever process goes on with it. An import is one transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
@@ -15,15 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 
-from apps.core import jobs
-from apps.core.backups.parts import Part, Parts, of_folder
+from apps.core import jobs, kept
 from apps.core.bus import on
 from apps.core.kinds import Progress
-from apps.core.leftovers import remove_leftovers
-from apps.core.models import ApiKey
+from apps.core.models import ApiKey, KeptFile
 from apps.core.projects.deletion import Deleting
 from apps.evals import actions, formats
 from apps.evals.canonical import canonical_hash
@@ -35,6 +31,7 @@ from apps.evals.holdout.groups import names_in, of_metadata
 from apps.evals.holdout.view_log import record_membership, record_refusal
 from apps.evals.models import EvalSet, Origin, Split, Task, TaskImport
 
+KEPT = "task_imports/"
 MAX_BYTES, MAX_ROWS = 64 * 1024 * 1024, 100_000
 AT_ONCE = 2_000  # rows; larger files are imported by a worker
 SHOWN, PROBLEMS = 20, 50
@@ -267,61 +264,39 @@ def _groups(row: TaskRow) -> list[str]:
 # Waiting files, and imports by a worker
 
 
-def folder() -> Path:
-    return Path(settings.FLYWHEEL_DATA_DIR) / "task_imports"
-
-
-@on(Parts)
-def waiting_files(question: Parts) -> Part:
-    """Files whose import has not ended."""
-    return of_folder("task_imports", folder(), _waiting, is_referred=True)
-
-
-def _waiting() -> Iterator[Path]:
-    for pk in TaskImport.objects.active().values_list("pk", flat=True):
-        yield home_of(pk) / "file"
-        if (answers := home_of(pk) / "answers").is_file():
-            yield answers
-
-
-def home_of(identity: str) -> Path:
-    return folder() / uuid.UUID(str(identity)).hex
+def folder_of(identity: str) -> str:
+    return f"{KEPT}{uuid.UUID(str(identity)).hex}"
 
 
 def keep(chunks: Iterable[bytes], answers: Iterable[bytes] | None = None) -> str:
-    """Stores the file (and the answers file) in a new folder. Folders older than two days are
-    removed.
+    """Keeps the file (and the answers file) for whichever process goes on with it. Those that
+    nobody came back for are removed.
     """
-    folder().mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder(), lambda old: _is_awaited(old.name))
-    home = home_of(identity := str(uuid.uuid4()))
-    home.mkdir()
-    for name, parts in (("file", chunks), ("answers", answers)):
-        if parts is not None:
-            with (home / name).open("wb") as file:
-                file.writelines(parts)
+    kept.remove_leftovers(KEPT, _awaited)
+    identity, files = str(uuid.uuid4()), {"file": chunks}
+    if answers is not None:
+        files["answers"] = answers
+    kept.put_chunks(folder_of(identity), files)
     return identity
 
 
-def _is_awaited(name: str) -> bool:
-    return _is_identity(name) and TaskImport.objects.active().filter(pk=name).exists()
-
-
-def _is_identity(name: str) -> bool:
-    return len(name) == 32 and all(character in "0123456789abcdef" for character in name)
+def _awaited(names: set[str]) -> set[str]:
+    active = TaskImport.objects.active().filter(pk__in=names)
+    return {pk.hex for pk in active.values_list("pk", flat=True)}
 
 
 def forget(identity: str) -> None:
-    shutil.rmtree(home_of(identity), ignore_errors=True)
+    kept.remove_folder(folder_of(identity))
 
 
 def paths_of(identity: str) -> tuple[Path, Path | None]:
-    """The file and the answers file. Raises ImportProblem if they are gone."""
-    home = home_of(identity)
-    if not (home / "file").is_file():
+    """The file and the answers file on this machine. Raises ImportProblem if they are gone,
+    OSError.
+    """
+    folder = folder_of(identity)
+    if (path := kept.path_of(folder, "file")) is None:
         raise ImportProblem("That file is no longer available. Upload it again.")
-    answers = home / "answers"
-    return home / "file", answers if answers.is_file() else None
+    return path, kept.path_of(folder, "answers")
 
 
 def submit(
@@ -366,7 +341,7 @@ def steps(job: TaskImport) -> Generator[Progress, None, dict]:
 
 
 def ended(job: TaskImport) -> None:
-    transaction.on_commit(lambda: forget(str(job.pk)))
+    forget(str(job.pk))
 
 
 def chosen(choice: Choice, columns: Iterable[str]) -> Choice:
@@ -381,5 +356,5 @@ def chosen(choice: Choice, columns: Iterable[str]) -> Choice:
 
 @on(Deleting[TaskImport])
 def remove_files(event: Deleting[TaskImport]) -> None:
-    for pk in event.rows.values_list("pk", flat=True):
-        shutil.rmtree(home_of(str(pk)), ignore_errors=True)
+    folders = [folder_of(pk) for pk in event.rows.values_list("pk", flat=True)]
+    kept.remove(KeptFile.objects.filter(folder__in=folders))

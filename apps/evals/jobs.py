@@ -12,8 +12,9 @@ from django.conf import settings
 
 from apps.core.actions import audit
 from apps.core.bus import Question, ask
+from apps.core.job_files import job_folder
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, register
-from apps.core.runner import job_fields, job_folder
+from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.environments.scorer import record_scorer
 from apps.evals import importing, latency

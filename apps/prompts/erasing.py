@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from apps.core.bus import on
-from apps.core.runner import remove_work
+from apps.core.job_files import remove_work
 from apps.prompts.models import Playground
 from apps.trajectories.copies import Copies
 

@@ -7,16 +7,10 @@ anything that could be a pickle is refused.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import logging
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
@@ -25,16 +19,25 @@ from django.db.models import QuerySet
 from apps.core.bus import Question, ask, on
 from apps.core.locks import NameLock, acquire_named
 from apps.core.projects.deletion import Deleting
+from apps.core.stores import StoreError, store
+from apps.core.whole_folders import (
+    alone,
+    beside,
+    differs,
+    fetch_file,
+    problem_of,
+    read,
+    require_space,
+    sync,
+    verified,
+)
 from apps.registry.models import Artifact, MergedModel, ModelVersion
-from apps.registry.stores import NoAnswer, StoreError, store
 from workers.lib.folder_digest import entry as entry_of
-from workers.lib.folder_digest import manifest_digest, sha256_of
+from workers.lib.folder_digest import manifest_digest
 
 log = logging.getLogger(__name__)
 SAFE_SUFFIXES = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".jinja"})
 MAX_FILES = 1000
-TRIES = 3  # attempts to read a file from a store whose connection breaks
-SPARE = 64 * 2**20  # bytes that a fetch leaves free on the disk
 
 
 class NeededArtifacts(Question[set[str]]):
@@ -149,9 +152,9 @@ def chunks_of(artifact: Artifact, name: str) -> Iterator[bytes]:
         raise ArtifactError(f"Artifact {artifact} has no file {name}.")
     try:
         home, held = _home(artifact.digest), b""
-        path, here = home / name, store().is_here or not _differs(home, entry)
+        path, here = home / name, store().is_here or not differs(home, entry)
         for data in verified(
-            entry, _read(path) if here else store().chunks(f"{artifact.digest}/{name}")
+            entry, read(path) if here else store().chunks(f"{artifact.digest}/{name}")
         ):
             if held:
                 yield held
@@ -212,37 +215,6 @@ def _home(digest: str) -> Path:
     return Path(settings.FLYWHEEL_DATA_DIR) / "artifacts" / digest
 
 
-def problem_of(home: Path, files: list[dict]) -> str:
-    """What is wrong with a folder; "" if it is intact. An unchanged gigabyte is not hashed again in
-    this process.
-    """
-    for entry in files:
-        if problem := _differs(home, entry):
-            return problem
-    if sum(not path.is_dir() for path in home.rglob("*")) != len(files):
-        return "was altered (it holds other files)"
-    return ""
-
-
-def _differs(home: Path, entry: dict) -> str:
-    path = home / entry["path"]
-    if not path.is_file() or path.is_symlink():
-        return f"lacks {entry['path']}"
-    stat = path.stat()
-    same = stat.st_size == entry["size"]
-    same = (
-        same
-        and _hash(str(path), stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) == entry["sha256"]
-    )
-    return "" if same else f"was altered ({entry['path']})"
-
-
-@lru_cache(maxsize=4096)
-def _hash(path: str, *changed: int) -> str:
-    """Cached by ctime, which any write changes, even one that resets the modification time."""
-    return sha256_of(Path(path))
-
-
 def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
     """Copy a folder so that it is either complete or absent: written next to the target, synced,
     then renamed.
@@ -258,7 +230,7 @@ def _keep_here(folder: Path, digest: str, files: list[dict]) -> None:
                 target = made / entry["path"]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / entry["path"], target)
-                _sync(target)
+                sync(target)
 
 
 def _upload(digest: str, files: list[dict]) -> None:
@@ -278,101 +250,9 @@ def fetch(artifact: Artifact, home: Path) -> None:
         require_space(home, artifact.size)
         with beside(home) as folder:
             for entry in artifact.files:
-                _fetch_file(artifact, entry, folder)
+                fetch_file(f"{artifact.digest}/{entry['path']}", entry, folder)
     except OSError as error:
         raise ArtifactError(f"Artifact {artifact} could not be fetched: {_why(error)}.") from error
-
-
-def _fetch_file(artifact: Artifact, entry: dict, folder: Path) -> None:
-    name = f"{artifact.digest}/{entry['path']}"
-    for tried in range(1, TRIES + 1):
-        try:
-            write(folder, entry, store().chunks(name))
-        except StoreError as error:
-            if tried == TRIES or isinstance(error, NoAnswer):
-                raise
-        else:
-            break
-
-
-def require_space(home: Path, size: int) -> None:
-    """Raises OSError if the disk has too little for `size` bytes."""
-    free = shutil.disk_usage(home.parent).free
-    if free < size + SPARE:
-        raise OSError(
-            f"{size / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} MiB are free on the disk"
-        )
-
-
-def write(folder: Path, entry: dict, chunks: Iterator[bytes]) -> None:
-    """One file of an artifact, verified and synced. Raises OSError."""
-    target = folder.joinpath(*_inside(entry["path"]).parts)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as file:
-        for data in verified(entry, chunks):
-            file.write(data)
-    _sync(target)
-
-
-def verified(entry: dict, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Pass on the chunks. Raises OSError if they differ from what was stored, without reading more
-    bytes than there should be.
-    """
-    digest, size = hashlib.sha256(), 0
-    for data in chunks:
-        digest.update(data)
-        size += len(data)
-        if size > entry["size"]:
-            break
-        yield data
-    if (size, digest.hexdigest()) != (entry["size"], entry["sha256"]):
-        raise OSError(
-            f"{entry['path']} is not what was stored: it was altered or cut off. Restore it from a"
-            " backup"
-        )
-
-
-def _read(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while data := file.read(2**20):
-            yield data
-
-
-def _inside(name: str) -> PurePosixPath:
-    """Raises OSError for a name that leads out of its folder."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\\" in name:
-        raise OSError(f"{name!r} leads out of the artifact's folder")
-    return path
-
-
-@contextmanager
-def beside(home: Path) -> Iterator[Path]:
-    """A new folder that replaces `home` on success, and is removed on failure."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix="incoming-", dir=home.parent))
-    try:
-        yield made
-        if home.exists():  # the folder it replaces is damaged
-            home.rename(made.with_name(f"{made.name}-old"))
-        made.rename(home)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-        shutil.rmtree(made.with_name(f"{made.name}-old"), ignore_errors=True)
-
-
-@contextmanager
-def alone(home: Path) -> Iterator[None]:
-    """Lock a folder for one thread of one process of this machine."""
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with home.with_name(f".{home.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _why(error: OSError) -> str:

@@ -23,13 +23,14 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 from django.utils import timezone
 
+from apps.core import whole_folders
 from apps.core.bus import Question, ask
+from apps.core.stores import store
 from apps.registry import artifacts
 from apps.registry.artifacts import ArtifactError
 from apps.registry.data_folder import identity
 from apps.registry.models import AdapterCopy, Artifact, ModelVersion, ServerRun
 from apps.registry.servers import address_of
-from apps.registry.stores import store
 from workers.lib.outgoing import Bounds, client
 from workers.lib.serving import adapter_folders
 
@@ -119,8 +120,8 @@ def fetched(version: ModelVersion, stopped: Callable[[], bool] = lambda: False) 
     """
     artifact = version.artifact
     home = cache() / artifact.digest
-    with artifacts.alone(cache() / "all"):
-        if artifacts.problem_of(home, artifact.files):
+    with whole_folders.alone(cache() / "all"):
+        if whole_folders.problem_of(home, artifact.files):
             make_room(home, artifact.size)
             if store().is_here:
                 _download(version, home, stopped)
@@ -136,9 +137,9 @@ def fetched(version: ModelVersion, stopped: Callable[[], bool] = lambda: False) 
 def _download(version: ModelVersion, home: Path, stopped: Callable[[], bool]) -> None:
     artifact = version.artifact
     try:
-        artifacts.require_space(home, artifact.size)
+        whole_folders.require_space(home, artifact.size)
         with (
-            artifacts.beside(home) as folder,
+            whole_folders.beside(home) as folder,
             _opened(ask(DownloadAddress(version))[0], artifact.size + SPARE) as answer,
         ):
             _unpack(answer, artifact, folder, stopped)
@@ -192,7 +193,7 @@ def _unpack(answer: Any, artifact: Artifact, folder: Path, stopped: Callable[[],
         for member in archive:
             entry = missing.pop(member.name, None) if member.isfile() else None
             if entry:
-                artifacts.write(folder, entry, _chunks(archive.extractfile(member), stopped))
+                whole_folders.write(folder, entry, _chunks(archive.extractfile(member), stopped))
     if missing:
         raise OSError(f"{min(missing)} was not in it")
 

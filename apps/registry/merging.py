@@ -11,8 +11,10 @@ from django.db import IntegrityError, transaction
 
 from apps.core import jobs
 from apps.core.errors import Rejected
-from apps.core.runner import job_fields, job_folder
-from apps.registry.artifacts import SPARE, store_folder
+from apps.core.job_files import job_folder
+from apps.core.runner import job_fields
+from apps.core.whole_folders import SPARE
+from apps.registry.artifacts import store_folder
 from apps.registry.bases import ModelError, base_folder, check_base_folder
 from apps.registry.engines import model_spec
 from apps.registry.models import Engine, MergedModel, MergeJob, ModelKind, ModelVersion

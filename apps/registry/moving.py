@@ -10,29 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.conf import settings
 
 from apps.core.backups.parts import File, Part, Parts, of_folder
-from apps.core.bus import Question, ask, on
-from apps.registry.artifacts import verified
+from apps.core.bus import ask, on
+from apps.core.stores import OtherFiles, StoredFile, store
+from apps.core.whole_folders import verified
 from apps.registry.models import Artifact
-from apps.registry.stores import store
-
-
-class StoredFile(NamedTuple):
-    name: str
-    size: int
-    sha256: str
-
-    @property
-    def entry(self) -> dict[str, Any]:
-        return {"path": self.name, "size": self.size, "sha256": self.sha256}
-
-
-class OtherFiles(Question[Iterable[StoredFile]]):
-    """What else is in the store: single files, not of an artifact."""
 
 
 @dataclass

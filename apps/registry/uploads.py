@@ -24,10 +24,10 @@ from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.models import Project
 from apps.core.projects.deletion import Deleting
+from apps.core.stores import store
 from apps.registry.actions import ModelError, digest_on
 from apps.registry.models import AdapterPart, AdapterUpload, ModelVersion
 from apps.registry.moving import put_chunks
-from apps.registry.stores import store
 from apps.registry.trained_elsewhere import (
     CONFIG,
     MAX_ADAPTER,

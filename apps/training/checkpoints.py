@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
 
-from apps.core.runner import job_folder
+from apps.core import job_files, jobs
+from apps.core.job_files import job_folder
 from apps.training.models import Checkpoint, RunAlarm, TrainingRun
+from workers.lib.sampled_tasks import SAMPLED
+from workers.lib.teacher_server import LEDGER
 
-log = logging.getLogger(__name__)
 SPARES_WEIGHTS = ("stall", "masked", "tool_failures")  # alarms whose cause is outside of the policy
 BEST_BY = (
     "validation/success",
@@ -20,11 +21,48 @@ BEST_BY = (
 )  # the first of these that the run reports; higher is better
 
 
+def available(run: TrainingRun) -> list[Checkpoint]:
+    """The checkpoints that a later attempt can have, newest first."""
+    return [one for one in run.checkpoints.all() if job_files.has(run, one.folder)]
+
+
 def latest(run: TrainingRun) -> Checkpoint | None:
-    """The newest checkpoint whose folder exists: a checkpoint is complete or absent."""
-    return next(
-        (checkpoint for checkpoint in run.checkpoints.all() if Path(checkpoint.path).is_dir()), None
+    return next(iter(available(run)), None)
+
+
+def kept_names(run: TrainingRun) -> list[str]:
+    """What a later attempt continues from; nothing of a cluster's job, which goes on by itself."""
+    if run.on_cluster:
+        return []
+    checkpoints = [one.folder for one in run.checkpoints.all()]
+    return [*checkpoints, *(f"out/{name}" for name in (SAMPLED, LEDGER))]
+
+
+def bring(run: TrainingRun) -> Path | None:
+    """The newest checkpoint as a folder of this machine, for the attempt that begins, and the other
+    files that it goes on with; None if it begins at the start. Says in the run's log how many steps
+    are done again. Raises OSError.
+    """
+    for name in (SAMPLED, LEDGER):
+        job_files.bring(run, f"out/{name}")
+    checkpoint = latest(run)
+    folder = job_files.bring(run, checkpoint.folder) if checkpoint else None
+    if run.attempt > 1:
+        jobs.note(run, _goes_on(run, checkpoint.step if checkpoint else 0))
+    return folder
+
+
+def _goes_on(run: TrainingRun, step: int) -> str:
+    last = run.metrics.order_by("-at", "-step").values_list("step", flat=True).first() or 0
+    lost = max(0, last - step)
+    begins = f"continues from the checkpoint at step {step:,}" if step else "begins at the start"
+    again = (
+        f"{lost:,} step{'s were' if lost > 1 else ' was'} lost and {'are' if lost > 1 else 'is'}"
+        " trained again"
+        if lost
+        else "no step was lost"
     )
+    return f"Attempt {run.attempt}, on {run.worker.partition(':')[0]}, {begins}: {again}."
 
 
 def best(run: TrainingRun, checkpoints: list[Checkpoint]) -> Checkpoint | None:
@@ -74,7 +112,8 @@ def _before(step: int, checkpoints: list[Checkpoint]) -> Checkpoint | None:
 
 def prune(run: TrainingRun) -> None:
     """Removes all but the newest FLYWHEEL_KEPT_CHECKPOINTS, the best, and the last one before each
-    active alarm: any of them may end the run. Folders are removed after the commit."""
+    active alarm: any of them may end the run. Their folders go after the commit, what is kept of
+    them with the keeper's next round."""
     checkpoints = list(run.checkpoints.order_by("-step"))
     kept = {one.pk for one in checkpoints[: settings.FLYWHEEL_KEPT_CHECKPOINTS]}
     if good := best(run, checkpoints):
@@ -84,14 +123,6 @@ def prune(run: TrainingRun) -> None:
     if gone:
         Checkpoint.objects.filter(pk__in=[one.pk for one in gone]).delete()
         home = job_folder(run)
-        transaction.on_commit(lambda: [_remove(Path(one.path), home) for one in gone])
-
-
-def _remove(folder: Path, home: Path) -> None:
-    """Only what the run itself wrote. A folder that cannot be removed costs space, not the run."""
-    if not folder.resolve().is_relative_to(home.resolve()):
-        return
-    try:
-        shutil.rmtree(folder)
-    except OSError as error:
-        log.warning("The checkpoint %s could not be removed: %s", folder, error)
+        transaction.on_commit(
+            lambda: [shutil.rmtree(home / one.folder, ignore_errors=True) for one in gone]
+        )

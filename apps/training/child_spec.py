@@ -94,12 +94,12 @@ def training_spec(run: TrainingRun) -> Job:
     )
     if teacher:
         load_adapter(run, teacher, engine)
-    checkpoint = checkpoints.latest(run)
+    checkpoint = checkpoints.bring(run)
     return spec_of(
         run.method,
         material,
         **job_fields(run),
-        resume_from=checkpoint.path if checkpoint else None,
+        resume_from=str(checkpoint) if checkpoint else None,
         config=config,
         model=model_spec(run.parent),
         engine=in_process(getattr(config, "sample_batch", 0) or SIDE_BY_SIDE),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from pathlib import Path
 from typing import Any
 
 from django import forms
 from django.db import transaction
 
-from apps.core import jobs
+from apps.core import job_files, jobs
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
-from apps.core.runner import job_folder
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
 from apps.registry.models import Server
 from apps.training import checkpoints, reused_samples
@@ -45,7 +41,7 @@ class ForkForm(PlainForm):
     )
 
     def __init__(self, run: TrainingRun, data: Any = None, step: int | None = None) -> None:
-        found = available(run)
+        found = checkpoints.available(run)
         before = checkpoints.before_alarm(run, found)
         known = [one.step for one in found if one.step] + [0]
         super().__init__(
@@ -86,15 +82,10 @@ def default_step(run: TrainingRun) -> int:
     newest one. It is 0 (the start) if an alarm ended the run and every checkpoint is later than its
     first sign.
     """
-    found = available(run)
+    found = checkpoints.available(run)
     if before := checkpoints.before_alarm(run, found):
         return before.step
     return found[0].step if found and not checkpoints.spoiling_alarm(run) else 0
-
-
-def available(run: TrainingRun) -> list[Checkpoint]:
-    """The checkpoints whose folders exist, newest first."""
-    return [one for one in run.checkpoints.all() if Path(one.path).is_dir()]
 
 
 def fork(
@@ -111,7 +102,11 @@ def fork(
 
     Raises TrainingError and TrainingLocked.
     """
-    found = next((one for one in available(run) if one.step == step), None) if step else None
+    found = (
+        next((one for one in checkpoints.available(run) if one.step == step), None)
+        if step
+        else None
+    )
     if found is None and step:
         raise TrainingError(f"{run} has no checkpoint at step {step} any more. Choose another one.")
     made = prepared_run(
@@ -157,16 +152,14 @@ def fork(
     made.spec["forked_from"] |= {"samples": about} if about else {}
     freeze_estimate(made, start=step, sampled=reused)
     try:
-        if reused:
-            reused_samples.copy(run, made)
+        shared = [*([found.folder] if found else []), *([reused_samples.KEPT] if reused else [])]
         with transaction.atomic():
             jobs.submit(made, by=by)
+            job_files.share(run, made, shared)
             if found:
-                folder = copied(Path(found.path), job_folder(made) / "out" / f"checkpoint-{step}")
-                Checkpoint.objects.create(run=made, step=step, path=str(folder), attempt=0)
-    except BaseException:
-        shutil.rmtree(job_folder(made), ignore_errors=True)
-        raise
+                Checkpoint.objects.create(run=made, step=step, attempt=0)
+    except OSError as error:
+        raise TrainingError(f"The checkpoint cannot be copied: {error}") from error
     return made
 
 
@@ -202,22 +195,3 @@ def changes(run: TrainingRun) -> list[tuple[str, Any, Any]]:
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
-
-
-def copied(source: Path, target: Path) -> Path:
-    """A copy of the folder. Nothing writes into a checkpoint, so its files are hard links where the
-    disk allows.
-    """
-
-    def link(one: str, other: str) -> None:
-        try:
-            os.link(one, other)
-        except OSError:
-            shutil.copy2(one, other)
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        shutil.copytree(source, target, copy_function=link)
-    except (OSError, shutil.Error) as error:
-        raise TrainingError(f"The checkpoint cannot be copied: {error}") from error
-    return target

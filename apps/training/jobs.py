@@ -37,7 +37,7 @@ def store_events(run: TrainingRun, events: list[dict]) -> None:
             Checkpoint.objects.update_or_create(
                 run=run,
                 step=event["step"],
-                defaults={"path": event["path"], "attempt": run.attempt},
+                defaults={"attempt": run.attempt},
             )
     if any(event["type"] == "checkpoint" for event in events):
         checkpoints.prune(run)
@@ -94,6 +94,7 @@ register(
         complete=lambda run, result: (
             ray.complete(run, result) if run.on_cluster else complete(run, result)
         ),
+        keeps=checkpoints.kept_names,
         ended=lambda run: ray.ended(run) if run.on_cluster else None,
         if_lost="The last checkpoint is kept: the run can be resumed from it.",
         memory_advice=memory.advice,
@@ -117,6 +118,7 @@ register(
         child_spec=prompt_search.search_spec,
         store_events=prompt_search.store_events,
         complete=prompt_search.complete,
+        keeps=lambda search: ["out/journal.jsonl"],
         if_lost=(
             "Completed calls are kept: the search can be resumed without paying for them again."
         ),

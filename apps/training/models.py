@@ -11,7 +11,6 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.data_paths import DataPathField
 from apps.core.models import Archivable, ArchivableQuerySet, Job, JobQuerySet, JobState, Project
 from apps.environments.models import Environment
 from apps.evals.models import EvalSet, SampleFields, Split, Task
@@ -292,11 +291,12 @@ class RunAlarm(models.Model):
 
 
 class Checkpoint(models.Model):
-    """A complete checkpoint folder, from which a later attempt resumes."""
+    """A complete checkpoint, from which a later attempt resumes: a folder that the job keeps
+    (`core.job_files`).
+    """
 
     run = models.ForeignKey(TrainingRun, models.CASCADE, related_name="checkpoints")
     step = models.PositiveIntegerField()
-    path = DataPathField(max_length=500)
     attempt = models.PositiveIntegerField()
     at = models.DateTimeField(default=timezone.now)
 
@@ -308,6 +308,11 @@ class Checkpoint(models.Model):
 
     def __str__(self) -> str:
         return f"step {self.step}"
+
+    @property
+    def folder(self) -> str:
+        """Within the run's own folder, as the trainers name it."""
+        return f"out/checkpoint-{self.step}"
 
 
 class Rollout(SampleFields):

@@ -4,18 +4,16 @@ again.
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
-from apps.core.runner import job_folder
+from apps.core import job_files
 from apps.environments.scorer import differences, scorer_of
 from apps.registry.engines import identity
-from apps.training.actions import TrainingError
 from apps.training.models import Method, TrainingRun
 from workers.lib.sampled_tasks import SAMPLED, SETTINGS
 from workers.lib.sampled_tasks import count as tasks_in
 
+KEPT = f"out/{SAMPLED}"
 FROZEN = ("dataset_digest", "environment_hash", "verifier_hash", "parent_digest", "teacher_digest")
 
 
@@ -29,7 +27,7 @@ def of_fork(
     if run.method != Method.BEST_OF_N:
         return False, ""
     paid = " The teacher’s server is asked, and paid, again." if spec.get("teacher_engine") else ""
-    found, count = tasks_in(file_of(run)), run.dataset.size
+    found, count = _sampled(run), run.dataset.size
     if not found:
         return False, f"{run} has no samples to reuse, so all {count:,} tasks are sampled.{paid}"
     if changed := _changed(run, spec, ask=ask):
@@ -49,18 +47,10 @@ def of_fork(
     return True, f"The samples of {run} are reused ({found:,} of {count:,} tasks); {rest}."
 
 
-def copy(run: TrainingRun, fork: TrainingRun) -> None:
-    """Copy the file instead of linking it, since the fork appends to it. Raises TrainingError."""
-    target = file_of(fork)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file_of(run), target)
-    except OSError as error:
-        raise TrainingError(f"The samples cannot be copied: {error}") from error
-
-
-def file_of(run: TrainingRun) -> Path:
-    return job_folder(run) / "out" / SAMPLED
+def _sampled(run: TrainingRun) -> int:
+    """The number of tasks whose samples a fork can have."""
+    path = job_files.here(run, KEPT)
+    return tasks_in(path) if path else 0
 
 
 def _changed(run: TrainingRun, spec: dict[str, Any], *, ask: bool) -> list[str]:

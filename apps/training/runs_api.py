@@ -32,8 +32,8 @@ from apps.training.budget import measuring
 from apps.training.budget.estimate import estimate
 from apps.training.budget.learning import teaching
 from apps.training.budget.truth import add_used, compared
+from apps.training.checkpoints import available
 from apps.training.config_yaml import MOST_SEEDS, ConfigError, config_of, read, write
-from apps.training.forking import available
 from apps.training.models import Method, Rollout, RunAlarm, TrainingRun
 from apps.training.rollouts import OUTCOME, Filters, group_of, standing, with_advantages
 from apps.training.starts import asked_from, start_from

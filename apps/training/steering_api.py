@@ -17,7 +17,7 @@ from apps.core.operations import Page, Rest, Written, operation
 from apps.core.routes import api
 from apps.core.scopes import MANAGED
 from apps.evals.lookups import form_of
-from apps.training import actions, forking
+from apps.training import actions, checkpoints, forking
 from apps.training.models import TrainingRun
 from apps.training.runs_api import RUN, as_json, find
 from workers.lib.typed import Seed, json_schema
@@ -98,7 +98,7 @@ def fork(request: Request, pk: UUID) -> Response:
         for name, value in (run.spec["config"] | asked.changes).items()
         if value is not None
     }
-    if asked.step is UNSET and not forking.available(run):
+    if asked.step is UNSET and not checkpoints.available(run):
         raise actions.TrainingError(
             f"{run} has no checkpoint to fork from. With “step” 0 the fork begins at the start."
         )

@@ -263,10 +263,10 @@ def imports(request: Request) -> Response:
     name, format = given.get("name", "")[-200:] or "upload", given.get("format", "auto")
     mapping = _named(request, given["mapping"]) if given.get("mapping") else None
     with room_for(request):
-        path = uploads.keep([bytes(body_of(request))])
+        file = uploads.keep([bytes(body_of(request))])
     waits = False
     try:
-        encoding = given.get("encoding", "")
+        path, encoding = uploads.path_of(file), given.get("encoding", "")
         seen = uploads.preview(path, name, format, mapping, encoding)
         fitting = uploads.saved_mappings(project, path, name, encoding) if "mapping" in seen else []
         if "mapping" in seen:
@@ -294,7 +294,7 @@ def imports(request: Request) -> Response:
         made = uploads.submit(
             project=project,
             by=by,
-            path=path,
+            file=file,
             token=token | ({"mapping": as_json(mapping)} if mapping else {}),
         )
         waits = True
@@ -303,7 +303,7 @@ def imports(request: Request) -> Response:
         raise ValidationError({"path": "", "error": str(error)}) from error
     finally:
         if not waits:
-            path.unlink(missing_ok=True)
+            uploads.forget(file)
 
 
 @extend_schema(

@@ -20,8 +20,7 @@ from apps.core.bus import on
 from apps.core.locks import NameLock, acquire_named
 from apps.core.models import Project
 from apps.core.projects.deletion import Deleting
-from apps.registry.moving import OtherFiles, StoredFile
-from apps.registry.stores import store
+from apps.core.stores import OtherFiles, StoredFile, store
 from apps.trajectories import media
 from apps.trajectories.models import Medium, MediumUse, file_of
 

@@ -26,11 +26,10 @@ from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core.data_paths import DataPathField
 from apps.core.encryption import EncryptedText
 from apps.core.models import Job, Project, one_active
-from apps.registry.artifacts import verified
-from apps.registry.stores import store
+from apps.core.stores import store
+from apps.core.whole_folders import verified
 from apps.trajectories import contents, media
 from workers.lib.prices import Cost
 from workers.lib.storable import storable
@@ -898,7 +897,7 @@ class Upload(Job):
     `batches.Summary`; `spec` has the mapping of a mapped file."""
 
     format = models.CharField(max_length=20)
-    path = DataPathField(max_length=500)
+    file = models.CharField(max_length=32, help_text="Names the kept file (`uploads`)")
     size = models.BigIntegerField()
 
     @property

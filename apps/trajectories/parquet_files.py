@@ -33,8 +33,7 @@ from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.core.operations import Moment, Page, Rest, operation
 from apps.core.projects.deletion import Deleting
-from apps.registry.moving import OtherFiles, StoredFile
-from apps.registry.stores import store
+from apps.core.stores import OtherFiles, StoredFile, store
 from apps.trajectories.ids import floor_of, time_of
 from apps.trajectories.models import ParquetExport, ParquetFile, Score, Step, Trajectory
 

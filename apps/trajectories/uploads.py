@@ -1,6 +1,4 @@
-"""Files that people import: kept in the data folder, previewed, imported by a worker, resumed when
-it dies.
-"""
+"""Files that people import: kept, previewed, imported by a worker, resumed when it dies."""
 
 from __future__ import annotations
 
@@ -10,16 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
-from django.db import transaction
-
-from apps.core import jobs
-from apps.core.backups.parts import Part, Parts, of_folder
+from apps.core import jobs, kept
 from apps.core.bus import on
 from apps.core.errors import Rejected
 from apps.core.kinds import Progress
-from apps.core.leftovers import remove_leftovers
-from apps.core.models import JobState, Project
+from apps.core.models import JobState, KeptFile, Project
 from apps.core.operations import Page, operation
 from apps.core.projects.deletion import Deleting
 from apps.trajectories.actions.mappings import fitting_mappings
@@ -35,40 +28,48 @@ from apps.trajectories.models import ImportMapping, TrajectoryKey, Upload, Uploa
 from apps.trajectories.redaction import RuleError
 from apps.trajectories.schema import parse_row, plain
 
+KEPT, FILE = "uploads/", "file"
 MAX_UNPACKED = 1024 * 1024 * 1024
 PREVIEW_BYTES = 16 * 1024 * 1024
 PREVIEW_ROWS = 3
 MAX_COLUMNS = 200  # of those without a field that are listed
 
 
-def folder() -> Path:
-    return Path(settings.FLYWHEEL_DATA_DIR) / "uploads"
+def keep(chunks: Iterable[bytes]) -> str:
+    """Keeps the file for whichever process goes on with it; returns its name. Files that were
+    looked at and left are removed.
+    """
+    kept.remove_leftovers(KEPT, _awaited)
+    name = uuid.uuid4().hex
+    kept.put_chunks(kept_as(name), {FILE: chunks})
+    return name
 
 
-@on(Parts)
-def waiting_files(question: Parts) -> Part:
-    """Files whose import has not ended, or may be tried again."""
-    return of_folder("uploads", folder(), _waiting, is_referred=True)
+def _awaited(names: set[str]) -> set[str]:
+    return {*Upload.objects.active().filter(file__in=names).values_list("file", flat=True)}
 
 
-def _waiting() -> Iterator[Path]:
-    active = Upload.objects.active().values_list("path", flat=True)
-    failed = Upload.objects.filter(state=JobState.FAILED).values_list("path", flat=True)
-    yield from map(Path, active)
-    yield from (path for path in map(Path, failed) if path.is_file())
-
-
-def keep(chunks: Iterable[bytes]) -> Path:
-    """The file in the data folder; files that were looked at and left are removed."""
-    home = folder()
-    home.mkdir(parents=True, exist_ok=True)
-    awaited = set(Upload.objects.active().values_list("path", flat=True))
-    remove_leftovers(home, lambda old: str(old) in awaited)
-    path = home / uuid.uuid4().hex
-    with path.open("wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
+def path_of(name: str) -> Path:
+    """The kept file on this machine. Raises ImportError_ if it is gone, OSError."""
+    if (path := kept.path_of(kept_as(name), FILE)) is None:
+        raise ImportError_("The file is no longer available. Upload it again.")
     return path
+
+
+def size_of(name: str) -> int:
+    return kept.named(kept_as(name), [FILE]).get().size
+
+
+def kept_as(name: str) -> str:
+    return f"{KEPT}{name}"
+
+
+def is_kept(name: str) -> bool:
+    return kept.named(kept_as(name), [FILE]).exists()
+
+
+def forget(name: str) -> None:
+    kept.remove_folder(kept_as(name))
 
 
 def preview(
@@ -226,8 +227,8 @@ def mapped(reading: OpenFile) -> dict[str, Any]:
     }
 
 
-def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> Upload:
-    """Queues the import of a file that waits in the data folder."""
+def submit(*, project: Project, by: Any, file: str, token: dict[str, Any]) -> Upload:
+    """Queues the import of a file that waits (`keep`)."""
     try:
         name = redacted_name(project, token["name"])[-200:]
     except RuleError:  # the import itself says which rule
@@ -236,8 +237,8 @@ def submit(*, project: Project, by: Any, path: Path, token: dict[str, Any]) -> U
         project=project,
         name=name,
         format=token["format"],
-        path=str(path),
-        size=path.stat().st_size,
+        file=file,
+        size=size_of(file),
         total=token["total"],
         spec={name: token[name] for name in ("mapping", "encoding") if token.get(name)},
     )
@@ -250,7 +251,7 @@ def resubmit(*, upload: Upload, by: Any) -> None:
 
     Raises Rejected if it did not fail, or its file is gone.
     """
-    if not Path(upload.path).is_file():
+    if not is_kept(upload.file):
         raise Rejected("The file is no longer available. Upload it again.")
     failed = Upload.objects.filter(state=JobState.FAILED)
     if not jobs.restart(upload, among=failed, by=by, action="resubmitted", cursor={}, done=0):
@@ -285,8 +286,9 @@ def steps(upload: Upload) -> Iterator[Progress]:
         remember(upload, rows)
         return stored
 
+    path = path_of(upload.file)
     try:
-        with Path(upload.path).open("rb") as file:
+        with path.open("rb") as file:
             given = upload.spec.get("mapping")
             mapping = load(given) if given else None
             encoding = upload.spec.get("encoding", "")
@@ -299,8 +301,6 @@ def steps(upload: Upload) -> Iterator[Progress]:
                 raise ImportError_(reading.problem or "No mapping was chosen for this file.")
             for _ in batches(reading, store, summary, skip=summary.done):
                 yield _progress(summary)
-    except FileNotFoundError as error:
-        raise ImportError_(f"{upload.name} is no longer here. Upload it again.") from error
     except ImportError_ as error:
         summary.reject(upload.name, "", "", str(error))
         yield _progress(summary)
@@ -328,11 +328,10 @@ def _progress(summary: Summary) -> Progress:
 
 def ended(upload: Upload) -> None:
     if upload.state == JobState.SUCCEEDED:
-        transaction.on_commit(lambda: Path(upload.path).unlink(missing_ok=True))
+        forget(upload.file)
 
 
 @on(Deleting[Upload])
 def remove_files(event: Deleting[Upload]) -> None:
-    for path in event.rows.values_list("path", flat=True):
-        if path and Path(path).parent == folder():
-            Path(path).unlink(missing_ok=True)
+    folders = [kept_as(name) for name in event.rows.values_list("file", flat=True)]
+    kept.remove(KeptFile.objects.filter(folder__in=folders))

@@ -37,6 +37,12 @@ def finish(**more: object) -> None:
     emit("result", adapter=str(adapter), metrics={}, **more)
 
 
+def save(folder: Path, step: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state.json").write_text(json.dumps({"step": step}))
+    emit("checkpoint", step=step, path=str(folder))
+
+
 for what in script:
     if what == "die":
         time.sleep(0.3)  # the runner stores what came before
@@ -57,12 +63,10 @@ for what in script:
         time.sleep(600)
     elif what == "checkpoint":
         folder = Path(spec["out_dir"]) / "checkpoint-1"
-        folder.mkdir(parents=True, exist_ok=True)
-        emit("checkpoint", step=1, path=str(folder))
+        save(folder, 1)
     elif what[0] == "checkpoint at":
         folder = Path(spec["out_dir"]) / f"checkpoint-{what[1]}"
-        folder.mkdir(parents=True, exist_ok=True)
-        emit("checkpoint", step=what[1], path=str(folder))
+        save(folder, what[1])
     elif what == "resumed from":
         emit("log", level="info", message=str(spec["resume_from"]))
     elif what == "finish":

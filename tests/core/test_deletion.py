@@ -13,7 +13,7 @@ from django.test import Client
 from apps.automation import actions as flows
 from apps.automation.models import Flow, FlowRun
 from apps.automation.specs import FlowError
-from apps.core import runner
+from apps.core import job_files, runner
 from apps.core.api import _trusted
 from apps.core.errors import Rejected
 from apps.core.kinds import job_models
@@ -110,7 +110,7 @@ def test_everything_goes_and_nothing_of_others(
         Artifact.objects.exclude(model_versions__project=other).values_list("pk", flat=True)
     )
     job = delete(project)
-    folder = runner.job_folder(project.trainingruns.first())
+    folder = job_files.job_folder(project.trainingruns.first())
     folder.mkdir(parents=True)
     log = JobLog.objects.create(job=project.trainingruns.first().pk, attempt=1, seq=1, message="x")
     name, old = project.name, project.slug

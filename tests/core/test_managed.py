@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.urls import reverse
 
-from apps.core import runner
+from apps.core import job_files
 from apps.core.auditing.words import page_of
 from apps.core.managed import objects as managed
 from apps.core.managed.objects import KINDS, ManagedError, find
@@ -109,10 +109,10 @@ def test_a_run_that_made_nothing_goes_with_its_folder(
     )
     run.refresh_from_db()
     run.metrics.create(step=1, name="loss", value=1.0)
-    runner.job_folder(run).mkdir(parents=True)
+    job_files.job_folder(run).mkdir(parents=True)
     with django_capture_on_commit_callbacks(execute=True):
         remove(run, "run")
-    assert not TrainingRun.objects.exists() and not runner.job_folder(run).exists()
+    assert not TrainingRun.objects.exists() and not job_files.job_folder(run).exists()
     assert AuditEvent.objects.get(action="object.deleted").detail["goes"]["metric"] == 1
 
 

@@ -13,14 +13,14 @@ from django.contrib.auth import authenticate
 from django.contrib.staticfiles.finders import get_finder
 from django.core.management import call_command
 
-from apps.core.management.commands import prepare
+from apps.core import static_files
 from apps.core.models import ApiKey, key_digest
 
 pytestmark = pytest.mark.django_db
 
 
 def prepared(monkeypatch: pytest.MonkeyPatch, **chosen: str) -> str:
-    monkeypatch.setattr(prepare, "_collect_static", lambda: None)
+    monkeypatch.setattr(static_files, "collect", lambda: None)
     for name in ("FLYWHEEL_ADMIN_PASSWORD", "FLYWHEEL_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in chosen.items():
@@ -58,13 +58,13 @@ def test_static_files_are_collected_when_one_has_changed(
     settings.STATICFILES_DIRS = [sources]
     get_finder.cache_clear()
     collected: list[str] = []
-    monkeypatch.setattr(prepare, "call_command", lambda name, **_: collected.append(name))
+    monkeypatch.setattr(static_files, "call_command", lambda name, **_: collected.append(name))
     style = sources / "app.css"
     style.write_text("a")
-    prepare._collect_static()
-    prepare._collect_static()
+    static_files.collect()
+    static_files.collect()
     assert collected == ["collectstatic"]
     style.write_text("b and more")
-    prepare._collect_static()
+    static_files.collect()
     assert collected == ["collectstatic", "collectstatic"]
     get_finder.cache_clear()

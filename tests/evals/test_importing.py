@@ -5,7 +5,6 @@ half.
 from __future__ import annotations
 
 import json
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from django.utils import timezone
 
 from apps.core import jobs, runner
 from apps.core.actions import create_api_key
-from apps.core.models import Project, Role
+from apps.core.models import KeptFile, Project, Role
 from apps.core.scopes import Scope
 from apps.evals import actions, importing
 from apps.evals.importing import Choice, ImportProblem
@@ -240,13 +239,13 @@ def test_many_rows_are_left_to_a_worker(
     job = TaskImport.objects.get()
     with django_capture_on_commit_callbacks(execute=True):
         assert done(job).state == "succeeded", job.error
-    assert (
-        done(job).attempt == 1
-        and draft.tasks.count() == 5
-        and not importing.home_of(str(job.pk)).exists()
-    )
+    assert done(job).attempt == 1 and draft.tasks.count() == 5 and not waiting(str(job.pk))
     page = member.get(response["Location"], headers={"HX-Request": "true"}).content.decode()
     assert "succeeded" in page and "hx-get" not in page
+
+
+def waiting(identity: str) -> bool:
+    return KeptFile.objects.filter(folder=importing.folder_of(identity)).exists()
 
 
 def submitted(draft: EvalSet, n: int) -> TaskImport:
@@ -276,11 +275,9 @@ def test_a_set_that_was_frozen_meanwhile_takes_none(draft: EvalSet) -> None:
 
 def test_a_file_that_is_awaited_is_not_tidied_away(draft: EvalSet) -> None:
     job, left = submitted(draft, 2), importing.keep([rows(1)])
-    (importing.folder() / "something else").mkdir()
-    for home in importing.folder().iterdir():
-        os.utime(home, (0, 0))
+    KeptFile.objects.update(kept_at=timezone.now() - timedelta(days=3))
     importing.keep([rows(1)])
-    assert importing.home_of(str(job.pk)).is_dir() and not importing.home_of(left).exists()
+    assert waiting(str(job.pk)) and not waiting(left)
 
 
 # The API
@@ -332,7 +329,7 @@ def test_a_file_is_imported_by_api_in_any_format(draft: EvalSet) -> None:
     assert (good_and_bad["made"], good_and_bad["bad"]) == (2, 1) and "Line 3" in good_and_bad[
         "problems"
     ][0]
-    assert not any(importing.folder().glob("*"))
+    assert not KeptFile.objects.exists()
 
 
 def test_a_preview_by_api_stores_nothing(draft: EvalSet) -> None:
@@ -341,7 +338,7 @@ def test_a_preview_by_api_stores_nothing(draft: EvalSet) -> None:
     assert (
         seen.json()["groups"] == ["file", "request", "metadata.ticket"] and not draft.tasks.exists()
     )
-    assert not any(importing.folder().glob("*"))
+    assert not KeptFile.objects.exists()
 
 
 @pytest.mark.parametrize(
@@ -363,7 +360,7 @@ def test_a_file_that_cannot_be_imported_says_why(
 ) -> None:
     answer = by_api(draft, data, **more)
     assert answer.status_code == 400 and answer.json()["path"] == path, answer.content
-    assert not draft.tasks.exists() and not any(importing.folder().glob("*"))
+    assert not draft.tasks.exists() and not KeptFile.objects.exists()
 
 
 def test_many_rows_by_api_are_followed_and_cancelled(

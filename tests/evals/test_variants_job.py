@@ -20,7 +20,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core import jobs, runner
+from apps.core import job_files, jobs, runner
 from apps.core.models import AuditEvent, Role
 from apps.evals import actions
 from apps.evals.actions import EvalSetError
@@ -162,7 +162,7 @@ def test_what_comes_back_waits_for_a_review_and_is_synthetic_for_ever(
     assert not draft.tasks.trainable().filter(origin=Origin.SYNTHETIC).exists()
     with pytest.raises(EvalSetError, match="Review at least 3"):
         batches.use_batch(eval_set=draft, by=None)
-    assert [path.name for path in runner.job_folder(job).iterdir()] == ["stderr-1.log"]
+    assert [path.name for path in job_files.job_folder(job).iterdir()] == ["stderr-1.log"]
     asked = AuditEvent.objects.get(action="variants.asked_for")
     assert asked.detail["server"] == WANTED.base_url and asked.detail["asked"] == 24
 

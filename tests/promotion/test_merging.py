@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from django.test import Client, TestCase
 
-from apps.core import jobs, runner
+from apps.core import job_files, jobs, runner
 from apps.core.actions import create_api_key
 from apps.core.bus import ask
 from apps.core.managed import objects
@@ -92,7 +92,7 @@ def test_a_real_adapter_is_merged_by_a_real_process_and_downloaded(
     assert call(version).status_code == 202 and "Waiting for a worker" in page_of(version)
     job = run(MergeJob.objects.get())
     assert job.state == "succeeded", job.error
-    assert not (runner.job_folder(job) / "out").exists()
+    assert not (job_files.job_folder(job) / "out").exists()
     merged = MergedModel.objects.get(version=version)
     assert merged.dtype == "float32" and merged.gap < 1e-3 and merged.artifact.size > 100_000
     live = Client().get("/api/v1/channels/production/", **headers).json()["merged"]

@@ -20,7 +20,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
-from apps.registry import artifacts, buckets, uploads
+from apps.core import buckets, whole_folders
+from apps.registry import uploads
 from apps.registry.artifacts import (
     ArtifactError,
     _home,
@@ -242,7 +243,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(
 ) -> None:
     made = elsewhere(store_folder(folder))
     usage = shutil.disk_usage(folder)
-    monkeypatch.setattr(artifacts.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(whole_folders.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(ArtifactError, match="MiB are free on the disk"):
         local_path(made)
     assert not list(_home(made.digest).parent.glob("incoming-*"))

@@ -20,8 +20,9 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from apps.core import stores
 from apps.core.models import Project
-from apps.registry import stores, uploads
+from apps.registry import uploads
 from apps.registry.artifacts import local_path
 from apps.registry.models import AdapterPart, AdapterUpload, ModelVersion
 from apps.registry.trained_elsewhere import CONFIG, WEIGHTS

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core import runner
+from apps.core import (
+    job_files,
+    runner,
+)
 from apps.core.models import JobState, Role
 from apps.notifications.models import Notification
 from apps.training import actions, forking, run_alarms
@@ -178,10 +180,7 @@ def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
     made = forking.fork(run=warned, step=6, config=config, by=by, name="again")
     (checkpoint,) = made.checkpoints.all()
     assert (made.forked_from, made.done, checkpoint.step, made.total) == (warned, 6, 6, 9)
-    assert (
-        Path(checkpoint.path).is_relative_to(runner.job_folder(made))
-        and Path(checkpoint.path).is_dir()
-    )
+    assert job_files.has(made, checkpoint.folder)
     assert {name for name, _, _ in forking.changes(made)} == {"learning_rate", "steps"}
     assert made.spec["forked_from"] == {"run": str(warned.pk), "name": warned.name, "step": 6}
     html = page(made)

@@ -27,9 +27,16 @@ from apps.training.budget.estimate import estimate
 from apps.training.budget.learning import NO_SCORES, teaching
 from apps.training.budget.truth import compared, factor_of
 from apps.training.budget.words import in_words
-from apps.training.models import Checkpoint, Measurement, TrainingRun
+from apps.training.models import Measurement, TrainingRun
 from tests.evals.evaluated import evaluated, frozen_set
-from tests.factories import admin_of, key_headers, make_member, make_project, override
+from tests.factories import (
+    admin_of,
+    key_headers,
+    make_checkpoint,
+    make_member,
+    make_project,
+    override,
+)
 from tests.shared import copied, once
 from tests.training.test_picks import PASSED, sent
 
@@ -544,12 +551,10 @@ def test_the_estimate_is_frozen_with_the_run_and_the_truth_stands_beside_it(
 
 
 def test_a_fork_is_estimated_for_the_steps_that_are_left(
-    client: Client, run: EvalRun, measured: Measurement, tmp_path: Path
+    client: Client, run: EvalRun, measured: Measurement
 ) -> None:
     made = submitted(client, run, steps=8)
-    folder = tmp_path / "a checkpoint"
-    folder.mkdir()
-    Checkpoint.objects.create(run=made, step=6, path=str(folder), attempt=1)
+    make_checkpoint(made, 6)
     url = reverse("training:fork_budget", args=[run.project.slug, made.pk])
     fields = {"step": 6, "name": "fork", "seed": 0, "config": "steps: 8\nlearning_rate: 1.0e-4\n"}
     html = client.post(url, fields).content.decode()

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from apps.core import child, jobs, runner
+from apps.core import (
+    child,
+    job_files,
+    jobs,
+    runner,
+)
 from apps.core.models import JobState
 from apps.environments.actions import save_environment, save_verifier
 from apps.evals import actions as evals
@@ -112,7 +117,7 @@ def test_a_policy_that_finds_the_hole_is_stopped_with_a_checkpoint(
     alarm = run.alarms.get(name="hacking", action="stop")
     assert "wrong and paid like right ones" in alarm.message and alarm.step < steps
     assert f"Stopped at step {alarm.step}" in run.error and "A checkpoint is kept" in run.error
-    assert Path(run.checkpoints.get(step=alarm.step).path).is_dir()
+    assert job_files.has(run, run.checkpoints.get(step=alarm.step).folder)
     rewards, exploits = values(run, "train/reward_mean"), values(run, "watch/exploits")
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 5 * 0.2  # it was paid, and more and more
     assert exploits[-1] > exploits[0] + 0.2

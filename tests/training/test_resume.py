@@ -5,21 +5,24 @@ the best is not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from apps.core import jobs, runner
+from apps.core import job_files, jobs, runner
 from apps.core.models import AuditEvent, JobLog, JobState, Role
 from apps.reviews.actions import TrainingLocked
 from apps.training import actions
 from apps.training.models import Method, RunAlarm, TrainingRun
 from tests.amounts import few
 from tests.core.conftest import ended
-from tests.factories import admin_of, make_member
+from tests.factories import (
+    admin_of,
+    make_checkpoint,
+    make_member,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Submit = Callable[..., TrainingRun]
@@ -51,7 +54,9 @@ def test_it_goes_on_from_the_last_checkpoint(failed: TrainingRun) -> None:
     runner.run(run)
     run = ended(run)
     assert (run.state, run.attempt) == (JobState.SUCCEEDED, 2) and run.model_version
-    assert JobLog.objects.get(job=run.pk, attempt=2, level="info").message.endswith("checkpoint-7")
+    begun, came = JobLog.objects.filter(job=run.pk, attempt=2).order_by("-seq")
+    assert "continues from the checkpoint at step 7: no step was lost." in begun.message
+    assert came.message.endswith("checkpoint-7")
     event = AuditEvent.objects.get(action="trainingrun.resumed")
     assert (event.actor, event.detail["step"]) == (by, 7)
 
@@ -73,9 +78,7 @@ def test_a_cancelled_run_is_resumed(submit: Submit) -> None:
     jobs.cancel(run, by=None)
     with pytest.raises(actions.TrainingError, match="no checkpoint"):
         actions.resume(run=ended(run), by=None)
-    folder = runner.job_folder(run) / "out" / "checkpoint-1"
-    folder.mkdir(parents=True)
-    run.checkpoints.create(step=1, path=str(folder), attempt=1)
+    make_checkpoint(run, 1)
     assert actions.resume(run=ended(run), by=None) == 1
     assert ended(run).cancel_requested_at is None
     runner.run(run)
@@ -146,19 +149,10 @@ def test_old_checkpoints_go_and_the_best_stays(submit: Submit, settings: Any) ->
     run = submit(*script, "fail")
     runner.run(run)
     assert sorted(run.checkpoints.values_list("step", flat=True)) == [2, 5, 6]
-    out = runner.job_folder(run) / "out"
+    out = job_files.job_folder(run) / "out"
     assert sorted(path.name for path in out.iterdir()) == [
         "checkpoint-2",
         "checkpoint-5",
         "checkpoint-6",
     ]
     assert actions.resume(run=ended(run), by=None) == 6
-
-
-def test_folders_elsewhere_are_not_removed(submit: Submit, settings: Any, tmp_path: Path) -> None:
-    settings.FLYWHEEL_KEPT_CHECKPOINTS = 1
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    run = submit(["checkpoint", {"step": 1, "path": str(elsewhere)}], ["checkpoint at", 2], "fail")
-    runner.run(run)
-    assert run.checkpoints.get().step == 2 and elsewhere.is_dir()

@@ -36,13 +36,14 @@ from apps.training.forking import fork
 from apps.training.jobs import complete
 from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
-from apps.training.models import Checkpoint, Method, Shape, Source, TrainingRun
+from apps.training.models import Method, Shape, Source, TrainingRun
 from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     adapter_weights,
     admin_of,
     key_headers,
+    make_checkpoint,
     make_environment,
     make_failed,
     make_member,
@@ -153,13 +154,12 @@ def test_a_production_run_that_asks_what_a_task_asks_is_kept_aside_with_it(run: 
     assert found[corrected] == task.group
 
 
-def test_a_fork_is_measured_on_what_its_checkpoint_never_saw(run: EvalRun, tmp_path: Path) -> None:
+def test_a_fork_is_measured_on_what_its_checkpoint_never_saw(run: EvalRun) -> None:
     """With another share, pairs that the checkpoint has learned from would be held back and count
     as unseen.
     """
     job = submitted(run)
-    (folder := tmp_path / "checkpoint-1").mkdir()
-    Checkpoint.objects.create(run=job, step=1, path=str(folder), attempt=1)
+    make_checkpoint(job, 1)
     for share in (0.1, 0.4):
         config = job.spec["config"] | {"validation_share": share}
         with pytest.raises(TrainingError, match="holds back the same examples"):

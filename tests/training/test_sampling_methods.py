@@ -13,6 +13,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from apps.core import job_files
 from apps.evals.models import EvalRun, EvalSet, Split
 from apps.registry.actions import ModelError
 from apps.registry.bases import base_digest
@@ -23,7 +24,7 @@ from apps.training.advisor import Evidence, advise
 from apps.training.child_spec import training_spec
 from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.jobs import store_events, version_name
-from apps.training.models import Checkpoint, Method, Rollout, TrainingRun
+from apps.training.models import Method, Rollout, TrainingRun
 from apps.training.results import lineage
 from apps.training.rollouts import standing, with_advantages
 from apps.training.starts import asked_from, fields_from, start_from
@@ -35,6 +36,7 @@ from tests.factories import (
     key_headers,
     make_adapter,
     make_base_folder,
+    make_checkpoint,
     make_endpoint,
     make_managed,
     make_member,
@@ -419,7 +421,7 @@ SAMPLES = '{{"task": "{}", "samples": 8, "passed": 1, "masked": 0, "kept": 1, "r
 
 def sampled(made: TrainingRun, tasks: int = 3) -> Path:
     """The run has written down what each of its tasks gave; the last line is not whole."""
-    file = reused_samples.file_of(made)
+    file = job_files.job_folder(made) / reused_samples.KEPT
     file.parent.mkdir(parents=True)
     ids = [task.pk for task in made.dataset.tasks()][:tasks]
     file.write_text("".join(map(SAMPLES.format, ids)) + '{"task": "x", "sam')
@@ -434,10 +436,9 @@ def test_a_fork_reuses_what_the_teacher_was_paid_for(
     fork = forking.fork(
         run=made, step=0, config=BEST | {"learning_rate": 1e-5, "teacher_usd": 3.0}, by=by
     )
-    mine = reused_samples.file_of(fork)
-    assert mine.read_text() == file.read_text() and not mine.samefile(
-        file
-    )  # the fork writes on in it
+    mine = job_files.bring(fork, reused_samples.KEPT)
+    assert mine and mine.read_text() == file.read_text()
+    assert not mine.samefile(file)  # the fork writes on in it
     said = f"The samples of {made} are reused (3 of 3 tasks); nothing is sampled again."
     assert fork.spec["forked_from"]["samples"] == said
     client.force_login(make_member(run.project))
@@ -483,19 +484,18 @@ def test_a_fork_that_samples_otherwise_says_that_the_teacher_is_paid_again(
         said in fork.spec["forked_from"]["samples"]
         and "paid, again." in fork.spec["forked_from"]["samples"]
     )
-    assert not reused_samples.file_of(fork).exists()
+    assert job_files.bring(fork, reused_samples.KEPT) is None
 
 
 @pytest.mark.parametrize(
     ("step", "said"), [(0, "the other 2 are sampled"), (1, "nothing is sampled again")]
 )
 def test_what_a_limit_left_out_is_sampled_by_a_fork_from_the_start_only(
-    run: EvalRun, step: int, said: str, tmp_path: Path
+    run: EvalRun, step: int, said: str
 ) -> None:
     made = submitted(run, Method.BEST_OF_N, BEST)
     sampled(made, 1)
-    (tmp_path / "checkpoint-1").mkdir()
-    Checkpoint.objects.create(run=made, step=1, path=str(tmp_path / "checkpoint-1"), attempt=1)
+    make_checkpoint(made, 1)
     fork = forking.fork(run=made, step=step, config=BEST, by=admin_of(run.project))
     assert (
         fork.spec["forked_from"]["samples"]

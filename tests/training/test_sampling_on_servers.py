@@ -19,9 +19,15 @@ from apps.registry.rollout_servers import why_not
 from apps.training.actions import TrainingError
 from apps.training.child_spec import training_spec
 from apps.training.forking import fork
-from apps.training.models import Checkpoint, TrainingRun
+from apps.training.models import TrainingRun
 from tests.amounts import few
-from tests.factories import admin_of, make_managed, make_project, make_server
+from tests.factories import (
+    admin_of,
+    make_checkpoint,
+    make_managed,
+    make_project,
+    make_server,
+)
 from tests.forms import as_read
 from tests.shared import copied, once
 from tests.training.test_picks import made_run, sent
@@ -150,13 +156,10 @@ def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(
     assert to_unload(loaded, sampled_from(loaded), 1) == [ended]
 
 
-def test_a_fork_samples_where_its_run_did(
-    client: Client, run: EvalRun, server: Server, tmp_path: Path
-) -> None:
+def test_a_fork_samples_where_its_run_did(client: Client, run: EvalRun, server: Server) -> None:
     post(client, run, sample_on=[server.name], one_step_ahead="on")
     (first,) = TrainingRun.objects.all()
-    (tmp_path / "checkpoint-1").mkdir()
-    Checkpoint.objects.create(run=first, step=1, path=str(tmp_path / "checkpoint-1"), attempt=1)
+    make_checkpoint(first, 1)
     Server.objects.filter(pk=server.pk).update(name="renamed")
     made = fork(run=first, step=1, config=first.spec["config"], by=admin_of(run.project))
     assert (

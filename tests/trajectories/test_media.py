@@ -18,7 +18,8 @@ from django.utils.http import content_disposition_header
 
 from apps.core.models import Project, Role
 from apps.core.projects import deletion
-from apps.registry.moving import OtherFiles, move_all
+from apps.core.stores import OtherFiles
+from apps.registry.moving import move_all
 from apps.trajectories import digest as words
 from apps.trajectories import media, media_store
 from apps.trajectories.actions import deletions
@@ -337,7 +338,7 @@ def test_references_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> N
 def test_media_move_with_the_store(project: Project, data_dir: Path, tmp_path: Path) -> None:
     from django.core.files.storage import FileSystemStorage
 
-    from apps.registry.stores import DataFolder, store
+    from apps.core.stores import DataFolder, store
 
     class Elsewhere(DataFolder):
         base_location = str(tmp_path / "elsewhere")  # type: ignore[assignment]

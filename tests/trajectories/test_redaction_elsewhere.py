@@ -81,9 +81,8 @@ def test_a_medium_is_stored_under_a_redacted_name(project: Project, agent: Clien
     assert Medium.objects.get().name == "[EMAIL].txt"
 
 
-def test_an_import_is_listed_under_a_redacted_name(project: Project, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("{}")
+def test_an_import_is_listed_under_a_redacted_name(project: Project, data_dir: Path) -> None:
+    file = uploads.keep([b"{}"])
     token = {"name": f"{ANN}.jsonl", "format": "flywheel", "total": 1}
-    made = uploads.submit(project=project, by=admin_of(project), path=path, token=token)
+    made = uploads.submit(project=project, by=admin_of(project), file=file, token=token)
     assert made.name == "[EMAIL].jsonl"

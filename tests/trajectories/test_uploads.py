@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from apps.core import jobs, outbox, runner
+from apps.core import jobs, kept, outbox, runner
 from apps.core.models import AuditEvent, Project, Role
 from apps.trajectories import uploads
 from apps.trajectories.importers import batches
@@ -95,7 +95,7 @@ def test_the_whole_way(
         assert runs(made) == "succeeded"
     assert counts(made) == (4, 2) and (made.done, made.total, made.attempt) == (6, 6, 1)
     assert runs(made) == "succeeded" and made.attempt == 1
-    assert not Path(made.path).exists()
+    assert not uploads.is_kept(made.file)
     status = member.get(url("import_status", project, made.pk))
     assert (
         b"every 2s" not in status.content
@@ -186,12 +186,12 @@ def test_failed_and_retried(
     with django_capture_on_commit_callbacks(execute=True):
         member.post(url("import_start", project), {"token": token})
     made = Upload.objects.get()
-    text = Path(made.path).read_bytes()
-    Path(made.path).write_bytes(b"{")
+    text = uploads.path_of(made.file).read_bytes()
+    kept.put_chunks(f"{uploads.KEPT}{made.file}", {uploads.FILE: [b"{"]})
     assert (
         runs(made) == "failed" and made.summary["errors"] and "Nothing was imported" in made.error
     )
-    Path(made.path).write_bytes(text)
+    kept.put_chunks(f"{uploads.KEPT}{made.file}", {uploads.FILE: [text]})
     with django_capture_on_commit_callbacks(execute=True):
         member.post(url("import_retry", project, made.pk))
     assert len(sent) == 2

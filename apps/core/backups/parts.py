@@ -10,10 +10,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from django.conf import settings
 from msgspec import Struct
 
-from apps.core.bus import Question, on
+from apps.core.bus import Question
 
 CHUNK = 2**20
 
@@ -110,9 +109,3 @@ def make_private(folder: Path) -> None:
 
 def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-@on(Parts)
-def job_folders(question: Parts) -> Part:
-    """Checkpoints and results: a job that was running continues from them."""
-    return of_folder("jobs", Path(settings.FLYWHEEL_DATA_DIR) / "jobs")

@@ -8,7 +8,6 @@ without it. What lineage needs is protected, so it is archived instead.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -20,6 +19,7 @@ from django.db.models import Q
 from django.http import Http404
 from django.utils import timezone
 
+from apps.core import job_files
 from apps.core.access import get_membership
 from apps.core.actions import audit
 from apps.core.auditing.words import page_of
@@ -28,7 +28,6 @@ from apps.core.errors import Rejected
 from apps.core.models import ACTIVE_STATES, ApiKey, Job, JobLog, Project, Role
 from apps.core.nouns import lists, noun, title_of
 from apps.core.projects.deletion import Deleting
-from apps.core.runner import job_folder
 
 M = TypeVar("M", bound=models.Model)
 SHOWN = 5
@@ -298,8 +297,7 @@ def delete(*, managed: Managed, row: Any, by: Any, key: ApiKey | None = None, **
         cursor.execute("SET LOCAL flywheel.purge = 'on'")
     if isinstance(row, Job):
         JobLog.objects.filter(job=row.pk).delete()
-        folder = job_folder(row)
-        transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
+        job_files.remove(type(row), row.pk)
     try:
         rows.get().delete()
     except models.ProtectedError as error:

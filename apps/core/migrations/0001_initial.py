@@ -517,6 +517,35 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="KeptFile",
+            fields=[
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("folder", models.CharField(max_length=200)),
+                ("path", models.CharField(help_text="Within the folder", max_length=400)),
+                ("size", models.PositiveBigIntegerField()),
+                ("sha256", models.CharField(db_index=True, max_length=64)),
+                (
+                    "kept_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), db_index=True
+                    ),
+                ),
+            ],
+            options={
+                "ordering": ("folder", "path"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("folder", "path"), name="one_kept_file_per_path"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Backup",
             fields=[
                 (

@@ -21,6 +21,7 @@ from django.utils import timezone
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.bus import Question, ask
+from apps.core.job_files import remove_work
 from apps.core.kinds import InProcess, Progress, job_models, register
 from apps.core.models import (
     AuditEvent,
@@ -32,7 +33,6 @@ from apps.core.models import (
     Stage,
 )
 from apps.core.nouns import noun
-from apps.core.runner import remove_work
 
 M = TypeVar("M", bound=models.Model)
 Model = type[models.Model]

@@ -21,8 +21,9 @@ from django.db import transaction
 
 from apps.core import jobs
 from apps.core.actions import audit
+from apps.core.job_files import job_folder
 from apps.core.models import Project, Role
-from apps.core.runner import job_fields, job_folder
+from apps.core.runner import job_fields
 from apps.environments.clients import judge_of
 from apps.evals import actions
 from apps.evals.formats.rows import Bad

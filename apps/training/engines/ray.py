@@ -25,9 +25,10 @@ from django.utils import timezone
 from apps.core import jobs
 from apps.core.actions import create_api_key, revoke_api_key
 from apps.core.bus import on
+from apps.core.job_files import job_folder
 from apps.core.kinds import Incomplete
 from apps.core.models import ACTIVE_STATES
-from apps.core.runner import job_fields, job_folder
+from apps.core.runner import job_fields
 from apps.core.scopes import Scope
 from apps.registry.actions import ModelError, register_adapter
 from apps.registry.artifacts import ArtifactError, NeededArtifacts
@@ -132,7 +133,8 @@ def ray_spec(run: TrainingRun) -> RayJob:
     check_address(cluster.base_url, cluster.key_variable)
     home = job_folder(run) / "ray"
     if not (home / "secrets.json").exists():
-        submission = f"flywheel-{run.pk}-{run.attempt}"
+        # of an earlier attempt, on whatever machine: its job is followed, not submitted again
+        submission = run.cursor.get("submission") or f"flywheel-{run.pk}-{run.attempt}"
         TrainingRun.objects.filter(pk=run.pk).update(cursor={"submission": submission})
         home.mkdir(parents=True, exist_ok=True)
         (home / "package.zip").write_bytes(package(run, submission))

@@ -8,8 +8,6 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
-import apps.core.data_paths
-
 
 class Migration(migrations.Migration):
     initial = True
@@ -691,7 +689,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("step", models.PositiveIntegerField()),
-                ("path", apps.core.data_paths.DataPathField(max_length=500)),
                 ("attempt", models.PositiveIntegerField()),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 (

@@ -12,20 +12,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.utils import timezone
 from msgspec import Struct, field, to_builtins
 from msgspec import convert as converted
 
-from apps.core import mentions
+from apps.core import job_files, kept, mentions
 from apps.core.actions import audit
 from apps.core.kinds import Progress, job_models
 from apps.core.mentions import Words
-from apps.core.models import TERMINAL_STATES, JobState
+from apps.core.models import TERMINAL_STATES, JobState, KeptFile
 from apps.core.nouns import noun
-from apps.core.runner import job_folder
 from apps.teamwork.actions import forget_orphans
-from apps.trajectories import copies
+from apps.trajectories import copies, uploads
 from apps.trajectories.actions.deletions import purge
 from apps.trajectories.erasure import waiting
 from apps.trajectories.erasure.wanted import (
@@ -232,22 +230,29 @@ class Deletion:
             yield f"Looking through {name}"
 
     def clean_files(self) -> Iterator[str]:
-        """Folders of jobs that have ended, and files that were to be imported, on this machine."""
+        """What jobs that have ended left on this machine, and what they and failed imports left for
+        others.
+        """
         words = self.wanted.words
         if not words:
             return
-        folders = [
-            job_folder(model(pk=pk))
+        ended = [
+            (model, pk)
             for model in job_models()
             for pk in model.objects.filter(
                 project=self.project, state__in=TERMINAL_STATES
             ).values_list("pk", flat=True)
         ]
         failed = Upload.objects.filter(project=self.project, state=JobState.FAILED)
-        folders += [Path(path) for path in failed.values_list("path", flat=True)]
-        home = Path(settings.FLYWHEEL_DATA_DIR)
-        here = [path for path in folders if path.exists() and path.is_relative_to(home)]
-        for path in list(mentions.files_mentioning(here, words)):
+        folders = [uploads.kept_as(name) for name in failed.values_list("file", flat=True)]
+        folders += [job_files.kept_as(model, pk) for model, pk in ended]
+        for row in KeptFile.objects.filter(folder__in=folders).order_by("pk"):
+            path = kept.path_of(row.folder, row.path)
+            if path and any(mentions.files_mentioning([path], words)):
+                kept.remove(KeptFile.objects.filter(pk=row.pk))
+                self.state.count(Counter({"files of jobs": 1}))
+        here = [job_files.job_folder(model(pk=pk)) for model, pk in ended]
+        for path in list(mentions.files_mentioning(filter(Path.exists, here), words)):
             path.unlink(missing_ok=True)
             self.state.count(Counter({"files of jobs": 1}))
         yield "Looking through files"

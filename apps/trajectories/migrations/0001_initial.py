@@ -12,7 +12,6 @@ import django.utils.timezone
 from django.conf import settings
 from django.db import migrations, models
 
-import apps.core.data_paths
 import apps.core.encryption
 from apps.trajectories.partitions import CreatePartitionedModel
 
@@ -1376,7 +1375,10 @@ class Migration(migrations.Migration):
                 ("cancel_requested_at", models.DateTimeField(null=True)),
                 ("finished_at", models.DateTimeField(null=True)),
                 ("format", models.CharField(max_length=20)),
-                ("path", apps.core.data_paths.DataPathField(max_length=500)),
+                (
+                    "file",
+                    models.CharField(help_text="Names the kept file (`uploads`)", max_length=32),
+                ),
                 ("size", models.BigIntegerField()),
             ],
             options={

@@ -7,7 +7,6 @@ that a signed token carries.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from django.contrib import messages
@@ -31,6 +30,7 @@ MAX_UPLOAD = 64 * 1024 * 1024
 SALT = "trajectories.import"
 SAVED = "mapping:"  # before the name of a saved mapping, among the formats
 TOKEN_S = 24 * 3600
+GONE = "The file is no longer available. Upload it again."
 BY_NAME = sorted(TABLE, key=lambda one: one.name)
 
 
@@ -46,21 +46,20 @@ def upload(request: HttpRequest, project: Project) -> HttpResponse:
         return _page(request, project, problem=str(error), status=400)
     if problem := _problem(given, format):
         return _page(request, project, problem=problem, status=400)
-    path = uploads.keep(given.chunks())
-    name = given.name[-200:]
+    file, name = uploads.keep(given.chunks()), given.name[-200:]
     try:
-        seen = _seen(request, project, path, name, format, mapping)
+        seen = _seen(request, project, file, name, format, mapping)
         if format == "auto" and seen.get("suggested"):
-            seen = _seen(request, project, path, name, MAPPED, load(seen["suggested"])) | {
+            seen = _seen(request, project, file, name, MAPPED, load(seen["suggested"])) | {
                 "guessed": True,
                 "as_chat": True,
             }
         elif seen.get("guessed") and seen["saved"]:
-            seen = _seen(request, project, path, name, MAPPED, load(seen["saved"][0].mapping))
+            seen = _seen(request, project, file, name, MAPPED, load(seen["saved"][0].mapping))
     except ImportError_ as error:
-        path.unlink(missing_ok=True)
+        uploads.forget(file)
         return _page(request, project, problem=str(error), status=400)
-    return _page(request, project, preview=seen, name=name, size=path.stat().st_size)
+    return _page(request, project, preview=seen, name=name, size=given.size)
 
 
 def _chosen(project: Project, chosen: str) -> tuple[str, Mapping | None]:
@@ -73,7 +72,7 @@ def _chosen(project: Project, chosen: str) -> tuple[str, Mapping | None]:
 def _seen(
     request: HttpRequest,
     project: Project,
-    path: Path,
+    file: str,
     name: str,
     format: str,
     mapping: Mapping | None,
@@ -82,8 +81,9 @@ def _seen(
     """The preview, with the token that stands for the file: also for its encoding as it was
     previewed. Raises ImportError_.
     """
+    path = uploads.path_of(file)
     seen = uploads.preview(path, name, format, mapping, encoding)
-    token = {"file": path.name, "name": name, "format": seen["format"], "total": seen["total"]}
+    token = {"file": file, "name": name, "format": seen["format"], "total": seen["total"]}
     token["encoding"] = seen["encoding"] if seen["encodings"] else ""
     seen["token"] = signing.dumps(
         token | {"project": project.pk, "by": request.user.pk}, salt=SALT, compress=True
@@ -123,9 +123,8 @@ def _seen(
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
     """The preview again, by the mapping in the form: what htmx asks for while it is edited.
     `how=fields` begins a mapping, `use` takes a saved one."""
-    if (kept := _uploaded_file(request, project)) is None:
+    if (token := _uploaded_file(request, project)) is None:
         return _gone(request, project)
-    path, token = kept
     format, mapping, encoding = MAPPED, None, token["encoding"]
     saved = ""
     if "encoding" in request.POST:  # other texts, perhaps with other columns: all is guessed again
@@ -138,9 +137,10 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
     elif request.POST.get("how") != "fields":
         mapping = mapping_forms.read(request.POST)
     elif layout := request.POST.get("as", ""):
+        path = uploads.path_of(token["file"])
         mapping = uploads.guess_layout(path, token["name"], layout, encoding)
     try:
-        seen = _seen(request, project, path, token["name"], format, mapping, encoding)
+        seen = _seen(request, project, token["file"], token["name"], format, mapping, encoding)
     except ImportError_ as error:
         return _page(request, project, problem=str(error), status=400)
     if "mapping" in seen:
@@ -148,7 +148,7 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
     context = {
         "preview": seen,
         "name": token["name"],
-        "size": path.stat().st_size,
+        "size": uploads.size_of(token["file"]),
         "layouts": mapping_forms.LAYOUTS,
         "roles": mapping_forms.ROLES,
         "outcomes": ("success", "failure", "unknown"),
@@ -161,10 +161,9 @@ def preview(request: HttpRequest, project: Project) -> HttpResponse:
 @require_POST
 @project_view(Role.ENGINEER)
 def start(request: HttpRequest, project: Project) -> HttpResponse:
-    if (kept := _uploaded_file(request, project)) is None:
+    if (token := _uploaded_file(request, project)) is None:
         return _gone(request, project)
-    path, token = kept
-    if Upload.objects.filter(project=project, path=str(path)).exists():
+    if Upload.objects.filter(project=project, file=token["file"]).exists():
         messages.error(request, "This file was already imported; see the list below.")
         return redirect("trajectories:import", project.slug)
     if token["format"] == MAPPED:
@@ -176,25 +175,24 @@ def start(request: HttpRequest, project: Project) -> HttpResponse:
             messages.error(request, str(error))
             return preview(request, slug=project.slug)
         token["mapping"] = as_json(mapping)
-    made = uploads.submit(project=project, by=request.user, path=path, token=token)
+    made = uploads.submit(project=project, by=request.user, file=token["file"], token=token)
     return redirect("trajectories:import_detail", project.slug, made.pk)
 
 
-def _uploaded_file(request: HttpRequest, project: Project) -> tuple[Path, dict[str, Any]] | None:
-    """The file that was uploaded before and what is known of it; None if it is gone, or somebody
+def _uploaded_file(request: HttpRequest, project: Project) -> dict[str, Any] | None:
+    """What is known of the file that was uploaded before; None if it is gone, or somebody
     else's.
     """
     try:
         token = signing.loads(request.POST.get("token", ""), salt=SALT, max_age=TOKEN_S)
     except signing.BadSignature:
         return None
-    path = uploads.folder() / token.get("file", "missing")
     own = (token.get("project"), token.get("by")) == (project.pk, request.user.pk)
-    return (path, token) if own and path.is_file() else None
+    return token if own and uploads.is_kept(token["file"]) else None
 
 
 def _gone(request: HttpRequest, project: Project) -> HttpResponse:
-    messages.error(request, "The file is no longer available. Upload it again.")
+    messages.error(request, GONE)
     response = redirect("trajectories:import", project.slug)
     if request.headers.get("HX-Request"):
         response = HttpResponse(headers={"HX-Redirect": response.url})
@@ -245,7 +243,7 @@ def _state(found: Upload) -> dict[str, Any]:
         "percent": min(100, 100 * found.done / found.total) if found.total else None,
         "more": max(0, summary.get("rejected", 0) - len(summary.get("errors", []))),
         "more_warned": max(0, summary.get("warned", 0) - len(summary.get("warnings", []))),
-        "may_retry": found.state == JobState.FAILED and Path(found.path).is_file(),
+        "may_retry": found.state == JobState.FAILED and uploads.is_kept(found.file),
     }
 
 

@@ -9,7 +9,7 @@ from django.shortcuts import render
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
-from apps.registry.stores import store
+from apps.core.stores import store
 from apps.trajectories.parquet_files import shown_schema
 
 

@@ -12,9 +12,9 @@ from apps.core.backups import making, schedule
 from apps.core.backups.manifest import BackupError, verify
 from apps.core.backups.places import place_at
 from apps.core.backups.restoring import restore
+from apps.core.buckets import Stream
 from apps.core.models import Backup
 from apps.registry.artifacts import local_path
-from apps.registry.buckets import Stream
 from apps.registry.models import Artifact
 from tests.core.backups.conftest import Elsewhere
 from tests.core.backups.test_backup import adapter

@@ -10,9 +10,9 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
+from apps.core.job_files import job_folder
 from apps.core.kinds import kind_of
 from apps.core.models import Backup, Worker
-from apps.core.runner import job_folder
 from apps.evals.models import EvalRun
 from apps.promotion import actions
 from apps.promotion.models import Channel
@@ -38,8 +38,8 @@ def test_one_logs_in_evaluates_promotes_and_rolls_back(
     pair.by.set_password("a long password")
     pair.by.save()
     waiting = uploads.keep([b"{}"])
-    assert waiting.is_relative_to(installation)
-    Upload.objects.create(project=pair.project, name="f", format="jsonl", path=str(waiting), size=2)
+    assert uploads.path_of(waiting).is_relative_to(installation)
+    Upload.objects.create(project=pair.project, name="f", format="jsonl", file=waiting, size=2)
     report = pair.report()
     call_command("backup", "--models", str(tmp_path / "backup"))
     shutil.move(installation, tmp_path / "gone")
@@ -66,7 +66,7 @@ def test_one_logs_in_evaluates_promotes_and_rolls_back(
         actions.rollback(channel=channel, by=admin_of(pair.project), reason="worse")
         channel.refresh_from_db()
         assert channel.current == pair.base
-        assert Path(Upload.objects.get().path).read_bytes() == b"{}"
+        assert uploads.path_of(Upload.objects.get().file).read_bytes() == b"{}"
         assert not Worker.objects.exists()
         assert Backup.objects.get().problem == "It was interrupted."
         assert EvalRun.objects.count() == 2

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
-from django.conf import settings
-from django.contrib.staticfiles.finders import get_finders
 from django.core.management import BaseCommand, CommandError, call_command
 from django.db import DatabaseError
 
-from apps.core import schema
+from apps.core import schema, static_files
 from apps.core.actions import bootstrap
 from flywheel import embedded
 from flywheel.outages import is_away
@@ -49,7 +45,7 @@ def prepare_installation(command: BaseCommand) -> None:
             raise
         raise CommandError(_why_away(error)) from error
     with doing("Collecting static files"):
-        _collect_static()
+        static_files.collect()
     made = bootstrap()
     if made is None:
         return
@@ -58,25 +54,6 @@ def prepare_installation(command: BaseCommand) -> None:
     lines += [f"API key: {made.api_key}"] if made.api_key else []
     lines += ["These credentials are shown only once."] if len(lines) > 1 else []
     command.stdout.write("\n".join(lines))
-
-
-def _collect_static() -> None:
-    """Only where a file has changed: to pack all of them anew took longer than the rest of this."""
-    stamp, found = Path(settings.STATIC_ROOT) / ".collected", _static_files()
-    if stamp.exists() and stamp.read_text() == found:
-        return
-    call_command("collectstatic", interactive=False, verbosity=0)
-    stamp.write_text(found)
-
-
-def _static_files() -> str:
-    """A digest of the names, sizes and times of all static files, and of how they are stored."""
-    digest = hashlib.sha256(repr(settings.STORAGES["staticfiles"]).encode())
-    for finder in get_finders():
-        for name, storage in finder.list([]):
-            about = Path(storage.path(name)).stat()
-            digest.update(f"{name}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
 
 
 def _why_away(error: DatabaseError) -> str:

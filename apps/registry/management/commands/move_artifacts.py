@@ -9,8 +9,8 @@ from typing import Any
 from django.core.files.storage import storages
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.core.stores import store
 from apps.registry.moving import move_all
-from apps.registry.stores import store
 from flywheel.settings import artifact_store
 
 HERE = "data-folder"

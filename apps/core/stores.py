@@ -6,15 +6,31 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from django.conf import settings
 from django.core.files.storage import FileSystemStorage, storages
 
+from apps.core.bus import Question
+
 CHUNK = 2**20
+
+
+class StoredFile(NamedTuple):
+    name: str
+    size: int
+    sha256: str
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        return {"path": self.name, "size": self.size, "sha256": self.sha256}
+
+
+class OtherFiles(Question[Iterable[StoredFile]]):
+    """What else is in the store: single files, not of an artifact."""
 
 
 class StoreError(OSError):
@@ -50,6 +66,19 @@ class DataFolder(FileSystemStorage):
             beside.rename(target)
         finally:
             beside.unlink(missing_ok=True)
+
+    def adopt(self, name: str, path: Path) -> None:
+        """As `put`, of a file that nobody changes any more: a hard link where the disk allows."""
+        target = Path(self.path(name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f"{target.name}.{uuid4().hex}")
+        try:
+            os.link(path, beside)
+            beside.rename(target)
+        except OSError:
+            self.put(name, path)
+        finally:
+            beside.unlink(missing_ok=True)  # renaming to a link of the same file leaves it
 
     def has(self, name: str, size: int) -> bool:
         path = Path(self.path(name))

@@ -16,7 +16,7 @@ from django.core.files import File
 from storages.backends.s3 import S3Storage
 from urllib3.exceptions import HTTPError
 
-from apps.registry.stores import CHUNK, NoAnswer, StoreError
+from apps.core.stores import CHUNK, NoAnswer, StoreError
 
 FAILS = (BotoCoreError, ClientError, HTTPClientError, HTTPError, RecursionError)
 # At most 10,000 parts of a file: 640 GB, of which one part is in memory.
@@ -93,6 +93,9 @@ class Bucket(S3Storage):
         """Large files are sent in parts; a part that fails is sent again."""
         with path.open("rb") as file:
             self.save(name, File(file))
+
+    def adopt(self, name: str, path: Path) -> None:
+        self.put(name, path)
 
     @said
     def has(self, name: str, size: int) -> bool:
