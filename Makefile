@@ -195,12 +195,13 @@ lint: setup
 COMPILE = $(UV) pip compile --quiet --generate-hashes --no-annotate --no-emit-package torch --custom-compile-command "make lock" $(ARGS)
 lock:
 	@test -n "$(UV)" || { echo "make lock needs uv: pip install uv"; exit 1; }
-	$(COMPILE) --universal --python-version 3.11 pyproject.toml --extra ml --extra renderers --extra dev -o requirements/dev.txt
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml --extra ml --extra renderers --extra telemetry --extra dev -o requirements/dev.txt
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt -o requirements/web.txt
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra ml -o requirements/flywheel.txt
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra renderers -o requirements/renderers.txt
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra presidio -o requirements/presidio.txt
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra ml --extra qlora -o requirements/qlora.txt
+	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra telemetry -o requirements/telemetry.txt
 	for group in designer engines gepa sdks verifiers vllm; do \
 		$(COMPILE) --universal --python-version 3.11 --group $$group -o requirements/$$group.txt || exit 1; done
 	$(COMPILE) --universal --python-version 3.11 --group models --no-deps -o requirements/models.txt

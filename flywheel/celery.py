@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
+from contextlib import ExitStack
 from typing import Any
 
 from celery import Celery
 from celery.bootsteps import StartStopStep
-from celery.signals import after_task_publish, heartbeat_sent, worker_init, worker_shutdown
+from celery.signals import (
+    after_task_publish,
+    heartbeat_sent,
+    task_postrun,
+    task_prerun,
+    worker_init,
+    worker_shutdown,
+)
 
-from flywheel import processes
+from flywheel import logs, processes, telemetry
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
@@ -18,6 +27,34 @@ app = Celery("flywheel")
 app.set_default()  # in every thread
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+_entered = threading.local()
+
+
+@worker_init.connect
+def _begin_tracing(sender: Any, **_: Any) -> None:
+    telemetry.begin(str(sender.hostname).partition("@")[0])
+
+
+@task_prerun.connect
+def _enter(task: Any, args: Any, **_: Any) -> None:
+    """Its lines and its span are of the request that asked for it."""
+    headers = {
+        name: value
+        for name in ("request", "traceparent")
+        if isinstance(value := getattr(task.request, name, None), str)
+    }
+    entered = ExitStack()
+    if "request" in headers:
+        entered.enter_context(logs.about(request=headers["request"]))
+    entered.enter_context(telemetry.task(task.name, args or (), headers))
+    _entered.stack = entered
+
+
+@task_postrun.connect
+def _leave(state: Any = None, retval: Any = None, **_: Any) -> None:
+    if entered := vars(_entered).pop("stack", None):
+        error = retval if isinstance(retval, BaseException) else None
+        entered.__exit__(type(error) if error else None, error, None)
 
 
 @worker_init.connect

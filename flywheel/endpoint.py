@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,10 +38,13 @@ def _application(*, storing: bool) -> Any:
 
     from apps.serving.endpoint import Endpoint
     from apps.serving.refresh import Tables
-    from apps.serving.spool import Writer, settle
+    from apps.serving.spool import Writer, settle, waiting
     from apps.serving.turns import Bounds
+    from flywheel import telemetry
+    from flywheel.counters import ENDPOINT_OLDEST, ENDPOINT_WAITING
 
-    given = settings.FLYWHEEL_ENDPOINT
+    given, host = settings.FLYWHEEL_ENDPOINT, socket.gethostname()
+    telemetry.begin("endpoint")
     tables, writer = Tables(), Writer(Path(settings.FLYWHEEL_ENDPOINT_SPOOL))
     endpoint = Endpoint(tables, writer, Bounds(**given))
     program = [
@@ -70,6 +74,9 @@ def _application(*, storing: bool) -> Any:
             for _ in range(10):
                 await asyncio.sleep(HAND_OVER_S)
                 await hand_over()
+            size, oldest_s = waiting(writer.folder)
+            ENDPOINT_WAITING.labels(host).set(size)
+            ENDPOINT_OLDEST.labels(host).set(round(oldest_s, 1))
 
     async def lifespan(receive: Any, send: Any) -> None:
         await receive()
@@ -83,10 +90,12 @@ def _application(*, storing: bool) -> Any:
         await hand_over()
         await send({"type": "lifespan.shutdown.complete"})
 
+    answer = telemetry.traced_asgi(endpoint)
+
     async def serve(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             await lifespan(receive, send)
         else:
-            await endpoint(scope, receive, send)
+            await answer(scope, receive, send)
 
     return serve

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from celery import Celery, beat
 
+from flywheel import telemetry
 from flywheel.celery import Present, app
 from flywheel.processes import LIGHT, WORKERS
 
@@ -30,6 +31,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, lambda *_: stopping.set())
     logging.getLogger().setLevel(logging.WARNING)
+    telemetry.begin("light")
     schedule = beat.Service(app, scheduler_cls=app.conf.beat_scheduler)
     for run in (schedule.start, *(_consumer(queue) for queue in LIGHT)):
         threading.Thread(target=_keep_running, args=[run], daemon=True).start()

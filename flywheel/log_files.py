@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from flywheel import logs
 
 MOST_BYTES = 20 * 2**20
 KEPT = 4  # besides the one that is written
@@ -42,3 +45,13 @@ class LogFile:
                 self._file.close()
                 rotate(self._path, self._most, self._kept)
                 self._file = self._path.open("ab")
+
+
+def write_lines(
+    output: int, file: LogFile, name: str, show: Callable[[bytes], None] = lambda _: None
+) -> None:
+    """Reads what a process writes until it ends, for its log and for `show`."""
+    with open(output, "rb") as lines:
+        for line in lines:
+            file.write(logs.as_line(line, name))
+            show(line)

@@ -12,15 +12,19 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 RESET = re.compile(r"(?<=/password/reset/)\w+-[^/]+")  # the key of a password's reset
 PROBES = ("/healthz", "/livez", "/readyz", "/metrics")
+LEVEL = re.compile(r"\b(DEBUG|INFO|LOG|NOTICE|WARNING|ERROR|CRITICAL|FATAL|PANIC)\b")
+LEVELS = {"LOG": "INFO", "NOTICE": "INFO", "FATAL": "CRITICAL", "PANIC": "CRITICAL"}
 REQUEST_ID = re.compile(r"[\w.-]{1,64}")
 access = logging.getLogger("flywheel.access")
+_watcher: Callable[[Mapping[str, str]], None] | None = None
 _about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 
 
@@ -28,6 +32,8 @@ _about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxy
 def about(**names: str) -> Iterator[None]:
     """What the lines inside are about: request, job, project."""
     before = _about.set({**_about.get(), **names})
+    if _watcher is not None:
+        _watcher(names)
     try:
         yield
     finally:
@@ -38,6 +44,53 @@ def note(**names: str) -> None:
     """The same for the rest of the request or job; outside of one nothing."""
     if known := _about.get():
         _about.set({**known, **names})
+        if _watcher is not None:
+            _watcher(names)
+
+
+def current() -> Mapping[str, str]:
+    return _about.get()
+
+
+def watch(watcher: Callable[[Mapping[str, str]], None] | None) -> None:
+    """Calls it with all that lines are about from now on."""
+    global _watcher
+    _watcher = watcher
+
+
+def is_json() -> bool:
+    return os.environ.get("LOG_FORMAT") == "json"
+
+
+def as_line(line: bytes, logger: str, **more: str) -> bytes:
+    """What another program wrote, for a log: where lines are JSON, one that is none becomes the
+    message of one. `more`: fields that it has besides.
+    """
+    if not is_json() or not (text := line.decode(errors="replace").strip()):
+        return line
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        level = LEVEL.search(text)
+        said = {"time": now(), "level": LEVELS.get(level[1], level[1]) if level else "INFO"}
+        said |= {"logger": logger, "message": text}
+    elif not more:
+        return line
+    return json.dumps({**said, **more}, ensure_ascii=False).encode() + b"\n"
+
+
+def now() -> str:
+    return f"{datetime.now(UTC).isoformat(timespec='milliseconds')[:-6]}Z"
+
+
+def message_of(line: str) -> str:
+    """What a line says, whatever its form."""
+    if line.startswith("{"):
+        with suppress(ValueError, TypeError, KeyError):
+            return str(json.loads(line)["message"])
+    return line
 
 
 class Line(logging.Formatter):
@@ -49,7 +102,7 @@ class Line(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        if os.environ.get("LOG_FORMAT") == "json":
+        if is_json():
             return self._as_json(record)
         names = " ".join(f"{name}={value}" for name, value in _about.get().items())
         text = super().format(record)

@@ -6,12 +6,14 @@ Without that variable a process counts for itself.
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,13 @@ DOORS = (  # the first that matches
     ("/static/", "static"),
     ("/", "pages"),
 )
+FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
+REFUSED = (
+    "Set FLYWHEEL_METRICS_TOKEN and send it as “Authorization: Bearer TOKEN”, or ask from the same"
+    " machine, not through a proxy (docs/operations.md)."
+)
 UNCOUNTED = ("/healthz", "/livez", "/readyz", "/metrics")
+ANSWER_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -59,6 +67,44 @@ def _is_running(pid: int) -> bool:
 
 def remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget(folder: str, pid: int) -> None:
+    """What a process that has ended was doing is not done any more; what it counted is kept."""
+    for path in Path(folder).glob(f"gauge_live*_{pid}.db"):
+        path.unlink(missing_ok=True)
+
+
+def counted_here() -> Any:
+    """A registry of what is counted by this process, or by all of this start."""
+    from prometheus_client import REGISTRY, CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    registry = CollectorRegistry()
+    if VARIABLE in os.environ:
+        MultiProcessCollector(registry)
+    else:
+        registry.register(Families(REGISTRY.collect))
+    return registry
+
+
+class Families:
+    """A collector."""
+
+    def __init__(self, collect: Callable[[], Any]) -> None:
+        self.collect = collect
+
+
+def may_read(sent: str, address: str, *, forwarded: bool, token: str) -> bool:
+    """Whether somebody who sent this as Authorization may: with the token, or from this machine
+    and not through a proxy.
+    """
+    if token and hmac.compare_digest(sent.removeprefix("Bearer ").encode(), token.encode()):
+        return True
+    try:
+        return not forwarded and ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def door_of(path: str) -> str:

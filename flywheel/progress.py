@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from flywheel import logs
+
 QUICK_S = 1.5  # what is done sooner is not mentioned
 AGAIN_S = 15.0
 
@@ -22,10 +24,10 @@ def doing(what: str, detail: Callable[[], str] = str) -> Iterator[None]:
     def report() -> None:
         if done.wait(QUICK_S):
             return
-        _print(f"{what} …")
+        say(f"{what} …")
         while not done.wait(AGAIN_S):
             missing = detail()
-            _print(f"{what} … {time.monotonic() - began:.0f} s{missing and f', {missing}'}")
+            say(f"{what} … {time.monotonic() - began:.0f} s{missing and f', {missing}'}")
 
     # Never joined: a terminal that is stopped (Ctrl-S) must not stop the start.
     threading.Thread(target=report, daemon=True).start()
@@ -35,6 +37,7 @@ def doing(what: str, detail: Callable[[], str] = str) -> Iterator[None]:
         done.set()
 
 
-def _print(line: str) -> None:
+def say(sentence: str) -> None:
+    """On the terminal of `up`, as its log lines are."""
     with contextlib.suppress(OSError):
-        print(line, flush=True)
+        print(logs.as_line(sentence.encode(), "up", process="up").decode().rstrip(), flush=True)

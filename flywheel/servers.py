@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import platform
 import pwd
@@ -13,6 +14,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +23,9 @@ from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
+from flywheel import logs
 from flywheel.embedded import (
     ROLE,
     UNPRIVILEGED,
@@ -33,9 +38,10 @@ from flywheel.embedded import (
     wants_broker,
     wants_postgres,
 )
-from flywheel.log_files import rotate
+from flywheel.log_files import LogFile, rotate, write_lines
 from workers.lib.guard import end_with_parent
 
+log = logging.getLogger("flywheel.servers")
 IDLE_S = 5.0
 GIVE_UP_AFTER = 6  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
 # Made for receiving on a laptop's disk: rows and indexes are written back seldom.
@@ -86,7 +92,7 @@ class Server:
             self.failures = self.failures + 1 if quick else 0
             self.retry_at = now + min(5.0, 0.5 * self.failures)
             self.process = None
-            print(f"{self.name} ended", flush=True)
+            log.warning("%s ended", self.name)
             if self.failures >= GIVE_UP_AFTER:
                 self.layout.error.write_text(
                     f"{self.name} does not start: {reason(self.layout.log(self.name))}. Read"
@@ -101,8 +107,7 @@ class Server:
             if self.user
             else {}
         )
-        rotate(self.layout.log(self.name))
-        with self.layout.log(self.name).open("ab") as log:
+        with self._output() as log:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -114,6 +119,21 @@ class Server:
                 **identity,
             )
         self.started_at = time.monotonic()
+
+    def _output(self) -> BinaryIO:
+        """Its log file. Where lines are JSON, a pipe whose lines are written there as such: a
+        server waits for nobody who reads it, and rather loses a line.
+        """
+        path = self.layout.log(self.name)
+        if not logs.is_json():
+            rotate(path)
+            return path.open("ab")
+        output, written = os.pipe()
+        os.set_blocking(written, False)
+        threading.Thread(
+            target=write_lines, args=[output, LogFile(path), self.name], daemon=True
+        ).start()
+        return os.fdopen(written, "wb")
 
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -129,12 +149,21 @@ class Server:
 def reason(log: Path) -> str:
     """The last line that says why, or the last line."""
     with contextlib.suppress(OSError):
-        lines = [
-            line for line in log.read_text(errors="replace").splitlines()[-40:] if line.strip()
-        ]
+        last = log.read_text(errors="replace").splitlines()[-40:]
+        lines = [logs.message_of(line) for line in last if line.strip()]
         serious = [line for line in lines if "FATAL" in line or "PANIC" in line]
         return (serious or lines or ["it says nothing"])[-1].rstrip(".")
     return "its log cannot be read"
+
+
+def set_up_logging() -> None:
+    """As the other processes, without Django."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logs.Line())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    sys.excepthook = lambda kind, error, frames: log.critical(
+        "The supervisor ended", exc_info=(kind, error, frames)
+    )
 
 
 def supervise() -> None:
@@ -143,6 +172,7 @@ def supervise() -> None:
     held = _become_supervisor(layout)
     if held is None:
         return
+    set_up_logging()
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -325,6 +325,11 @@ FLYWHEEL_OPERATOR_MAIL = env_list("FLYWHEEL_OPERATOR_MAIL")
 FLYWHEEL_OPERATOR_WEBHOOK = os.environ.get("FLYWHEEL_OPERATOR_WEBHOOK", "")
 if FLYWHEEL_OPERATOR_WEBHOOK and not re.match(r"https?://[^/\s]+", FLYWHEEL_OPERATOR_WEBHOOK):
     raise ImproperlyConfigured("FLYWHEEL_OPERATOR_WEBHOOK must be https://HOST/PATH.")
+# After how many seconds in which the database answered nobody a web process answers 503 instead of
+# waiting (flywheel.postgres.watched).
+FLYWHEEL_DATABASE_SILENT_S = float(os.environ.get("FLYWHEEL_DATABASE_SILENT_S") or 0.8)
+if not 0.5 <= FLYWHEEL_DATABASE_SILENT_S <= 60:
+    raise ImproperlyConfigured("FLYWHEEL_DATABASE_SILENT_S must be from 0.5 to 60 seconds.")
 # Who may read /metrics from another machine: Authorization: Bearer TOKEN.
 FLYWHEEL_METRICS_TOKEN = os.environ.get("FLYWHEEL_METRICS_TOKEN", "")
 

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flywheel import embedded, interrupts, metrics
+from flywheel import embedded, interrupts, logs, metrics
 from flywheel.forks import Fork, Forks, ForksError
-from flywheel.log_files import LogFile
+from flywheel.log_files import LogFile, write_lines
 from flywheel.processes import ENDPOINT_STOPS_S, PARTS, fork_command
 from flywheel.progress import doing
 
@@ -180,15 +180,31 @@ class Stack:
     def prepare(self) -> None:
         """`manage.py prepare`, which shows what it did. Raises StackError if it failed."""
         with self._uninterrupted(), doing("Loading Flywheel"):
-            prepared = self._forks().start(
-                ["django", "prepare"], title="fw-prepare", output=1, end_with=signal.SIGTERM
-            )
+            prepared = self._start_prepare()
         while prepared.returncode is None:
             time.sleep(0.02)
             with self._uninterrupted():
                 prepared.poll()
         if prepared.returncode:
             raise StackError("Nothing was started.")
+
+    def _start_prepare(self) -> Fork:
+        output, written = os.pipe() if logs.is_json() else (-1, os.dup(1))
+        try:
+            started = self._forks().start(
+                ["django", "prepare"], title="fw-prepare", output=written, end_with=signal.SIGTERM
+            )
+        finally:
+            os.close(written)
+        if output >= 0:
+            threading.Thread(target=self._tell, args=[output], daemon=True).start()
+        return started
+
+    def _tell(self, output: int) -> None:
+        """What it prints is not kept in a log: the first start's has a password and a key."""
+        with open(output, "rb") as lines:
+            for line in lines:
+                self.say("prepare", line.decode(errors="replace").rstrip())
 
     def _forks(self) -> Forks:
         if self.forks is None or self.forks.is_gone():
@@ -222,12 +238,11 @@ class Stack:
         threading.Thread(target=self._show, args=[program.name, output], daemon=True).start()
 
     def _show(self, name: str, output: int) -> None:
-        file = self._log_file(name)
-        with open(output, "rb") as lines:
-            for line in lines:
-                file.write(line)
-                if not self.quiet:
-                    self.say(name, line.decode(errors="replace").rstrip())
+        def show(line: bytes) -> None:
+            if not self.quiet:
+                self.say(name, line.decode(errors="replace").rstrip())
+
+        write_lines(output, self._log_file(name), name, show)
 
     def _log_file(self, name: str) -> LogFile:
         """One for all processes of a part."""
@@ -237,10 +252,15 @@ class Stack:
             return self.log_files[name]
 
     def say(self, name: str, text: str) -> None:
+        if logs.is_json():
+            return self._put(logs.as_line(text.encode(), name, process=name).decode().rstrip())
         colour = COLOURS.get(name, "0") if sys.stdout.isatty() else ""
         label = f"\x1b[{colour}m{name:>8}\x1b[0m" if colour else f"{name:>8}"
+        return self._put(f"{label} | {text}")
+
+    def _put(self, line: str) -> None:
         with contextlib.suppress(queue.Full):  # what is not shown is in the log
-            self._lines.put_nowait(f"{label} | {text}")
+            self._lines.put_nowait(line)
 
     def _print(self) -> None:
         """Apart from all that keeps the processes running: a terminal that is stopped (Ctrl-S, `|
@@ -258,6 +278,7 @@ class Stack:
             now = time.monotonic()
             for program in self.programs:
                 if program.process is not None and program.process.poll() is not None:
+                    metrics.forget(self.counts, program.process.pid)
                     program.failures = 0 if now - program.started_at > 60 else program.failures + 1
                     wait = min(30.0, 2.0**program.failures)
                     self.say(

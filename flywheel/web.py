@@ -17,9 +17,12 @@ DJANGOS = {"context", "cursor_factory", "server_side_binding", "prepare_threshol
 def application() -> Any:
     """Called once in each worker."""
     end_with_parent(signal.SIGKILL)
+    from django.conf import settings
+
     from flywheel.wsgi import application  # sets Django up, which the others need
 
     from apps.core.watching import watcher  # isort: skip
+    from flywheel import telemetry
     from flywheel.bodies import whole_bodies
     from flywheel.logs import with_request_id
     from flywheel.metrics import counted
@@ -27,9 +30,11 @@ def application() -> Any:
     from flywheel.receiving import receivers
 
     receivers.join()
-    watch.begin(connection_parameters())
+    watch.begin(connection_parameters(), settings.FLYWHEEL_DATABASE_SILENT_S)
     watcher.begin()
-    return with_request_id(counted(at_once(whole_bodies(application))))
+    telemetry.begin("web")
+    answering = at_once(whole_bodies(telemetry.traced(application)))
+    return with_request_id(counted(answering))
 
 
 def connection_parameters() -> dict[str, Any]:

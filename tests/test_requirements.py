@@ -20,7 +20,8 @@ EXTRAS = {
     "renderers": ["renderers"],
     "presidio": ["presidio"],
     "qlora": ["ml", "qlora"],
-    "dev": ["ml", "renderers", "dev"],
+    "telemetry": ["telemetry"],
+    "dev": ["ml", "renderers", "telemetry", "dev"],
 }
 """What is installed into our environment: the extras of each lock."""
 OURS = [ROOT / "apps", ROOT / "flywheel", ROOT / "workers"]

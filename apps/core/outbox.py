@@ -9,11 +9,12 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kombu.exceptions import OperationalError as BrokerError
 
+from flywheel import telemetry
 from flywheel.celery import app as current_app
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Message:
     args: tuple[Any, ...]
     queue: str | None
     expires_at: float  # time.monotonic()
+    headers: dict[str, str] = field(default_factory=dict)  # whose request or job posted it
 
 
 def post(task: str, *args: Any, expires_s: float, queue: str | None = None) -> None:
@@ -39,7 +41,7 @@ def post(task: str, *args: Any, expires_s: float, queue: str | None = None) -> N
     A message is sent until it expires or this process ends, so what must not be lost is also found
     by a periodic task.
     """
-    _outbox.add(Message(task, args, queue, time.monotonic() + expires_s))
+    _outbox.add(Message(task, args, queue, time.monotonic() + expires_s, telemetry.carried()))
 
 
 def deliver(message: Message) -> None:
@@ -52,6 +54,7 @@ def deliver(message: Message) -> None:
             queue=message.queue,
             retry=False,
             expires=remaining,
+            headers=message.headers,
         )
 
 

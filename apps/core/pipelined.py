@@ -18,6 +18,8 @@ import psycopg
 from django.db import connection
 from psycopg import generators, pq
 
+from flywheel import telemetry
+
 TEXT, BINARY = 0, 1
 ANSWERED = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _names: WeakKeyDictionary[psycopg.Connection[Any], dict[bytes, bytes]] = WeakKeyDictionary()
@@ -90,7 +92,8 @@ def _exchange(statements: list[Statement]) -> None:
         statements = [Statement("BEGIN", ()), *statements]
     with connection.wrap_database_errors, server.lock:
         try:
-            failed = server.wait(_steps(server, statements))
+            with telemetry.queries([statement.query for statement in statements]):
+                failed = server.wait(_steps(server, statements))
         except BaseException:
             server.close()  # with answers on their way, nobody can go on
             raise

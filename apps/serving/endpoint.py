@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+from django.conf import settings
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from apps.serving.answers import JSON, Headers, Refusal, as_model, passed_on, unknown_model
 from apps.serving.asgi import (
@@ -24,7 +26,8 @@ from apps.serving.asgi import (
     send_whole,
 )
 from apps.serving.asked import CHAT, RESPONSES, Asked, BadRequest, read_request
-from apps.serving.callers import Callers
+from apps.serving.callers import ASKS, Callers
+from apps.serving.counting import Counted
 from apps.serving.lanes import Sessions, is_shadow, may_be_shadowed, unit_of
 from apps.serving.pieces import Pieces, error_event, is_complete
 from apps.serving.recording import failure_in
@@ -34,6 +37,7 @@ from apps.serving.servers import Begun, Servers, is_stream
 from apps.serving.shadowing import Shadows
 from apps.serving.spool import Writer
 from apps.serving.turns import Bounds, Turn, new_turn
+from flywheel import metrics
 from workers.lib.posts import NoAnswer, TooLate
 
 log = logging.getLogger(__name__)
@@ -53,45 +57,47 @@ class Endpoint:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return
-        begun = False
-
-        async def noting(message: dict[str, Any]) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
+            return None
+        path = scope["path"].rstrip("/")
+        if path == "/healthz":
+            return await self._say_health(send)
+        if path == "/metrics":
+            return await _send_metrics(scope, send)
+        counted = Counted(send)
         try:
-            await self._answer(scope, receive, noting)
+            await self._answer(scope, receive, counted)
         except Refusal as refusal:
-            await send_whole(send, refusal.status, [JSON, *refusal.headers], refusal.body)
+            await send_whole(counted.send, refusal.status, [JSON, *refusal.headers], refusal.body)
         except Exception:
             log.exception("A request to %s failed", scope["path"][:200])
-            if begun:  # the server closes the connection
+            if counted.has_begun:  # the server closes the connection
                 raise
             failed = Refusal(500, "Internal error in the endpoint; see its log.")
-            await send_whole(send, failed.status, [JSON], failed.body)
+            await send_whole(counted.send, failed.status, [JSON], failed.body)
+        finally:
+            counted.end()
 
     async def aclose(self) -> None:
         await self.shadows.aclose()
         await self.servers.aclose()
 
-    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def _say_health(self, send: Send) -> None:
+        status = 200 if self.tables.known else 503
+        said = {"table": self.tables.known, "shadows": self.shadows.counts}
+        await send_whole(send, status, [JSON], msgspec.json.encode(said))
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive, counted: Counted) -> None:
         """Raises Refusal."""
         started, path, method = time.perf_counter(), scope["path"].rstrip("/"), scope["method"]
-        if path == "/healthz":
-            status = 200 if self.tables.known else 503
-            said = {"table": self.tables.known, "shadows": self.shadows.counts}
-            return await send_whole(send, status, [JSON], msgspec.json.encode(said))
         headers = headers_of(scope)
         if path in PATHS:
             require_method(method, "POST")
             key = await self.callers.key_of(headers)
-            return await self._generate(PATHS[path], key, headers, receive, send, started)
+            return await self._generate(PATHS[path], key, headers, receive, counted, started)
         if path == "/v1/models" or path.startswith("/v1/models/"):
             require_method(method, "GET")
             key = await self.callers.key_of(headers)
-            return await self._list_models(key, unquote(path[len("/v1/models/") :]), send)
+            return await self._list_models(key, unquote(path[len("/v1/models/") :]), counted.send)
         raise Refusal(
             404,
             f"{method} {path[:200]} does not exist here. Available: POST /v1/chat/completions, POST"
@@ -119,7 +125,7 @@ class Endpoint:
         key: Key,
         headers: dict[str, str],
         receive: Receive,
-        send: Send,
+        counted: Counted,
         started: float,
     ) -> None:
         meter, turn = self.callers.begin(key, started), None
@@ -131,11 +137,12 @@ class Endpoint:
                 asked = read_request(path, body, headers)
             except BadRequest as error:
                 raise Refusal(400, str(error), param=error.param) from error
-            turn = self._turn(
-                key, asked, await self.callers.route_of(key, asked.model), headers, started
-            )
-            await self._with_client(turn, receive, send)
+            route = await self.callers.route_of(key, asked.model)
+            counted.open(route.channel)
+            turn = self._turn(key, asked, route, headers, started)
+            await self._with_client(turn, receive, counted.send)
         finally:
+            counted.close(turn.parts if turn else [])
             meter.end(turn.tokens if turn and key.limits.tokens else 0)
             if turn and turn.shadow and turn.noted and turn.record.ended != "left":
                 self.shadows.ask(turn, turn.shadow)
@@ -307,3 +314,19 @@ class Endpoint:
         }
         given = [(name.encode(), value.encode()) for name, value in found.items()]
         return given + self.callers.headers(turn.key)
+
+
+async def _send_metrics(scope: dict[str, Any], send: Send) -> None:
+    headers, client = headers_of(scope), scope.get("client") or ("",)
+    may = metrics.may_read(
+        headers.get("authorization", ""),
+        client[0],
+        forwarded=settings.FLYWHEEL_PROXIES > 0
+        or any(name in headers for name in metrics.FORWARDED),
+        token=settings.FLYWHEEL_METRICS_TOKEN,
+    )
+    if not may:
+        refusal = Refusal(401, metrics.REFUSED, headers=ASKS)
+        return await send_whole(send, 401, [JSON, *refusal.headers], refusal.body)
+    text = await asyncio.to_thread(lambda: generate_latest(metrics.counted_here()))
+    return await send_whole(send, 200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], text)

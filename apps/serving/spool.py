@@ -15,6 +15,7 @@ import fcntl
 import logging
 import os
 import struct
+import time
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -172,6 +173,17 @@ def segments(folder: Path) -> list[Path]:
         with contextlib.suppress(OSError):
             found.append((path.stat().st_mtime_ns, path))
     return [path for _, path in sorted(found)]
+
+
+def waiting(folder: Path) -> tuple[int, float]:
+    """Bytes that are not in the database yet, and the age of the oldest in seconds."""
+    size, oldest = 0, time.time()
+    for path in [*folder.glob(f"*{OPEN}"), *folder.glob(f"*{READY}")]:
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            if found.st_size:
+                size, oldest = size + found.st_size, min(oldest, found.st_mtime)
+    return size, max(0.0, time.time() - oldest)
 
 
 @on(Parts)

@@ -14,6 +14,7 @@ from apps.serving.recording import estimated_tokens
 from apps.serving.routes import Key, Lane, Route
 from apps.serving.spool import Record, Writer
 from apps.serving.usage import reported_in
+from flywheel.counters import ENDPOINT_RECORDED
 
 # Ids of only zeros mean “no trace” (W3C Trace Context 3.2.2).
 TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
@@ -87,6 +88,8 @@ class Turn:
         self.record.ended, self.record.answer = ended, b"".join(self.parts)
         self.record.ended_ns = time.time_ns()
         writer.put(self.record)
+        failed = f"{self.record.status // 100}xx" if self.record.status >= 400 else ended
+        ENDPOINT_RECORDED.labels(self.record.channel, ended if ended != "whole" else failed).inc()
 
     @property
     def tokens(self) -> int:

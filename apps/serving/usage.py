@@ -27,7 +27,13 @@ ENVELOPE = ("id", "type", "role", "finish_reason", "logprobs", "status", "object
 
 
 def reported_in(parts: Sequence[bytes]) -> int | None:
-    """All tokens of an answer, which is not parsed for that. None if it reports none for what the
+    """All tokens of an answer; None if it reports none."""
+    used = reported_usage(parts)
+    return used.tokens if used else None
+
+
+def reported_usage(parts: Sequence[bytes]) -> Usage | None:
+    """The tokens of an answer, which is not parsed for that. None if it reports none for what the
     model wrote; servers that do not count report 0.
     """
     tail = b"".join(parts[-8:])[-TAIL:]
@@ -38,7 +44,7 @@ def reported_in(parts: Sequence[bytes]) -> int | None:
         name.decode(): int(count) for name, count in reversed(COUNTED.findall(tail, starts[-1]))
     }
     used = parse(counted)
-    return used.tokens if used.output_tokens else None
+    return used if used.output_tokens else None
 
 
 def estimated(asked: dict[str, Any], text: str) -> Usage:

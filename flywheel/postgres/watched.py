@@ -1,5 +1,6 @@
 """A database that has stopped answering (a frozen server, a cut network) makes nobody wait longer
-than a second: connections raise OperationalError, as for one that is away.
+than a second (FLYWHEEL_DATABASE_SILENT_S): connections raise OperationalError, as for one that is
+away.
 
 A slow query is not that. Who has waited for a while asks whether the server still answers anybody:
 other threads of the process, or a probe with a connection of its own. Only processes that answer
@@ -16,9 +17,10 @@ from typing import Any, Self
 import psycopg
 from psycopg import errors
 
+SILENT_S = 0.8  # without an answer to anybody: FLYWHEEL_DATABASE_SILENT_S
 WAITED_S = 0.3  # for an answer, before somebody asks whether the server still gives any
-PROBE_S = 0.5  # in which the probe must be answered
-CONNECT_S = 0.8  # libpq and psycopg would wait for two seconds at least
+TICK_S = 0.02
+CONNECT_TICK_S = 0.1  # after which psycopg looks again
 RENEW_S = 5.0  # without an answer, after which the probe takes a new connection
 AGAIN_S = 0.2
 FROZEN = "The database server does not answer"
@@ -28,15 +30,17 @@ class Watch:
     """Of one process. `frozen_since`: the time (`time.time`) since when nothing was answered."""
 
     def __init__(self) -> None:
-        self.is_on = False
+        self.is_on, self.silent_s = False, SILENT_S
         self.frozen_since: float | None = None
         self._answers = 0
         self._asked = threading.Event()
         self._parameters: dict[str, Any] = {}
 
-    def begin(self, parameters: dict[str, Any]) -> None:
-        """`parameters`: of a connection."""
-        self._parameters = parameters | {"connect_timeout": 2}
+    def begin(self, parameters: dict[str, Any], silent_s: float = SILENT_S) -> None:
+        """`parameters`: of a connection. `silent_s`: after how long without any answer the server
+        is taken to be frozen.
+        """
+        self._parameters, self.silent_s = parameters | {"connect_timeout": 2}, silent_s
         self.is_on = True
         self._asked.set()  # its connection stands before it is needed
         threading.Thread(target=self._probe, name="database watch", daemon=True).start()
@@ -47,18 +51,22 @@ class Watch:
         self.frozen_since = None
 
     def is_frozen(self) -> bool:
-        """Whether nobody is answered. Waits up to PROBE_S for an answer."""
+        """Whether nobody is answered. Waits for an answer to the probe.
+
+        What counts is how often this thread was woken, not the clock: on a machine that is too busy
+        to wake it, the server has not had its time to answer either.
+        """
         if self.frozen_since is not None:
             return True
-        before, deadline = self._answers, time.monotonic() + PROBE_S
+        before, ticks = self._answers, round((self.silent_s - WAITED_S) / TICK_S)
         self._asked.set()
-        while (left := deadline - time.monotonic()) > 0:
+        for _ in range(ticks):
             if self._answers != before:
                 return False
-            time.sleep(min(0.02, left))
+            time.sleep(TICK_S)
         if self._answers != before:
             return False
-        self.frozen_since = self.frozen_since or time.time() - PROBE_S - WAITED_S
+        self.frozen_since = self.frozen_since or time.time() - self.silent_s
         return True
 
     def require_answers(self) -> None:
@@ -107,14 +115,15 @@ class Connection(psycopg.Connection[Any]):
         steps = super()._connect_gen(*given, **options)
         if not watch.is_on:
             return (yield from steps)
-        deadline, ready = time.monotonic() + CONNECT_S, None
+        ticks, ready = round(watch.silent_s / CONNECT_TICK_S), None
         while True:
             try:
                 wanted = steps.send(ready)
             except StopIteration as end:
                 return end.value
             ready = yield wanted
-            if not ready and time.monotonic() > deadline:
+            ticks -= not ready
+            if ticks < 0:
                 raise errors.ConnectionTimeout(FROZEN)
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:

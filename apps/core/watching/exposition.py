@@ -4,65 +4,36 @@ machine (and not through a proxy). No label names a project.
 
 from __future__ import annotations
 
-import hmac
-import os
 import shutil
 import socket
 import time
 from collections.abc import Iterator
-from ipaddress import ip_address
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.multiprocess import MultiProcessCollector
 
 from apps.core.http import ReadableJson
 from apps.core.watching import measures, probes
 from flywheel import metrics as counting
 
-FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_X_REAL_IP")
-REFUSED = (
-    "Set FLYWHEEL_METRICS_TOKEN and send it as “Authorization: Bearer TOKEN”, or ask from the same"
-    " machine, not through a proxy (docs/operations.md)."
-)
-
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    if not (_has_token(request) or _is_local(request)):
+    may = counting.may_read(
+        request.headers.get("Authorization", ""),
+        request.META.get("REMOTE_ADDR", ""),
+        forwarded=settings.FLYWHEEL_PROXIES > 0
+        or any(name in request.headers for name in counting.FORWARDED),
+        token=settings.FLYWHEEL_METRICS_TOKEN,
+    )
+    if not may:
         headers = {"WWW-Authenticate": "Bearer"}
-        return ReadableJson({"detail": REFUSED}, status=401, headers=headers)
-    registry = CollectorRegistry()
-    if counting.VARIABLE in os.environ:
-        MultiProcessCollector(registry)
-    else:
-        registry.register(_Families(lambda: REGISTRY.collect()))
-    registry.register(_Families(_installation))
+        return ReadableJson({"detail": counting.REFUSED}, status=401, headers=headers)
+    registry = counting.counted_here()
+    registry.register(counting.Families(_installation))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
-
-
-def _has_token(request: HttpRequest) -> bool:
-    token = settings.FLYWHEEL_METRICS_TOKEN
-    sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    return bool(token) and hmac.compare_digest(sent.encode(), token.encode())
-
-
-def _is_local(request: HttpRequest) -> bool:
-    if settings.FLYWHEEL_PROXIES or any(name in request.META for name in FORWARDED):
-        return False
-    try:
-        return ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
-    except ValueError:
-        return False
-
-
-class _Families:
-    """A collector."""
-
-    def __init__(self, collect: Any) -> None:
-        self.collect = collect
 
 
 def _gauge(name: str, help: str, labels: list[str], values: dict[Any, float]) -> GaugeMetricFamily:

@@ -10,6 +10,8 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Warning, register
 
+from flywheel import telemetry
+
 SHORT = 32  # characters of a secret
 
 
@@ -51,6 +53,11 @@ def settings_fit(app_configs: Any, **_: Any) -> list[CheckMessage]:
             0 < len(settings.FLYWHEEL_METRICS_TOKEN) < SHORT,
             f"FLYWHEEL_METRICS_TOKEN is shorter than {SHORT} characters.",
             "Take a longer one: openssl rand -hex 32.",
+        ),
+        "W008": (
+            bool(why := telemetry.problem()),
+            why,
+            "See docs/operations.md, Traces.",
         ),
     }
     return [
