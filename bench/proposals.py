@@ -39,7 +39,8 @@ VALUE = re.compile(r"\b(?=[\w/-]*\d)[\w/-]{3,}\b|\boption \w+", re.IGNORECASE)
 REFUSES = re.compile(r"\s*(no|nope|not)\b", re.IGNORECASE)
 AGREES = re.compile(r"\s*(yes|sure|okay|ok|great|perfect|sounds good)\b(?![^.!?]*\bif\b)", re.I)
 WANTS = re.compile(
-    r"\b(change|cancel|book|upgrad|downgrad|proceed|updat|add|remov|transfer|switch)\w*", re.IGNORECASE
+    r"\b(change|cancel|book|upgrad|downgrad|proceed|updat|add|remov|transfer|switch)\w*",
+    re.IGNORECASE,
 )
 MOST_TURNS = 30
 
@@ -51,7 +52,9 @@ def chosen(runs: list[dict], seed: int, part: str) -> list[dict]:
     random.Random(seed).shuffle(tasks)
     tuned = set(tasks[: len(tasks) // 2])
     return [
-        run for run in failed if part == "all" or (run["metadata"]["task_id"] in tuned) == (part == "tuned")
+        run
+        for run in failed
+        if part == "all" or (run["metadata"]["task_id"] in tuned) == (part == "tuned")
     ]
 
 
@@ -123,7 +126,7 @@ def calls_message(calls: list[dict]) -> dict[str, Any]:
 
 
 def values(text: str) -> set[str]:
-    return {found.casefold() for found in VALUE.findall(text)}
+    return {re.sub(r"(?<=\d)(st|nd|rd|th)$", "", found.casefold()) for found in VALUE.findall(text)}
 
 
 def known_to(task: dict, instruction: str) -> str:
@@ -134,9 +137,13 @@ def known_to(task: dict, instruction: str) -> str:
 
 
 def before(task: dict) -> list[dict]:
-    """What was looked up before the task begins; its messages have these results."""
+    """What was looked up before the task begins, and what is the user's own: profile, bookings."""
     texts = {str(message.get("content")) for message in task["messages"]}
-    return [item for item in task["metadata"]["recorded_results"] if item["content"] in texts]
+    return [
+        item
+        for item in task["metadata"]["recorded_results"]
+        if item["content"] in texts or item["tool"].startswith(("get_user", "get_reservation"))
+    ]
 
 
 async def right_agent(task: dict, instruction: str) -> tuple[bool, bool, list[str]]:
@@ -150,9 +157,13 @@ async def right_agent(task: dict, instruction: str) -> tuple[bool, bool, list[st
             await episode.step(calls_message(calls))
             is_made = True
             continue
-        offer = f"I will do this: {json.dumps(calls)}. Do you agree?" if calls else "I may not do it."
+        offer = (
+            f"I will do this: {json.dumps(calls)}. Do you agree?" if calls else "I may not do it."
+        )
         at = len(episode.messages)
-        await episode.step({"role": "assistant", "content": f"{'Done.' if is_made else offer} {told}"})
+        await episode.step(
+            {"role": "assistant", "content": f"{'Done.' if is_made else offer} {told}"}
+        )
         for message in episode.messages[at + 1 :]:
             text = message["content"]
             heard.append(text)
@@ -168,7 +179,7 @@ async def right_agent(task: dict, instruction: str) -> tuple[bool, bool, list[st
 ASKED = {
     "cancel_reservation": "cancel|refund",
     "book_reservation": "book|fly|flight",
-    "update_reservation_flights": "chang|modif|upgrad|downgrad|switch|move|resched|later|earlier|nonstop",
+    "update_reservation_flights": "chang|modif|(up|down)grad|switch|move|resched|later|earlier",
     "update_reservation_baggages": "bag|suitcase|luggage",
     "update_reservation_passengers": "passenger|name",
     "send_certificate": "compensat|certificate|refund|delay|cancel",
@@ -264,7 +275,12 @@ def main() -> None:
         print(f"{'with' if warned else 'without'} a warning: {len(part)} episodes: {counts}")
     if options.show and options.part == "tuned":
         for item in episodes:
-            print(item["id"][:22], item["cut"], *(n for n in CRITERIA if not item[n]), "warned" * item["warned"])
+            print(
+                item["id"][:22],
+                item["cut"],
+                *(n for n in CRITERIA if not item[n]),
+                "warned" * item["warned"],
+            )
             for text in item["heard"]:
                 print("    >", " ".join(text.split())[:200])
 

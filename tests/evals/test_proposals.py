@@ -20,6 +20,7 @@ from apps.core.models import AuditEvent, JobState, Project
 from apps.evals import actions
 from apps.evals.effects import Effect, How, effects_of
 from apps.evals.from_failures import open_draft
+from apps.evals.later_turns import AGREES
 from apps.evals.models import (
     ProposalJob,
     ProposalState,
@@ -45,8 +46,8 @@ from apps.evals.suggestions import (
     NOT_KNOWN,
     SAME_CHANGES,
     Plan,
+    later_of,
     plan_of,
-    user_turns,
 )
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import retries
@@ -279,13 +280,16 @@ def test_if_the_wrong_step_is_unknown_the_task_says_so_and_begins_when_all_is_sa
     assert "Nothing shows at which step" in plan(failed(make_project(), known)).reason
 
 
-def test_what_the_user_says_afterwards_is_replayed() -> None:
+def test_what_the_user_answered_to_the_failed_run_is_not_replayed() -> None:
     found = plan(failed(make_project(), TALKED, **truth(CANCEL)), 5)
     assert [item["content"] for item in found.step.prompt if item["role"] == "user"] == [
         "I have a wish.",
         "Cancel order A-17.",
     ]
-    assert user_turns(found.step) == ["Yes."], "not what nobody answered any more"
+    assert found.answer
+    later = later_of(found.step, found.answer.expected)
+    assert (later.says, later.left_out) == ([], [6, 10])
+    assert later.as_metadata()["user_turns"] == [AGREES] * 2
 
 
 PERSON = {"first": "Ada", "last": "Byron", "born": "1815-12-10"}
@@ -308,15 +312,6 @@ def test_a_proposal_names_what_a_record_of_the_run_contradicts(
     run = failed(make_project(), talk(asks, (FIND, PROFILE), (REFUND, "Ok."), "."), **truth(book))
     found = plan(run).warnings
     assert bool(found) == bool(warned) and all(word in found[0] for word in warned)
-
-
-def test_no_change_is_expected_with_a_warning_if_the_user_then_agrees_to_one() -> None:
-    nothing = {"metadata": {"expected_calls": []}}
-    found = plan(failed(make_project(), TALKED, **nothing), 7)
-    assert found.answer and found.answer.expected["calls"] == []
-    assert "“Yes.” (#6)" in found.warnings[0] and "orders.refund" in found.warnings[0]
-    assert not plan(failed(make_project(), RUN, **nothing), 3).warnings
-    assert not plan(failed(make_project(), TALKED, **truth(CANCEL)), 7).warnings, "the truth wins"
 
 
 def test_prose_in_an_expected_call_may_be_any() -> None:
