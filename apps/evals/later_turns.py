@@ -22,6 +22,7 @@ from apps.failures.rules.reading import Run, name_parts
 
 AGREES = "Yes, go ahead, if that is what I asked for. I have told you everything."
 SAYS, TURNS, LEFT_OUT = "user_says", "user_turns", "left_out"  # in a task's metadata
+USER_BY = "user_by"  # who drafted it, if not this module
 FEWEST_TURNS, MOST_TURNS = 2, 50
 MOST_SAID = 20
 SHORTEST, SHORTEST_STEM = 2, 3  # characters of a value, and of a word that another begins with
@@ -73,6 +74,17 @@ def later_turns(run: Run, cut: int, changes: Sequence[ExpectedCall]) -> Later:
     return Later(says[:MOST_SAID], left_out, _warnings(missing), count)
 
 
+def changes_of(expected: dict[str, Any]) -> list[ExpectedCall]:
+    """What an episode expects, without the arguments of which any value is right."""
+    return [
+        ExpectedCall(
+            call["tool"],
+            {name: arg for name, arg in call["args"].items() if name not in call.get("any", ())},
+        )
+        for call in expected.get("calls", ())
+    ]
+
+
 def turns_of(says: Sequence[str], agrees: str = "", *, most: int = FEWEST_TURNS) -> list[str]:
     """The user's next turns: all that is to be said, with the standing answer, and then that again
     and again.
@@ -107,13 +119,28 @@ class _Facts:
     """What the user has said and what the failed agent has brought up so far."""
 
     def __init__(self, run: Run, cut: int, changes: Sequence[ExpectedCall]) -> None:
-        self.run, self.cut = run, cut
-        self.values = _values_of(changes)
         tools = run.offer.names | {item.tool for item in (*run.calls, *changes)}
-        self.verbs = _own_verbs(changes, tools)
-        before = [words_of(message) for message in run.messages[:cut]]
-        self.known = _words(before)
-        self.said = _words(text for at, text in run.users if at < cut)
+        self.values, self.verbs = _values_of(changes), _own_verbs(changes, tools)
+        users = dict(run.users)
+        self.known = _words(words_of(message) for message in run.messages[:cut])
+        self.said = _words(text for at, text in users.items() if at < cut)
+        self.by_user: dict[str, int] = {}  # at which message a word is first the user's
+        self.by_agent: dict[str, int] = {}  # and, from the step on, the agent's or a tool's
+        for at, message in enumerate(run.messages):
+            if at in users or at >= cut:
+                first = self.by_user if at in users else self.by_agent
+                for word in _words([words_of(message)]):
+                    first.setdefault(word, at)
+
+    def brought_up(self, words: Collection[str], until: int | None = None) -> set[str]:
+        """Those that the agent said from the step on, before the user did."""
+        return {
+            word
+            for word in words
+            if (at := self.by_agent.get(word)) is not None
+            and (until is None or at < until)
+            and self.by_user.get(word, at) >= at
+        }
 
     def needed_in(self, text: str) -> set[str]:
         """The values and verbs of the changes that a text has."""
@@ -126,12 +153,12 @@ class _Facts:
         answers the agent has to have more than a word of the changes: an offer has these, too.
         """
         found = _words([sentence.text])
-        offered = _words(self._agents_words(at))
         values = {word for word in found if is_slot(word) and len(word) >= SHORTEST}
-        if values & offered - self.values - self.said:
+        if self.brought_up(values - self.values, at):
             return False
         own = {word for word in values if _has_digit(word)}
-        own = (own | names_in(plain(sentence.text), is_strict=True)) - self.known - offered
+        own |= names_in(plain(sentence.text), is_strict=True)
+        own -= self.known | self.brought_up(own, at)
         needed = self.needed_in(sentence.text)
         if sentence.answers:
             needed = {word for word in needed if _has_digit(word)}
@@ -140,14 +167,14 @@ class _Facts:
             self.said |= found | new
         return bool(new)
 
-    def _agents_words(self, until: int) -> list[str]:
-        """What the agent said and called, and what its tools returned, since the step."""
-        users = {at for at, _ in self.run.users}
-        return [
-            words_of(message)
-            for at, message in enumerate(self.run.messages[:until])
-            if at >= self.cut and at not in users
-        ]
+
+def brought_up(
+    run: Run, cut: int, changes: Sequence[ExpectedCall], texts: Iterable[str]
+) -> set[str]:
+    """The numbers, dates and identifiers in these texts that only the failed agent brought up."""
+    facts = _Facts(run, cut, changes)
+    values = {word for word in _words(texts) if is_slot(word) and len(word) >= SHORTEST}
+    return facts.brought_up(values - facts.values)
 
 
 def _has_digit(word: str) -> bool:
@@ -197,6 +224,15 @@ def with_says(metadata: dict[str, Any], says: Sequence[str], agrees: str = "") -
     """The metadata of a task whose user says something else."""
     count = len(metadata.get(TURNS) or ())
     return metadata | {SAYS: list(says), TURNS: turns_of(says, agrees, most=count)}
+
+
+def without_user(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of a task that is no episode any more."""
+    return {
+        name: value
+        for name, value in metadata.items()
+        if name not in (SAYS, TURNS, LEFT_OUT, USER_BY)
+    }
 
 
 def standing_of(metadata: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from apps.evals.actions import answer_text
 from apps.evals.canonical import digest_of
 from apps.evals.effects import Effect, ToolEffects
 from apps.evals.episode_warnings import warnings_of
-from apps.evals.later_turns import Later, later_turns
+from apps.evals.later_turns import Later, changes_of, later_turns
 from apps.evals.models import Continuation, TaskKind
 from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.source_runs import REPLAY, RunStep, SourceRun, default_cut, read_run, step_at
@@ -408,14 +408,7 @@ def _start(source: SourceRun, changes: Sequence[ExpectedCall], wrong: int | None
 
 def later_of(step: RunStep, expected: dict) -> Later:
     """What the user of an episode says after a step."""
-    changes = [
-        ExpectedCall(
-            call["tool"],
-            {k: v for k, v in call["args"].items() if k not in call.get("any", ())},
-        )
-        for call in expected.get("calls", ())
-    ]
-    return later_turns(step.source.run, step.cut, changes)
+    return later_turns(step.source.run, step.cut, changes_of(expected))
 
 
 # The truth

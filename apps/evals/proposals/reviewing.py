@@ -23,7 +23,16 @@ from apps.evals.editing import fingerprint
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.from_failures import free_key, open_draft
 from apps.evals.holdout.view_log import record_refusal
-from apps.evals.later_turns import LEFT_OUT, MOST_SAID, SAYS, TURNS, standing_of, with_says
+from apps.evals.later_turns import (
+    LEFT_OUT,
+    MOST_SAID,
+    SAYS,
+    TURNS,
+    USER_BY,
+    standing_of,
+    with_says,
+    without_user,
+)
 from apps.evals.models import ProposalJob, ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
 from apps.evals.proposals.rubric import rubric_of, without_number
@@ -369,9 +378,11 @@ def edit(*, proposal: TaskProposal, by: Any, given: EditProposal) -> None:
         ours.metadata = {
             name: value for name, value in ours.metadata.items() if name != drafting.POINTS
         } | {"source": source, **({drafting.POINTS: quotes} if quotes else {})}
+        if ours.kind != TaskKind.EPISODE:
+            ours.metadata = without_user(ours.metadata)
     if given.demonstration is not None:
         ours.demonstration = given.demonstration
-    if given.user_says is not None or given.user_agrees is not None:
+    if ours.kind == TaskKind.EPISODE and (given.user_says is not None or given.user_agrees):
         _edit_user(ours, given)
     ours.save()
     audit("proposal.edited", project=ours.project, by=by, target=ours, kind=ours.kind)
@@ -384,7 +395,9 @@ def _edit_user(ours: TaskProposal, given: EditProposal) -> None:
     says = ours.metadata[SAYS] if given.user_says is None else given.user_says
     lines = [line for text in says if (line := " ".join(text.split()))]
     agrees = " ".join((given.user_agrees or standing_of(ours.metadata)).split())
-    ours.metadata = with_says(ours.metadata, lines, agrees)
+    if (lines, agrees) == (ours.metadata[SAYS], standing_of(ours.metadata)):
+        return
+    ours.metadata = with_says(ours.metadata, lines, agrees) | {USER_BY: BY_HAND}
     ours.is_drafting, ours.draft_error = False, ""
 
 
@@ -463,6 +476,7 @@ def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
     if drafting.judge_of(ours.project) is None:
         raise ProposalError(drafting.NO_JUDGE)
     ours.kind, ours.expected, ours.source = TaskKind.RUBRIC, {}, UNWRITTEN
+    ours.metadata = without_user(ours.metadata)
     ours.warnings, ours.drafts_asked = [], ours.drafts_asked + 1
     ours.is_drafting, ours.draft_tries, ours.draft_error = True, 0, ""
     ours.drafted_at = None  # at once: a question that is under way is not asked twice
