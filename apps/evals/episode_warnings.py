@@ -1,5 +1,5 @@
 """What a person should weigh before confirming an episode, because the failed run itself speaks
-against what is expected: a record that it looked up, or what the user says later. Pure.
+against what is expected: a record that it looked up. Pure.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from apps.evals.effects import Effect, ToolEffects
-from apps.evals.wrong_step import agreed_at
+from apps.evals.effects import ToolEffects
 from apps.failures.rules.expected import ExpectedCall
 from apps.failures.rules.reading import Run
 
@@ -20,19 +19,11 @@ CONTRADICTED = (
     "Expected is {name} “{expected}”, which nobody says in this run; {tool} returned “{recorded}”"
     " for {whom}."
 )
-APPROVED = (
-    "No change is expected, but in the run the user wrote “{words}” (#{at}) and the agent then"
-    " called {tool}. The task has these words, too: confirm it only if they do not ask for the"
-    " change."
-)
 
 
-def warnings_of(
-    run: Run, effects: ToolEffects, changes: Sequence[ExpectedCall], cut: int
-) -> list[str]:
+def warnings_of(run: Run, effects: ToolEffects, changes: Sequence[ExpectedCall]) -> list[str]:
     """Sentences; none if the run does not speak against these changes."""
-    found = _contradictions(run, effects, changes) if changes else _approvals(run, effects, cut)
-    return list(dict.fromkeys(found))[:MOST_WARNINGS]
+    return list(dict.fromkeys(_contradictions(run, effects, changes)))[:MOST_WARNINGS]
 
 
 def _contradictions(
@@ -109,16 +100,3 @@ def _folded(value: Any) -> str:
 def _named(wanted: Mapping[str, Any], record: Mapping[str, Any], name: str) -> str:
     shared = (other for other in wanted if other in record and other != name)
     return " ".join(str(record[other])[:SHOWN] for other in shared)[: 2 * SHOWN]
-
-
-def _approvals(run: Run, effects: ToolEffects, cut: int) -> Iterator[str]:
-    """User turns that made the agent change something: after the cut, or as an answer to it."""
-    first = run.users[0][0] if run.users else 0
-    for call in run.calls:
-        if call.index < cut or effects.of(call.tool)[0] != Effect.CHANGE:
-            continue
-        later = run.user_before(call.index)
-        at = later if later is not None and later > cut else agreed_at(run, call)
-        if at is not None and at > first:
-            words = " ".join(run.words(at).split())[:SHOWN]
-            yield APPROVED.format(words=words, at=at, tool=call.tool)

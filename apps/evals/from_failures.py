@@ -12,7 +12,7 @@ from apps.evals.formats.verifiers_package import RECORDED
 from apps.evals.models import EvalSet, EvalSetState, Split, Task, TaskKind
 from apps.evals.proposals.same import record_occurrences, same_task, settle_proposals
 from apps.evals.source_runs import RunStep, recorded_results, task_at
-from apps.evals.suggestions import Suggestion, demonstration_of, user_turns
+from apps.evals.suggestions import Suggestion, demonstration_of, later_of
 from apps.failures.actions.decisions import decide
 from apps.failures.models import Failure, FailureState
 
@@ -112,7 +112,7 @@ def metadata_of(
     failure: Failure, step: RunStep, answer: Suggestion | None, *, replayable: bool = True
 ) -> dict[str, Any]:
     """What a task of a failure keeps of its run: the tools' answers for a replay, and, if it is an
-    episode, what the user said afterwards.
+    episode, what the user says next.
     """
     metadata: dict[str, Any] = {"cut": step.cut, "mode": failure.mode.slug}
     if answer:
@@ -121,8 +121,7 @@ def metadata_of(
         metadata[RECORDED] = recorded_results(step.source.run, answer.success if answer else None)
     if answer and answer.kind == TaskKind.EPISODE:
         metadata["environment"] = step.source.environment
-        if turns := user_turns(step):
-            metadata["user_turns"] = turns
+        metadata |= later_of(step, answer.expected).as_metadata()
     return metadata
 
 

@@ -313,8 +313,9 @@ class TaskProposal(models.Model):
     """A task that Flywheel proposes from a failure, until a person confirms it: only then does it
     become a `Task`, so it counts nowhere before.
 
-    While `is_drafting`, the judge is to draft its rubric, as soon as there is one; with an empty
-    `expected` otherwise a person has to write it. `canonical_hash` is as of `Task`.
+    While `is_drafting`, the judge is to draft its rubric, or what the user of an episode says, as
+    soon as there is one; with an empty `expected` otherwise a person has to write it.
+    `canonical_hash` is as of `Task`.
     """
 
     nouns = ("proposed task", "proposed tasks")
@@ -398,7 +399,7 @@ class TaskProposal(models.Model):
     @property
     def is_ready(self) -> bool:
         """Whether it says what is expected."""
-        return bool(self.expected) and not self.is_drafting
+        return bool(self.expected)
 
     @property
     def points(self) -> list[str]:

@@ -21,6 +21,7 @@ from apps.evals.actions import answer_text
 from apps.evals.canonical import digest_of
 from apps.evals.effects import Effect, ToolEffects
 from apps.evals.episode_warnings import warnings_of
+from apps.evals.later_turns import Later, changes_of, later_turns
 from apps.evals.models import Continuation, TaskKind
 from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.source_runs import REPLAY, RunStep, SourceRun, default_cut, read_run, step_at
@@ -37,7 +38,6 @@ from workers.lib.verifiers.calls import untold_by
 SUCCESSES_READ = REPLAYS_READ = 5
 SEARCH_MS = 500  # time limit for finding later successes, since a page waits for them
 SHORT = 60  # characters of an answer that can be compared word for word
-MOST_TURNS = 50
 # One word with a digit in it or all in capitals, and not a date.
 IDENTIFIER = re.compile(r"(?!\d{4}-\d\d-\d\d)(?=[^a-z]*$|.*\d)(?=.*[A-Za-z])\S{4,80}")
 PROSE_WORDS, PROSE = 4, 40  # words or characters from which on a value is prose
@@ -235,14 +235,18 @@ def _episode(source: SourceRun, wrong: int | None) -> Plan | str | None:
         reason = f"The changes that should result are known from {origin}, and {where}."
         if wrong is None and len(source.steps) > 1:
             reason += f" {STEP_UNKNOWN.format('when the user has said what is needed')}"
+        step = step_at(source, cut)
         called = {call.tool for call in source.run.calls} | set(source.run.offer.names)
         left = [ExpectedCall(call["tool"], call["args"]) for call in found.expected["calls"]]
         return Plan(
-            step_at(source, cut),
+            step,
             found,
             reason,
             source.effects.unknown(called),
-            warnings_of(source.run, source.effects, left, cut),
+            [
+                *warnings_of(source.run, source.effects, left),
+                *later_of(step, found.expected).warnings,
+            ],
         )
     return why
 
@@ -402,11 +406,9 @@ def _start(source: SourceRun, changes: Sequence[ExpectedCall], wrong: int | None
     return next((step for step in source.steps if step > known), source.steps[0])
 
 
-def user_turns(step: RunStep) -> list[str]:
-    """What the user said after a step and the agent still answered, in order."""
-    last = step.source.steps[-1]
-    later = [text for at, text in step.source.run.users if step.cut < at < last]
-    return later[:MOST_TURNS]
+def later_of(step: RunStep, expected: dict) -> Later:
+    """What the user of an episode says after a step."""
+    return later_turns(step.source.run, step.cut, changes_of(expected))
 
 
 # The truth

@@ -20,6 +20,7 @@ from apps.core.models import AuditEvent, JobState, Project
 from apps.evals import actions
 from apps.evals.effects import Effect, How, effects_of
 from apps.evals.from_failures import open_draft
+from apps.evals.later_turns import AGREES
 from apps.evals.models import (
     ProposalJob,
     ProposalState,
@@ -32,6 +33,7 @@ from apps.evals.models import (
 from apps.evals.pages import proposals
 from apps.evals.proposals import drafting, making, reviewing
 from apps.evals.proposals.alike import CHANGES, JUDGED, WORDS
+from apps.evals.proposals.brief import read as read_brief
 from apps.evals.proposals.making import Proposed
 from apps.evals.proposals.reviewing import EditProposal, ProposalError
 from apps.evals.proposals.rubric import evidence_of
@@ -45,8 +47,8 @@ from apps.evals.suggestions import (
     NOT_KNOWN,
     SAME_CHANGES,
     Plan,
+    later_of,
     plan_of,
-    user_turns,
 )
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.judge import retries
@@ -279,13 +281,16 @@ def test_if_the_wrong_step_is_unknown_the_task_says_so_and_begins_when_all_is_sa
     assert "Nothing shows at which step" in plan(failed(make_project(), known)).reason
 
 
-def test_what_the_user_says_afterwards_is_replayed() -> None:
+def test_what_the_user_answered_to_the_failed_run_is_not_replayed() -> None:
     found = plan(failed(make_project(), TALKED, **truth(CANCEL)), 5)
     assert [item["content"] for item in found.step.prompt if item["role"] == "user"] == [
         "I have a wish.",
         "Cancel order A-17.",
     ]
-    assert user_turns(found.step) == ["Yes."], "not what nobody answered any more"
+    assert found.answer
+    later = later_of(found.step, found.answer.expected)
+    assert (later.says, later.left_out) == ([], [6, 10])
+    assert later.as_metadata()["user_turns"] == [AGREES] * 2
 
 
 PERSON = {"first": "Ada", "last": "Byron", "born": "1815-12-10"}
@@ -308,15 +313,6 @@ def test_a_proposal_names_what_a_record_of_the_run_contradicts(
     run = failed(make_project(), talk(asks, (FIND, PROFILE), (REFUND, "Ok."), "."), **truth(book))
     found = plan(run).warnings
     assert bool(found) == bool(warned) and all(word in found[0] for word in warned)
-
-
-def test_no_change_is_expected_with_a_warning_if_the_user_then_agrees_to_one() -> None:
-    nothing = {"metadata": {"expected_calls": []}}
-    found = plan(failed(make_project(), TALKED, **nothing), 7)
-    assert found.answer and found.answer.expected["calls"] == []
-    assert "“Yes.” (#6)" in found.warnings[0] and "orders.refund" in found.warnings[0]
-    assert not plan(failed(make_project(), RUN, **nothing), 3).warnings
-    assert not plan(failed(make_project(), TALKED, **truth(CANCEL)), 7).warnings, "the truth wins"
 
 
 def test_prose_in_an_expected_call_may_be_any() -> None:
@@ -1029,3 +1025,96 @@ def test_a_draft_with_proposals_is_as_if_there_were_none(project: Project) -> No
     propose(project)
     assert not draft.tasks.exists() and not draft.tasks.trainable().exists()
     assert draft.as_dataset["tasks"] == 0
+
+
+# What the user of an episode says
+
+BRIEF = {
+    "says": [{"sentence": "I pay by card.", "quote": "Yes."}],
+    "agrees": "Yes, if that is it.",
+}
+
+
+@pytest.fixture
+def episode(project: Project) -> TaskProposal:
+    failed(project, TALKED, **truth(CANCEL))
+    propose(project)
+    return only(project)
+
+
+def test_an_episode_is_proposed_with_what_its_user_says_and_what_is_left_out(
+    episode: TaskProposal, project: Project, client: Client
+) -> None:
+    assert episode.is_ready and episode.metadata["left_out"] == [6, 10]
+    page = logged_in(project, client).get(episode.get_absolute_url()).content.decode()
+    assert AGREES in page and "Not replayed" in page and '<a href="#r6">#6</a>' in page
+    reviewing.confirm(proposal=episode, by=admin_of(project))
+    assert Task.objects.get(project=project).metadata["user_turns"] == [AGREES] * 2
+
+
+def test_a_person_says_what_the_user_says(
+    episode: TaskProposal, project: Project, client: Client
+) -> None:
+    url = reverse("evals:edit_proposal", args=[project.slug, episode.pk])
+    sent = {
+        "expected": json.dumps(episode.expected),
+        "user_says": "By card.\n\n",
+        "user_agrees": "If so, yes.",
+    }
+    logged_in(project, client).post(url, sent)
+    row = only(project)
+    assert row.metadata["user_turns"] == ["By card. If so, yes.", "If so, yes."]
+    assert (row.source, row.metadata["user_by"]) == (episode.source, BY_HAND)
+    assert not row.is_drafting, "a draft of the judge would be dropped"
+    many = {"user_says": "x\n" * 21, "expected": "{}"}
+    assert "at most 20 sentences" in client.post(url, many).content.decode()
+    reviewing.edit(proposal=row, by=None, given=EditProposal(points=["Cancels it"]))
+    assert "user_turns" not in only(project).metadata, "a rubric has no user"
+
+
+def test_the_judge_drafts_what_the_user_says(
+    episode: TaskProposal, project: Project, judge: JudgeServer
+) -> None:
+    make_rubric(project, judge)
+    judge.answer = lambda body: Reply(json.dumps(BRIEF))
+    drafting.draft_due(project)
+    row = only(project)
+    assert row.metadata["user_says"] == ["I pay by card."] and not row.is_drafting
+    assert row.metadata["user_turns"][1:] == ["Yes, if that is it."]
+    assert (row.source, row.expected) == (episode.source, episode.expected)
+    assert "begins before message #5" in judge.seen[0]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        (
+            [{"sentence": "By card.", "quote": "Refunded"}],
+            "does not occur in a message of the user",
+        ),
+        ([{"sentence": "Take HAT069.", "quote": "yes"}], "brought up by the agent"),
+        ([{"quote": "yes"}], "has no “sentence”"),
+        ([{"sentence": "x", "quote": "yes"}] * 21, "at most 20"),
+    ],
+)
+def test_the_judges_user_only_says_what_the_user_did(says: list, why: str) -> None:
+    answer = json.dumps({"says": says, "agrees": "Yes."})
+    with pytest.raises(AnswerError, match=why):
+        read_brief(
+            answer,
+            ["Yes."],
+            lambda texts: {"hat069"} & {"hat069" if "HAT" in t else "" for t in texts},
+        )
+    with pytest.raises(AnswerError, match="agrees"):
+        read_brief('{"says": []}', [], lambda texts: ())
+    assert read_brief(json.dumps({"says": [], "agrees": "If so."}), [], lambda texts: ()).says == []
+
+
+def test_a_point_about_what_the_tested_agent_does_not_hear_is_refused() -> None:
+    bodies = ["Cancel A-17.", "I refunded it.", "Pay by card."]
+    given = json.dumps(
+        {"points": [{"point": str(at), "quote": quote} for at, quote in enumerate(bodies)]}
+    )
+    assert len(read_points(given, bodies).points) == 3
+    with pytest.raises(AnswerError, match="Point 3 is about what the user says only after"):
+        read_points(given, bodies, 0, {2})

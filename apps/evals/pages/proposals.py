@@ -26,6 +26,7 @@ from apps.core.routes import RUNS, SIDES, shows
 from apps.evals import actions
 from apps.evals.formats.rows import Bad, parsed_object
 from apps.evals.holdout.view_log import record_refusal
+from apps.evals.later_turns import LEFT_OUT, MOST_SAID, SAYS, standing_of
 from apps.evals.models import ProposalJob, ProposalState, TaskProposal
 from apps.evals.proposals import drafting, reviewing
 from apps.evals.proposals.making import Proposed
@@ -127,15 +128,22 @@ def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
 
 def _edited(request: HttpRequest) -> EditProposal:
     """Raises ProposalError."""
+    user: dict[str, Any] = {}
+    if "user_says" in request.POST:
+        says = [line for line in request.POST["user_says"].splitlines() if line.strip()]
+        if len(says) > MOST_SAID:
+            raise ProposalError(f"The user says at most {MOST_SAID} sentences, one on each line.")
+        user = {"user_says": says, "user_agrees": request.POST.get("user_agrees", "")}
     if "points" in request.POST:
         points = [line for line in request.POST["points"].splitlines() if line.strip()]
         if not points or len(points) > reviewing.MOST_POINTS:
             raise ProposalError(f"Write 1 to {reviewing.MOST_POINTS} points, one on each line.")
-        return EditProposal(points=[without_number(line) for line in points])
+        return EditProposal(points=[without_number(line) for line in points], **user)
     try:
-        return EditProposal(expected=parsed_object(request.POST.get("expected", "")))
+        expected = parsed_object(request.POST.get("expected", ""))
     except Bad as error:
         raise ProposalError(str(error)) from error
+    return EditProposal(expected=expected, **user)
 
 
 @shows(f"{RUNS}; {SIDES}")
@@ -314,6 +322,10 @@ def show(
         "is_rubric": form in (None, "rubric"),
         "calls": _calls(found.expected),
         "lookups": found.expected.get("lookups"),
+        "says": found.metadata.get(SAYS),
+        "says_text": "\n".join(found.metadata.get(SAYS, ())),
+        "agrees": standing_of(found.metadata),
+        "left_out": found.metadata.get(LEFT_OUT, []),
         "numbered_from": found.cut - len(found.messages),
         "may_write": request.membership.may(Role.ENGINEER),
         "tried_again_at": drafting.tried_again_at(found),

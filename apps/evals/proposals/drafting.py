@@ -1,4 +1,6 @@
-"""Has the judge draft the rubrics of proposed tasks, within its daily budget."""
+"""Has the judge draft the rubrics of proposed tasks, and what the users of proposed episodes say,
+within its daily budget.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from django.utils import timezone
 from apps.core import outbox
 from apps.core.models import Project
 from apps.evals.canonical import digest_of
+from apps.evals.later_turns import USER_BY, brought_up, changes_of, with_says
 from apps.evals.models import ProposalState, TaskProposal
-from apps.evals.proposals import rubric
+from apps.evals.proposals import brief, rubric
 from apps.evals.proposals.alike import JUDGED
 from apps.evals.proposals.same import Known, Request
 from apps.evals.suggestions import JUDGE
@@ -31,7 +34,7 @@ from apps.failures.rules.findings import UNEXPLAINED
 from apps.failures.rules.reading import read
 from apps.trajectories.models import with_content
 
-TASK, PURPOSE = "evals.draft_rubrics", "rubric of a task"
+TASK, PURPOSE, OF_USER = "evals.draft_rubrics", "rubric of a task", "user of a task"
 AT_ONCE, BATCH_S = 100, 120.0
 MOST_OTHERS = 5  # requests of which the judge is asked whether one is the same
 POINTS = "points"  # in the metadata: the quote that each point of the draft is about
@@ -89,9 +92,12 @@ class _Draft(Stored):
 
     @classmethod
     def of(cls, proposal: TaskProposal, others: Sequence[Request] = ()) -> _Draft:
-        """`others` are requests that may be the same: one question asks both."""
+        """`others` are requests that may be the same: the question of a rubric asks that, too."""
         run = as_input(proposal.trajectory) | {"messages": proposal.trajectory.messages}
-        failure, truth = proposal.failure, logged_truth(read(run))
+        if proposal.expected:
+            return cls._question(proposal, OF_USER, _user_of(proposal, run), [])
+        failure, heard = proposal.failure, read(run)
+        truth = logged_truth(heard)
         is_explained = failure is not None and failure.mode.slug != UNEXPLAINED
         known = rubric.evidence_of(
             failure.evidence if failure else [],
@@ -100,23 +106,27 @@ class _Draft(Stored):
         )
         bodies = [body_of(message) for message in run["messages"]]
         requests = ["\n".join(turn["content"] for turn in other.users) for other in others]
+        unheard = {at for at, _ in heard.users if at >= proposal.cut}
         asked = Chat(
             rubric.chat(run, proposal.cut, known, requests),
-            lambda text: rubric.read(text, bodies, len(requests)),
+            lambda text: rubric.read(text, bodies, len(requests), unheard),
         )
+        return cls._question(proposal, PURPOSE, asked, [known, requests], others)
+
+    @classmethod
+    def _question(
+        cls,
+        proposal: TaskProposal,
+        purpose: str,
+        asked: Chat,
+        about: list[Any],
+        others: Sequence[Request] = (),
+    ) -> _Draft:
+        named = [purpose, str(proposal.trajectory_id), proposal.cut, *about, proposal.drafts_asked]
         return cls(
             project=proposal.project,
-            purpose=PURPOSE,
-            key=digest_of(
-                [
-                    PURPOSE,
-                    str(proposal.trajectory_id),
-                    proposal.cut,
-                    known,
-                    requests,
-                    proposal.drafts_asked,
-                ]
-            ),
+            purpose=purpose,
+            key=digest_of(named),
             question=asked,
             trajectory=proposal.trajectory,
             as_json=msgspec.to_builtins,
@@ -149,10 +159,14 @@ class _Draft(Stored):
             state=ProposalState.PROPOSED,
         )
         ours = rows.first()
-        if ours is None:
+        if ours is None or (self.purpose == OF_USER) != bool(ours.expected):
             return
         ours.draft_error, ours.draft_tries = error, ours.draft_tries + tries
-        if self.answer:
+        if self.answer and self.purpose == OF_USER:
+            said = self.answer
+            ours.metadata = with_says(ours.metadata, said["says"], said["agrees"])
+            ours.metadata |= {USER_BY: JUDGE}
+        elif self.answer:
             points, same_as = self.answer["points"], self.answer["same_as"]
             ours.expected = {"rubric": rubric.rubric_of([point["text"] for point in points])}
             ours.metadata = ours.metadata | {POINTS: [point["quote"] for point in points]}
@@ -161,3 +175,16 @@ class _Draft(Stored):
             ours.source = JUDGE
         ours.is_drafting = not self.answer and ours.draft_tries < retries.MOST_TRIES
         ours.save()
+
+
+def _user_of(proposal: TaskProposal, run: dict[str, Any]) -> Chat:
+    heard = read(run)
+    changes = changes_of(proposal.expected)
+    return Chat(
+        brief.chat(run, proposal.cut),
+        lambda text: brief.read(
+            text,
+            [words for _, words in heard.users],
+            lambda texts: brought_up(heard, proposal.cut, changes, texts),
+        ),
+    )

@@ -18,6 +18,7 @@ from apps.evals.formats.rows import has_request
 from apps.evals.from_failures import metadata_of
 from apps.evals.holdout import leaks
 from apps.evals.holdout.view_log import record_membership
+from apps.evals.later_turns import LEFT_OUT
 from apps.evals.models import Origin, ProposalJob, Split, Task, TaskProposal
 from apps.evals.proposals import drafting
 from apps.evals.proposals.same import Known, Request, record_occurrences
@@ -117,10 +118,10 @@ def propose(*, project: Project, failures: Iterable[Failure], by: Any) -> Propos
     new, runs = _new(free, requests, known, counts)
     TaskProposal.objects.bulk_create(new)
     record_occurrences(project, runs)
-    drafts = sum(row.is_drafting for row in new)
+    drafts = sum(not row.expected for row in new)
     waits_for = "drafting" if drafting.judge_of(project) else "to_write"
     counts |= {"made": len(new), "held": len(crossing), waits_for: drafts}
-    if drafts:
+    if any(row.is_drafting for row in new):
         drafting.request(project)
     return Proposed(**counts)
 
@@ -128,6 +129,7 @@ def propose(*, project: Project, failures: Iterable[Failure], by: Any) -> Propos
 def _proposal(project: Project, failure: Failure, plan: Plan, by: Any) -> TaskProposal:
     """Unsaved."""
     answer, source = plan.answer, plan.step.source
+    metadata = metadata_of(failure, plan.step, answer)
     return TaskProposal(
         project=project,
         trajectory=source.row,
@@ -145,8 +147,8 @@ def _proposal(project: Project, failure: Failure, plan: Plan, by: Any) -> TaskPr
         demonstration=demonstration_of(answer.expected) if answer else "",
         group=source.groups.offered[0][1],
         groups=source.groups.keys,
-        metadata=metadata_of(failure, plan.step, answer),
-        is_drafting=answer is None,
+        metadata=metadata,
+        is_drafting=answer is None or bool(metadata.get(LEFT_OUT)),
         created_by=by,
     )
 

@@ -23,6 +23,16 @@ from apps.evals.editing import fingerprint
 from apps.evals.formats.rows import Bad, checked_expected
 from apps.evals.from_failures import free_key, open_draft
 from apps.evals.holdout.view_log import record_refusal
+from apps.evals.later_turns import (
+    LEFT_OUT,
+    MOST_SAID,
+    SAYS,
+    TURNS,
+    USER_BY,
+    standing_of,
+    with_says,
+    without_user,
+)
 from apps.evals.models import ProposalJob, ProposalState, Task, TaskKind, TaskProposal
 from apps.evals.proposals import drafting, making
 from apps.evals.proposals.rubric import rubric_of, without_number
@@ -50,7 +60,10 @@ class ProposalOut(Struct):
     """A proposed task. `expected` is empty while the judge is drafting, or until a person writes
     it; `unknown` are tools of which nobody knows whether they change something; `warnings` are what
     the run itself says against what is expected; `seen_in` is in how many failures the same request
-    was seen; `looks_like` is the hash of another request that may be the same.
+    was seen; `looks_like` is the hash of another request that may be the same. Of an episode,
+    `user_says` is what the user says once it has begun, besides the standing answer
+    `user_agrees`, and `left_out` are the user's turns (message indices) that are not replayed,
+    since they answer the failed run.
     """
 
     id: UUID
@@ -70,6 +83,9 @@ class ProposalOut(Struct):
     seen_in: int
     looks_like: str
     looks_like_why: str
+    user_says: list[str]
+    user_agrees: str
+    left_out: list[int]
     task: UUID | None
     created_at: Moment
     decided_at: Moment | None
@@ -105,6 +121,9 @@ def as_json(request: Any, row: TaskProposal) -> dict[str, Any]:
         "seen_in": row.seen_in,
         "looks_like": row.looks_like,
         "looks_like_why": row.looks_like_why,
+        "user_says": row.metadata.get(SAYS, []),
+        "user_agrees": standing_of(row.metadata),
+        "left_out": row.metadata.get(LEFT_OUT, []),
         "task": str(row.task_id) if row.task_id else None,
         "created_at": row.created_at,
         "decided_at": row.decided_at,
@@ -313,7 +332,8 @@ def merge(*, proposal: TaskProposal, by: Any) -> None:
 
 class EditProposal(Struct, forbid_unknown_fields=True, kw_only=True):
     """What is expected: the `points` of a rubric, or any form that a task may expect
-    (`expected`). What is left out stays.
+    (`expected`). Of an episode also what the user says once it has begun (`user_says`), and the
+    standing answer. What is left out stays.
     """
 
     points: Annotated[
@@ -321,6 +341,11 @@ class EditProposal(Struct, forbid_unknown_fields=True, kw_only=True):
     ] = []
     expected: dict[str, Any] | None = None
     demonstration: Annotated[str, Meta(max_length=60_000)] | None = None
+    user_says: (
+        Annotated[list[Annotated[str, Meta(max_length=MAX_POINT)]], Meta(max_length=MOST_SAID)]
+        | None
+    ) = None
+    user_agrees: Annotated[str, Meta(max_length=MAX_POINT)] | None = None
 
 
 @operation(
@@ -344,7 +369,7 @@ def edit(*, proposal: TaskProposal, by: Any, given: EditProposal) -> None:
     if points and given.expected is not None:
         raise ProposalError("Send either “points” or “expected”.", "points")
     expected = {"rubric": rubric_of(points)} if points else given.expected
-    if expected is not None:
+    if expected is not None and (expected != ours.expected or not expected):
         quotes = _left_of_draft(ours, points)
         source = BY_HAND if quotes is None else JUDGE
         ours.kind, ours.source = kind_of(expected), source
@@ -353,10 +378,27 @@ def edit(*, proposal: TaskProposal, by: Any, given: EditProposal) -> None:
         ours.metadata = {
             name: value for name, value in ours.metadata.items() if name != drafting.POINTS
         } | {"source": source, **({drafting.POINTS: quotes} if quotes else {})}
+        if ours.kind != TaskKind.EPISODE:
+            ours.metadata = without_user(ours.metadata)
     if given.demonstration is not None:
         ours.demonstration = given.demonstration
+    if ours.kind == TaskKind.EPISODE and (given.user_says is not None or given.user_agrees):
+        _edit_user(ours, given)
     ours.save()
     audit("proposal.edited", project=ours.project, by=by, target=ours, kind=ours.kind)
+
+
+def _edit_user(ours: TaskProposal, given: EditProposal) -> None:
+    """Raises ProposalError if the task has no user who says anything."""
+    if TURNS not in ours.metadata:
+        raise ProposalError("Only the user of an episode says something.", "user_says")
+    says = ours.metadata[SAYS] if given.user_says is None else given.user_says
+    lines = [line for text in says if (line := " ".join(text.split()))]
+    agrees = " ".join((given.user_agrees or standing_of(ours.metadata)).split())
+    if (lines, agrees) == (ours.metadata[SAYS], standing_of(ours.metadata)):
+        return
+    ours.metadata = with_says(ours.metadata, lines, agrees) | {USER_BY: BY_HAND}
+    ours.is_drafting, ours.draft_error = False, ""
 
 
 def _left_of_draft(proposal: TaskProposal, points: Sequence[str]) -> list[str] | None:
@@ -434,6 +476,7 @@ def ask_for_draft(*, proposal: TaskProposal, by: Any) -> None:
     if drafting.judge_of(ours.project) is None:
         raise ProposalError(drafting.NO_JUDGE)
     ours.kind, ours.expected, ours.source = TaskKind.RUBRIC, {}, UNWRITTEN
+    ours.metadata = without_user(ours.metadata)
     ours.warnings, ours.drafts_asked = [], ours.drafts_asked + 1
     ours.is_drafting, ours.draft_tries, ours.draft_error = True, 0, ""
     ours.drafted_at = None  # at once: a question that is under way is not asked twice

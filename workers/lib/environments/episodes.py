@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from workers.lib.environments import EnvironmentFailed, EpisodeError, opening
+from workers.lib.environments.users import ACTS_AS, Ask, play_user, texts_in
 from workers.lib.messages import (
     MAX_DEPTH,
     ToolCall,
@@ -103,12 +104,6 @@ def tool_names(tools: list[dict]) -> list[str]:
     return [tool["function"]["name"] for tool in tools]
 
 
-def recorded_turns(task: dict) -> list[str]:
-    """What the user of a recorded run said after the task's own messages."""
-    turns = (task.get("metadata") or {}).get("user_turns")
-    return [turn for turn in turns if isinstance(turn, str)] if isinstance(turns, list) else []
-
-
 class ToolEnvironment:
     """The common part of our environments: a harness, and a limit on turns if the harness sets
     none.
@@ -119,6 +114,7 @@ class ToolEnvironment:
     turn_rewards = False
     tools: list[dict] = []
     max_turns = 10
+    ask: Ask | None = None  # the model that plays the users of tasks that have one
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self.harness = spec.harness
@@ -145,7 +141,7 @@ class ToolEpisode:
         self.task, self.before = task, environment.conversation(task)
         self.tools = environment.tools if tools is None else tools
         self.max_turns = environment.harness.max_turns or environment.max_turns
-        self.definitions = environment.harness.shown_tools
+        self.definitions, self.ask = environment.harness.shown_tools, environment.ask
         state = copy.deepcopy(state) if state else {}
         self.said: list[dict] = state.get("said", [])
         self.calls = [Execution(**call) for call in state.get("calls", [])]
@@ -248,15 +244,24 @@ class ToolEpisode:
         raise NotImplementedError
 
     async def replied(self, text: str) -> None:
-        """Called after a message without calls: the user's next recorded turn
-        (`metadata.user_turns`), or the end of the episode.
+        """Called after a message without calls: the user's next turn (`users`), or the end of the
+        episode.
         """
-        turns = recorded_turns(self.task)
+        turns = texts_in(self.task, "user_turns")
         said = sum(message["role"] == "user" for message in self.said)
-        if said < len(turns):
+        if turns and self.ask:
+            wish = "\n".join(texts_in(self.task, "user_says")) or "Nothing else."
+            answer, over = await play_user(self.ask, ACTS_AS + wish, self.dialogue())
+            self.said.append({"role": "user", "content": answer})
+            self.stop_reason = "user" if over else ""
+        elif said < len(turns):
             self.said.append({"role": "user", "content": turns[said]})
         else:
             self.stop_reason = "stop"
+
+    def dialogue(self) -> list[dict]:
+        """The conversation that the user takes part in."""
+        return [*self.task["messages"], *self.said]
 
     def add_messages(self, messages: list[dict]) -> None:
         self.said = [

@@ -11,6 +11,7 @@ import httpx2
 
 from workers.lib.environments import EnvironmentFailed
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged, tool_names
+from workers.lib.environments.users import user_model
 from workers.lib.errors import SpecError
 from workers.lib.keys import key_in
 from workers.lib.mcp import McpClient, McpError, error_text, observed
@@ -18,12 +19,12 @@ from workers.lib.outgoing import RefusedAddress
 from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, build
 
-OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "tools": list}
+OPTIONS = {"url": str, "api_key_env": str, "timeout_s": (int, float), "tools": list, "user": str}
 
 
 class Mcp(ToolEnvironment):
-    """`config`: url, tools (as `McpClient.tools` lists them), and optionally timeout_s (60) and
-    api_key_env.
+    """`config`: url, tools (as `McpClient.tools` lists them), and optionally timeout_s (60),
+    api_key_env and user (“llm”: a model plays the users of tasks that have one).
     """
 
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
@@ -40,6 +41,7 @@ class Mcp(ToolEnvironment):
         if not self.tools:
             raise SpecError("“environment.config.tools” is empty: the server has no tools.")
         key_in(self.config.get("api_key_env", ""))
+        self.ask = user_model(spec, clients)
         self.allow_private, self.verifier = (
             spec.allow_private,
             build(spec.verifier, clients=clients),

@@ -11,6 +11,7 @@ from rapidfuzz.distance import Indel
 
 from workers.lib.checks import answered_calls, assertions_in, state_after, state_share
 from workers.lib.environments.episodes import ToolEnvironment, ToolEpisode, judged
+from workers.lib.environments.users import user_model
 from workers.lib.messages import argument_share, normalise, same_value
 from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Score, build
@@ -22,6 +23,7 @@ class Replay(ToolEnvironment):
     def __init__(self, spec: EnvironmentSpec, *, clients: Clients | None = None) -> None:
         super().__init__(spec)
         self.nearest = bool(spec.config.get("nearest", False))
+        self.ask = user_model(spec, clients)
         self.verifier = build(spec.verifier, clients=clients)
 
     def open(self, task: dict, state: dict | None = None) -> ReplayEpisode:

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from inspect import isawaitable
 
 from msgspec import structs
 
-from workers.lib.environments import EnvironmentFailed, gold_calls
+from workers.lib.environments import gold_calls
 from workers.lib.environments.customer_service.shop import (
     CHECKED,
     HANDLERS,
@@ -26,9 +24,9 @@ from workers.lib.environments.customer_service.shop import (
 from workers.lib.environments.customer_service.shop import (
     LOOKUPS as LOOKUPS,
 )
-from workers.lib.environments.customer_service.user import ScriptedUser, agrees
+from workers.lib.environments.customer_service.user import ENDS, ScriptedUser, agrees
 from workers.lib.environments.episodes import StateEpisode, ToolEnvironment, verifier_of
-from workers.lib.errors import SpecError
+from workers.lib.environments.users import OVER, Ask, play_user, texts_in, user_model
 from workers.lib.json_schema import refusal
 from workers.lib.specs.environment import Environment as EnvironmentSpec
 from workers.lib.verifiers import Clients, Execution, Rollout, Score
@@ -37,8 +35,6 @@ from workers.lib.verifiers.calls import untold_by
 MAX_TURNS = 20
 OWN = "service"
 TALK = "message_user"
-OVER = "###END###"
-Ask = Callable[[list[dict]], Awaitable[str] | str]
 _TALK_TOOL = {
     "type": "function",
     "function": {
@@ -75,13 +71,7 @@ class CustomerService(ToolEnvironment):
         config = spec.config
         if self.harness.system_prompt is None:
             self.harness = structs.replace(self.harness, system_prompt=POLICY)
-        self.ask: Ask | None = (clients or {}).get("ask") if config.get("user") == "llm" else None
-        if config.get("user", "script") not in ("script", "llm"):
-            raise SpecError("“environment.config.user” must be script or llm.")
-        if config.get("user") == "llm" and self.ask is None:
-            raise SpecError(
-                "“environment.config.user”: a simulated user by a model needs a client “ask”."
-            )
+        self.ask = user_model(spec, clients)
         self.tools = [*TOOLS, _TALK_TOOL] if config.get("user_as_tool") else TOOLS
         self.verifier = verifier_of(spec, clients, OWN)
 
@@ -169,32 +159,28 @@ class ServiceEpisode(StateEpisode):
 
     async def _user_says(self, text: str) -> tuple[str, bool]:
         self.talked.append({"role": "assistant", "content": text})
-        answer, over = await self._by_model() if self.environment.ask else self.user.reply(text)
+        if self.environment.ask:
+            answer, over = await self._by_model(self.environment.ask)
+        elif self.user.script:
+            answer, over = self.user.reply(text)
+        else:
+            answer, over = self._next_turn()
         if agrees(answer):
             self.yes.append(text)
         self.talked.append({"role": "user", "content": answer})
         return answer, over
 
-    async def _by_model(self) -> tuple[str, bool]:
-        """Ask the model, with the roles swapped. Raises EnvironmentFailed, which masks the
-        episode.
-        """
-        wish = json.dumps(self.user.script, ensure_ascii=False)
-        swapped = {"assistant": "user", "user": "assistant"}
+    def _next_turn(self) -> tuple[str, bool]:
+        """Of a task without a script, such as one from a failed run."""
+        turns = texts_in(self.task, "user_turns")
+        said = sum(item["role"] == "user" for item in self.talked)
+        return (turns[said], False) if said < len(turns) else (ENDS, True)
+
+    async def _by_model(self, ask: Ask) -> tuple[str, bool]:
+        wish = self.user.script or texts_in(self.task, "user_says")
         first = [message for message in self.task["messages"] if message["role"] == "user"]
-        said = [
-            {"role": swapped[item["role"]], "content": item["content"]}
-            for item in [*first, *self.talked]
-        ]
-        assert self.environment.ask is not None
-        try:
-            answer = self.environment.ask([{"role": "system", "content": _ACTS_AS + wish}, *said])
-            text = str(await answer if isawaitable(answer) else answer)
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"the simulated user did not answer ({type(error).__name__}: {error})"
-            ) from error
-        return text.replace(OVER, "").strip() or "Goodbye.", OVER in text
+        acts_as = _ACTS_AS + json.dumps(wish, ensure_ascii=False)
+        return await play_user(ask, acts_as, [*first, *self.talked])
 
     # Scoring
 
