@@ -534,6 +534,19 @@ def test_the_page_of_examples_says_which_runs_it_shows(
     assert reading.call_count == 1
 
 
+def test_disagreements_chosen_on_the_page_become_examples(judge: JudgeServer) -> None:
+    project = make_project()
+    make_rubric(project, judge)
+    decided(project, "late", 20, failed=True)
+    judging.judge(project=project, trajectories=project.trajectories.all())
+    runs = [str(run) for run in side(project, False)[:2]]
+    url = reverse("failures:rubric_examples", args=[project.slug])
+    sent = logged_in(admin_of(project)).post(url, {"runs": runs, "automatic": 0}, follow=True)
+    assert "Version 2 has these examples." in sent.content.decode()
+    made = project.rubrics.get(version=2)
+    assert {str(row.trajectory_id) for row in made.examples.all()} == set(runs)
+
+
 def test_pages_lead_from_the_rubric_to_a_better_one(judge: JudgeServer, scripted: Any) -> None:
     project = make_project()
     make_decisions(project)

@@ -138,7 +138,10 @@ class _Input(NamedTuple):
             default = field.default_factory()
         if isinstance(default, float) and default.is_integer():
             default = int(default)  # 1, not 1.0
-        return cls(field.name, default, *_unwrapped(field.type))
+        kind, nullable, about, extra = _unwrapped(field.type)
+        if isinstance(kind, inspect.ListType):  # what its items may be is offered for the list
+            extra = _unwrapped(kind.item_type)[-1] | extra
+        return cls(field.name, default, kind, nullable, about, extra)
 
     @property
     def may_be_empty(self) -> bool:
@@ -163,9 +166,8 @@ class _Input(NamedTuple):
             empty = self.extra.get("empty", "–") if self.may_be_empty else None
             return forms.ModelChoiceField(None, empty_label=empty, **common)
         if isinstance(kind, inspect.ListType):
-            item = _unwrapped(kind.item_type)
             return forms.MultipleChoiceField(
-                choices=_choices(item[0], item[-1]),
+                choices=_choices(_unwrapped(kind.item_type)[0], self.extra),
                 widget=forms.CheckboxSelectMultiple,
                 error_messages={"required": "Choose at least one."},
                 **common | {"required": bool(kind.min_length)},
