@@ -14,7 +14,8 @@ from typing import Any
 from apps.evals.later_turns import MOST_SAID
 from apps.evals.proposals.rubric import MAX_POINT, occurs
 from apps.failures.judge.answer import AnswerError, extract
-from apps.failures.judge.prompt import about, clean
+from apps.failures.judge.prompt import about
+from workers.lib.storable import storable
 
 ASK = "Draft what the user says by the rules you were given"
 FRAME = """\
@@ -74,7 +75,7 @@ def read(
 
 
 def _line(text: str) -> str:
-    return " ".join(clean(text).split())[:MAX_POINT]
+    return " ".join(storable(text).split())[:MAX_POINT]
 
 
 def _sentence(item: Any, number: int, users: Sequence[str]) -> str:
