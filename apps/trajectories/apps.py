@@ -1,7 +1,4 @@
-from typing import Any
-
 from django.apps import AppConfig
-from django.db.models.signals import post_migrate
 
 
 class TrajectoriesConfig(AppConfig):
@@ -29,16 +26,3 @@ class TrajectoriesConfig(AppConfig):
         "uploads",
         "watched",
     )
-
-    def ready(self) -> None:
-        post_migrate.connect(_make_partitions, sender=self)
-
-
-def _make_partitions(**_: Any) -> None:
-    """Not a step of a migration: a released one never changes, and which tables have partitions
-    does.
-    """
-    from apps.trajectories import partitions
-
-    if partitions.has_tables():
-        partitions.ensure_ahead()

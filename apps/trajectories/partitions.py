@@ -8,8 +8,11 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.apps import AppConfig
 from django.db import OperationalError, connection, transaction
 from django.db.migrations import CreateModel
+from django.db.models.signals import post_migrate
+from django.dispatch import receiver
 from django.utils import timezone
 
 from apps.core import locks
@@ -111,10 +114,17 @@ def ensure_ahead() -> None:
         ensure([None, *_ahead()])
 
 
-def has_tables() -> bool:
-    """False where the app is migrated to an earlier state, or not at all."""
+@receiver(post_migrate)
+def after_migrating(sender: AppConfig, **_: Any) -> None:
+    """Not a step of a migration: a released one never changes, and which tables have partitions
+    does.
+    """
+    if sender.label != "trajectories":
+        return
     with connection.cursor() as cursor:
-        return TABLES.keys() <= set(connection.introspection.table_names(cursor))
+        is_made = TABLES.keys() <= set(connection.introspection.table_names(cursor))
+    if is_made:  # it may be migrated back
+        ensure_ahead()
 
 
 def missing_ahead() -> list[datetime]:
