@@ -28,9 +28,9 @@ from rich.table import Table
 
 from apps.core.intervals import wilson
 from apps.failures.classify import Diagnosis, classify
-from apps.failures.rules.reading import read
-from apps.failures.rules.reply_forms import NO_FORMS, Forms, forms_in
+from apps.failures.rules.reply_forms import NO_FORMS, Forms
 from bench import failures
+from bench.good_runs import forms_of
 from bench.peers import HOME
 
 DATA = Path(__file__).parent / "data"
@@ -182,12 +182,6 @@ def reported() -> Family:
     ]
 
 
-def forms_of(family: Family) -> Forms:
-    """What a project knows of its tools' replies before anybody has decided anything."""
-    runs = (read({"messages": [], "tools": []} | case.run) for case in family)
-    return Forms(forms_in(heard for at, run in enumerate(runs) for heard in run.heard(at)))
-
-
 def diagnosed(case: Case, forms: Forms = NO_FORMS, *, known: bool, right: bool) -> Diagnosis | None:
     given = {name: case.run.get(name) or [] for name in ("messages", "tools", "interventions")}
     status = ("failure" if case.failed else "success") if known else "unknown"
@@ -200,7 +194,7 @@ def diagnosed(case: Case, forms: Forms = NO_FORMS, *, known: bool, right: bool) 
 def figures(family: Family, rules: dict[str, Counter[bool]], **given: bool) -> dict[str, int]:
     """Counts of a family; adds each rule's hits that are right, and wrong, to `rules`."""
     count: Counter[str] = Counter()
-    forms = forms_of(family)
+    forms = forms_of({"messages": [], "tools": []} | case.run for case in family)
     for case in family:
         found = diagnosed(case, forms, **given)
         structural = case.failed and case.by_structure

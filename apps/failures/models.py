@@ -621,6 +621,9 @@ class ReplyForm(models.Model):
     )
     runs = models.PositiveIntegerField(default=0)
     names = models.JSONField(default=list, help_text="Names by which the tools were called")
+    final = models.BooleanField(
+        default=False, help_text="The same call again is in vain after such a reply"
+    )
     trajectory = models.ForeignKey(
         Trajectory, models.SET_NULL, null=True, related_name="+", help_text="An example"
     )

@@ -26,8 +26,8 @@ from apps.failures.judge.client import Server
 from apps.failures.judge.prompt_reading import Seen, recent_runs, storable
 from apps.failures.judge.reply_question import MAX_OUTPUT, MOST_AT_ONCE, Example, Reader, chat_about
 from apps.failures.models import Classifier, ReplyForm, Rubric
-from apps.failures.replies import State, forms_of
-from apps.failures.rules.checks import ended_on_a_call
+from apps.failures.replies import COUNTS, State, forms_of
+from apps.failures.rules.checks import ended_on_a_call, stuck
 from apps.failures.rules.reading import Run
 from apps.failures.rules.reply_forms import NOTHING, Counted, Forms, forms_in
 from apps.trajectories.models import Trajectory
@@ -95,19 +95,12 @@ def _store(project: Project, recent: Sequence[Seen]) -> list[Counted]:
     digests = {row.digest for row in kept}
     gone = [row.pk for row in rows if row.digest not in digests]
     project.reply_forms.filter(pk__in=gone).exclude(state__in=ReplyForm.DECIDED).delete()
-    project.reply_forms.filter(pk__in=gone).update(good=0, broken=0, runs=0)
+    project.reply_forms.filter(pk__in=gone).update(**dict.fromkeys(COUNTS, 0))
     ReplyForm.objects.bulk_create(
         kept,
         update_conflicts=True,
         unique_fields=["project", "digest"],
-        update_fields=[
-            "good",
-            "broken",
-            "runs",
-            "names",
-            "trajectory",
-            "reply_index",
-        ],
+        update_fields=[*COUNTS, "names", "trajectory", "reply_index"],
     )
     after = forms_of(project)
     classify_soon(
@@ -126,7 +119,9 @@ def _row(project: Project, item: Counted, known: dict[str, ReplyForm]) -> ReplyF
         structure=form.structure,
         values=form.values,
     )
-    row.pk, row.good, row.broken, row.runs = None, item.good, item.broken, item.runs
+    row.pk = None
+    for name in COUNTS:
+        setattr(row, name, getattr(item, name))
     names = sorted(item.names)[:MOST_NAMES] if not form.tool else []
     row.names = [storable(name, LONGEST_TOOL) for name in names]
     row.trajectory_id = newest.run
@@ -138,7 +133,7 @@ def _facts(run: Run, forms: Forms) -> list[Any]:
     """What the rules see of a run that depends on the counts."""
     run.forms = forms
     broken = [call for call in run.calls if call.worked and run.breaks_its_contract(call)]
-    return [*(run.accepted(call) for call in broken), *ended_on_a_call(run)]
+    return [*(run.accepted(call) for call in broken), *ended_on_a_call(run), *stuck(run)]
 
 
 def _entries(

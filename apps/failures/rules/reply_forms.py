@@ -32,6 +32,8 @@ SAME_TEXT, ALIKE = 0.7, 0.5
 # The usual forms of a tool: each has a part of its answers to calls in order, and most are alike.
 TYPICAL, REGULAR, AGAIN, KNOWN = 0.25, 0.7, 2, 3
 UNANSWERED, RARE = 0.2, 0.05
+# A final reply is known from so many runs, in few of which the call was made again.
+FAMILIAR, UNUSUAL, MOSTLY = 5, 0.2, 0.9
 ECHO, SENTENCE, LONGEST_NAME = "(argument)", "(text)", 24
 _QUOTED = re.compile(
     r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“”\n]{1,80}[“”]|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`"
@@ -152,6 +154,7 @@ class Form:
 class Counted:
     """How often a form was seen: with calls in order (`good`), with others, in how many runs, and
     under which names of tools. `seen` are the calls themselves.
+    `final`: who has such a reply goes on; the same call again is in vain.
     """
 
     form: Form
@@ -159,6 +162,7 @@ class Counted:
     broken: int = 0
     runs: int = 0
     names: set[str] = field(default_factory=set)
+    final: bool = False
     seen: list[Heard] = field(default_factory=list)
 
     @property
@@ -237,6 +241,11 @@ class Forms:
         answered = max((item.runs for item in forms if item.form.kind != NOTHING), default=0)
         return answered >= KNOWN and silent <= UNANSWERED * answered
 
+    def is_final(self, call: Any, tool: str) -> bool:
+        """Whether the same call again is in vain after its reply."""
+        reply = reply_of(call)
+        return any(item.final for item in self._by_tool.get(tool, ()) if item.form.fits(reply))
+
     @cached_property
     def _usual(self) -> dict[str, list[Form]]:
         """The forms of most answers to calls in order, of each tool that has some."""
@@ -266,7 +275,7 @@ class Forms:
         for item in self._items:
             for path, _, _ in item.form.values:
                 tools[path].add(item.form.tool)
-        return frozenset(path for path, those in tools.items() if len(those) > 1)
+        return frozenset(path for path, those in tools.items() if len(those - {""}) > 1)
 
 
 def _by_tool(forms: Iterable[Form]) -> dict[str, list[Form]]:
@@ -443,7 +452,7 @@ def forms_in(heard: Iterable[Heard], known: Sequence[Form] = ()) -> list[Counted
     read = [(item, reply_of(item.call)) for item in heard]
     telling = _telling(read)
     texts = _templates(read)
-    by_tool, found = _by_tool(known), dict[Form, Counted]()
+    by_tool, found, repeats = _by_tool(known), dict[Form, Counted](), Repeats()
     for item, reply in read:
         forms = by_tool.get(item.tool, ())
         form = next((form for form in forms if form.fits(reply)), None)
@@ -453,9 +462,58 @@ def forms_in(heard: Iterable[Heard], known: Sequence[Form] = ()) -> list[Counted
         counted.broken += not item.good
         counted.names.add(item.call.tool)
         counted.seen.append(item)
+        repeats.add(item, reply, form)
     for counted in found.values():
         counted.runs = len({item.run for item in counted.seen})
+        counted.final = repeats.is_final(counted)
     return sorted(found.values(), key=lambda counted: -counted.calls)
+
+
+class Repeats:
+    """In which runs a call was made again with nothing new in between, and what it brought. Calls
+    of one step were made together, so none repeats another; what was made before may come in
+    between, as in A-B-A-B.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[Any, str, str], tuple[int, Heard, Form]] = {}
+        self._new: dict[Any, int] = {}  # where a run's last call was that it had not made before
+        self._repeated: defaultdict[Form, set[Any]] = defaultdict(set)
+        self._changing: set[str] = set()
+        self._said: defaultdict[str, Counter[tuple]] = defaultdict(Counter)
+        self._place = 0
+
+    def add(self, item: Heard, reply: Reply, form: Form) -> None:
+        key = (item.run, item.tool, item.call.raw)
+        place, earlier, its_form = self._before.get(key, (-1, item, form))
+        if place < 0:
+            self._new[item.run] = self._place
+            self._said[item.tool][reply.structure, *sorted(reply.fields.items())] += 1
+        elif place >= self._new[item.run] and earlier.call.index < item.call.index:
+            if earlier.call.reply == item.call.reply:
+                self._repeated[its_form].add(item.run)
+            else:
+                self._changing.add(item.tool)
+        self._before[key] = self._place, item, form
+        self._place += 1
+
+    def is_final(self, counted: Counted) -> bool:
+        """Whether runs with a reply of this form went on, and no call of the tool that was made
+        again got another reply: who waits for something calls again in most runs, or gets it in
+        some. What all replies of a tool say alike, or to one call alone, may acknowledge an action
+        (the next page), and that may be done again.
+        """
+        form, said = counted.form, self._said[counted.form.tool]
+        calls = Counter(raw for _, raw in {(item.run, item.call.raw) for item in counted.seen})
+        return (
+            bool(form.tool)
+            and form.kind != NOTHING
+            and counted.runs >= FAMILIAR
+            and len(self._repeated[form]) <= UNUSUAL * counted.runs
+            and form.tool not in self._changing
+            and max(said.values()) <= MOSTLY * said.total()
+            and max(calls.values()) <= MOSTLY * calls.total()
+        )
 
 
 def _form(
