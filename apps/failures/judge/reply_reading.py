@@ -33,7 +33,7 @@ from apps.failures.rules.reply_forms import NOTHING, Counted, Forms, forms_in
 from apps.trajectories.models import Trajectory
 
 TASK = "failures.look_at_replies_of"
-MOST_FORMS, MOST_NAMES, MOST_EXAMPLES = 400, 10, 3
+MOST_FORMS, MOST_NAMES = 400, 10
 LONGEST_TOOL = 200
 MOST_A_DAY = 400  # forms that the judge reads
 BATCH_S = 120.0
@@ -100,7 +100,7 @@ def _store(project: Project, recent: Sequence[Seen]) -> list[Counted]:
         kept,
         update_conflicts=True,
         unique_fields=["project", "digest"],
-        update_fields=[*COUNTS, "names", "trajectory", "reply_index"],
+        update_fields=[*COUNTS, "names", "trajectory", "reply_index", "others"],
     )
     after = forms_of(project)
     classify_soon(
@@ -110,7 +110,7 @@ def _store(project: Project, recent: Sequence[Seen]) -> list[Counted]:
 
 
 def _row(project: Project, item: Counted, known: dict[str, ReplyForm]) -> ReplyForm:
-    form, newest = item.form, item.seen[0]
+    form, (newest, *others) = item.form, item.examples()
     row = known.get(form.digest) or ReplyForm(
         project=project,
         tool=storable(form.tool, LONGEST_TOOL),
@@ -126,6 +126,7 @@ def _row(project: Project, item: Counted, known: dict[str, ReplyForm]) -> ReplyF
     row.names = [storable(name, LONGEST_TOOL) for name in names]
     row.trajectory_id = newest.run
     row.reply_index = newest.call.reply_index
+    row.others = [[str(each.run), each.call.reply_index] for each in others]
     return row
 
 
@@ -167,7 +168,7 @@ class _Entry(batch.Entry):
         examples = [
             [
                 Example(each.call.tool, each.call.raw, each.call.reply or "")
-                for each in item.seen[:MOST_EXAMPLES]
+                for each in item.examples()
             ]
             for _, item in self.about
         ]
@@ -197,9 +198,14 @@ class _Entry(batch.Entry):
             tries = F("tries") + retries.tries_of(answered)
             self._rows().update(error=answered.error, tries=tries)
             return
-        read = {"read_at": timezone.now(), "read_by": self.rubric.model, "error": ""}
-        self._rows().update(**read)
-        for at, quote in answered.answer.items():
+        rows, unclear = self._rows(), answered.answer.unclear
+        for at, error in unclear.items():
+            row = rows.filter(pk=self.about[at][0].pk)
+            row.update(error=error, tries=F("tries") + retries.tries_of(answered))
+        rows.exclude(pk__in=[self.about[at][0].pk for at in unclear]).update(
+            read_at=timezone.now(), read_by=self.rubric.model, error=""
+        )
+        for at, quote in answered.answer.failing.items():
             row = self.project.reply_forms.filter(pk=self.about[at][0].pk, state=State.SEEN)
             quoted = storable(quote, ReplyForm._meta.get_field("quote").max_length)
             self.report.proposed += row.update(state=State.PROPOSED, quote=quoted)

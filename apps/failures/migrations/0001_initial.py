@@ -1599,6 +1599,13 @@ agent_version, model
                 ),
                 ("reply_index", models.PositiveIntegerField(null=True)),
                 (
+                    "others",
+                    models.JSONField(
+                        default=list,
+                        help_text="Examples that differ most: [trajectory, index of the reply]",
+                    ),
+                ),
+                (
                     "state",
                     models.CharField(
                         choices=[

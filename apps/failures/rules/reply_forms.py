@@ -34,6 +34,7 @@ TYPICAL, REGULAR, AGAIN, KNOWN = 0.25, 0.7, 2, 3
 UNANSWERED, RARE = 0.2, 0.05
 # A final reply is known from so many runs, in few of which the call was made again.
 FAMILIAR, UNUSUAL, MOSTLY = 5, 0.2, 0.9
+EXAMPLES, MOST_COMPARED = 3, 30
 ECHO, SENTENCE, LONGEST_NAME = "(argument)", "(text)", 24
 _QUOTED = re.compile(
     r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“”\n]{1,80}[“”]|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`"
@@ -46,6 +47,12 @@ _TAG = re.compile(
     r"<(/?)([A-Za-z_][\w:.-]{0,60})((?:\s+[\w:.-]{1,40}=(?:\"[^\"<]{0,200}\"|'[^'<]{0,200}'))*)\s*(/?)>"
 )
 _ATTRIBUTE = re.compile(r"([\w:.-]{1,40})=[\"']([^\"'<]{0,200})[\"']")
+_LABEL = re.compile(r"([^\W\d][\w.-]{0,30})\s?[=:：]\s?$")
+_SEPARATORS = (
+    re.compile(r"[^\S\n]*[|│][^\S\n]*"),
+    *map(re.compile, (r"\t", ";", r",(?! )", r"[ ]{2,}")),
+)
+_RULE = re.compile(r"[-:+=|│─ ]+")  # between the header of a table and its rows
 _LABELLED = re.compile(r"[^\S\n]*([^\W\d][\w .-]{0,30}?)[^\S\n]*[:=：][^\S\n]*(.*)")
 
 
@@ -96,7 +103,7 @@ class Form:
         if self.kind == NOTHING:
             return "no reply"
         if self.kind == TEXT:
-            return "; ".join([self._text or "an empty text", *self._numbers])
+            return "; ".join([self._text or "an empty text", *self._others])
         told = [f"{path} is {_one_of(tokens, inside)}" for path, tokens, inside in self.values]
         known = {path for path, _, _ in self.values}
         others = [path for path in self.structure.split("\n") if path not in known]
@@ -107,14 +114,16 @@ class Form:
         """The text with the numbers that tell it apart in their places."""
         known = {path: tokens[0] for path, tokens, inside in self.values if inside}
         first, *parts = self.structure.split("#")
-        filled = [known.get(f"{self.structure} #{at}", "#") + it for at, it in enumerate(parts)]
+        paths = _numbers_in(self.structure)
+        filled = [known.get(path, "#") + part for path, part in zip(paths, parts, strict=True)]
         return first + "".join(filled)
 
     @property
-    def _numbers(self) -> list[str]:
+    def _others(self) -> list[str]:
         """What the numbers are not that tell it apart."""
+        places = {path: f"#{at}" for at, path in enumerate(_numbers_in(self.structure), 1)}
         return [
-            f"#{int(path.rpartition('#')[2]) + 1} is {_one_of(tokens, inside)}"
+            f"{places[path] if '#' in path else path} is {_one_of(tokens, inside)}"
             for path, tokens, inside in self.values
             if not inside
         ]
@@ -168,6 +177,22 @@ class Counted:
     @property
     def calls(self) -> int:
         return self.good + self.broken
+
+    def examples(self) -> list[Heard]:
+        """The newest, and those whose replies differ most from the ones before."""
+        left = {(item.call.reply or "")[:LONGEST_TEXT]: item for item in reversed(self.seen)}
+        newest = self.seen[0]
+        chosen = [newest]
+        left.pop((newest.call.reply or "")[:LONGEST_TEXT], None)
+        likeness = dict.fromkeys(islice(reversed(left), MOST_COMPARED), 0.0)
+        while likeness and len(chosen) < EXAMPLES:
+            last = (chosen[-1].call.reply or "")[:LONGEST_TEXT]
+            for text, most in likeness.items():
+                likeness[text] = max(most, _likeness(last, text))
+            text = min(likeness, key=likeness.__getitem__)
+            del likeness[text]
+            chosen.append(left[text])
+        return chosen
 
 
 class Forms:
@@ -350,7 +375,24 @@ def _record(text: str) -> Any:
     lines = [_LABELLED.fullmatch(line[:500]) for line in text.splitlines()[:MOST_PATHS]]
     if len(lines) > 1 and all(lines):
         return {line[1]: line[2] for line in lines if line}
+    return _table(text)
+
+
+def _table(text: str) -> list[dict[str, str]] | None:
+    """The first row of a table (CSV, columns, Markdown) by its header; None for any other text."""
+    lines = [line.strip(" |│") for line in text.splitlines()[:MOST_PATHS]]
+    lines = [line for line in lines if line and not _RULE.fullmatch(line)]
+    for separator in _SEPARATORS if len(lines) > 1 else ():
+        header, *rows = ([cell.strip() for cell in separator.split(line[:500])] for line in lines)
+        is_header = len(header) > 1 and len(set(header)) == len(header)
+        if is_header and all(map(_is_name, header)) and {len(row) for row in rows} == {len(header)}:
+            return [dict(zip(header, rows[0], strict=True))]
     return None
+
+
+def _is_name(cell: str) -> bool:
+    """Whether a cell may be a column's name: not data, no sentence."""
+    return bool(cell) and not cell[0].isdigit() and len(cell.split()) <= 3
 
 
 def _unwrapped(value: Any) -> Any:
@@ -418,14 +460,28 @@ def _text(text: str, given: set[str], tool: str) -> Reply:
     for value in sorted(given, key=len, reverse=True):
         if len(value) > 1:
             text = text.replace(value, "*")
-    values: dict[str, str] = {}
+    values: list[str] = []
 
     def numbered(match: re.Match[str]) -> str:
-        values[f"#{len(values)}"] = match.group()[:LONGEST_VALUE]
-        return "#"
+        label, colon, value = match.group().partition(":")
+        is_label = colon and label.isalpha() and value[:1] not in ("", "/", ":")
+        values.append((value if is_label else match.group())[:LONGEST_VALUE])
+        return f"{label}:#" if is_label else "#"
 
     text = " ".join(_NUMBERED.sub(numbered, text).split())
-    return Reply(TEXT, text, {f"{text} {name}": value for name, value in values.items()})
+    return Reply(TEXT, text, dict(zip(_numbers_in(text), values, strict=True)))
+
+
+def _numbers_in(text: str) -> list[str]:
+    """The path of each number in a text: its label (`code=#`), which says the same in other texts
+    and of other tools; else its place in this text.
+    """
+    paths: list[str] = []
+    for at, before in enumerate(text.split("#")[:-1]):
+        label = _LABEL.search(before[-40:])
+        is_first = label is not None and label[1] not in paths
+        paths.append(label[1] if label and is_first else f"{text} #{at}")
+    return paths
 
 
 def _likeness(one: str, other: str) -> float:
