@@ -19,7 +19,7 @@ from typing import Any
 
 from apps.failures.classify import classify
 from apps.failures.rules.reading import read
-from apps.failures.rules.reply_forms import Forms, forms_in
+from apps.failures.rules.reply_forms import Counted, Forms, forms_in
 
 # greeting, request, done, found nothing, still waiting, hands over, farewell, thanks, note
 LANGUAGES = {
@@ -360,10 +360,13 @@ def projects(languages: Iterable[str] = LANGUAGES) -> Iterator[Project]:
             yield Project(name, [*usual, run(events)], loops)
 
 
+def counted_of(runs: Iterable[dict]) -> list[Counted]:
+    return forms_in(each for at, run in enumerate(runs) for each in read(run).heard(at))
+
+
 def forms_of(runs: Iterable[dict]) -> Forms:
     """What a project knows of its tools' replies before anybody has decided anything."""
-    heard = (each for at, run in enumerate(runs) for each in read(run).heard(at))
-    return Forms(forms_in(heard))
+    return Forms(counted_of(runs))
 
 
 def main() -> int:
