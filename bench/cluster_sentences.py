@@ -1,5 +1,5 @@
 """How well clusters of small projects agree with the causes that were planted. `python -m
-bench.cluster_sentences [--data FILE] [--seeds 10] [--names]`
+bench.cluster_sentences [--data FILE] [--seeds 10] [--facts 0.5]`
 
 `bench/data/cause-sentences.json` has five projects in five languages; a cause is said in up to four
 ways. The scripted judge names the planted cause in 85% of the failures, and another cause of the
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from apps.failures.clusters.cases import Case
 from apps.failures.clusters.find import Label, Labeller, cluster, unlabelled
+from apps.failures.clusters.names import sentence_of
 
 SENTENCES = Path(__file__).parent / "data" / "cause-sentences.json"
 RIGHT = 0.85
@@ -38,13 +39,13 @@ class Failed:
     said: str
 
 
-def projects(data: dict, seeds: int) -> Iterator[tuple[str, list[Failed]]]:
+def projects(data: dict, seeds: int, facts: float) -> Iterator[tuple[str, list[Failed]]]:
     for name, project in data.items():
         if isinstance(project, list):
             yield name, [_failed(number, row) for number, row in enumerate(project)]
             continue
         for seed in range(seeds):
-            yield name, failures(project, random.Random(f"{name} {seed}"))
+            yield name, failures(project, random.Random(f"{name} {seed}"), facts)
 
 
 def _failed(number: int, row: dict) -> Failed:
@@ -53,17 +54,21 @@ def _failed(number: int, row: dict) -> Failed:
     return Failed(case, row["planted"], row.get("said") or row["planted"])
 
 
-def failures(project: dict, chance: random.Random) -> list[Failed]:
+def failures(project: dict, chance: random.Random, facts: float) -> list[Failed]:
+    """`facts` of the failures that structure shows have no sentence of the judge."""
     causes, found = project["causes"], []
     for planted, (_, tool, error, sentences) in causes.items():
         for _ in range(1 if len(sentences) == 1 else chance.randint(*SIZES)):
             is_right = chance.random() < RIGHT
             said = planted if is_right else chance.choice([one for one in causes if one != planted])
+            is_fact = bool(error) and random.Random(f"{planted} {len(found)}").random() < facts
+            said = planted if is_fact else said
             mode, _, _, ways = causes[said]
+            text = chance.choice(ways).replace("{v}", chance.choice(project["values"]))
             case = Case(
                 id=f"{len(found):03}",
                 mode=mode,
-                cause=chance.choice(ways).replace("{v}", chance.choice(project["values"])),
+                cause="" if is_fact else text,
                 fact="error_never_recovered" if error else "",
                 tool=tool,
                 error=error,
@@ -114,7 +119,7 @@ def agreement(truth: Sequence[str], labels: Sequence[int]) -> Agreement:
 
 def scripted(found: Sequence[Failed], chance: random.Random) -> Labeller:
     """Says what the judge meant by each cause, in 85%; else that it is alone, or another one."""
-    said = {failed.case.cause: failed.said for failed in found}
+    said = {sentence_of(failed.case): failed.said for failed in found}
     causes = sorted(set(said.values()))
 
     def label(units: Sequence[Sequence[str]]) -> list[Label]:
@@ -152,10 +157,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=SENTENCES)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--facts", type=float, default=0, help="share of facts without a sentence")
     args = parser.parse_args()
     for with_judge in (False, True):
         by_project: dict[str, list[tuple[Agreement, Agreement]]] = {}
-        made = projects(json.loads(args.data.read_text()), args.seeds)
+        made = projects(json.loads(args.data.read_text()), args.seeds, args.facts)
         for number, (name, found) in enumerate(made):
             chance = random.Random(number)
             labeller = scripted(found, chance) if with_judge else unlabelled

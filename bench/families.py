@@ -5,7 +5,8 @@ The families in bench/data have planted failures, and their truth beside them; n
 on them. Next to them: what lies beside the project (tau-bench, BFCL, Workplace Assistant, reported
 faults). Each run is classified with its outcome unknown, as in production; with it known; and with
 the right calls known where there are any. A rule is right where the run failed, and where the
-outcome is known, where the mode that it says is one of what was planted.
+outcome is known, where the mode that it says is one of what was planted. At last, each
+good run is cut off before a reply.
 
 Only figures are printed, never a run: whoever writes rules may look at `families-dev` alone. Writes
 var/bench/families.json.
@@ -19,7 +20,7 @@ import random
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ from rich.table import Table
 
 from apps.core.intervals import wilson
 from apps.failures.classify import Diagnosis, classify
+from apps.failures.rules.checks import ended_on_a_call
 from apps.failures.rules.reading import read
-from apps.failures.rules.reply_forms import NO_FORMS, Forms, forms_in
+from apps.failures.rules.reply_forms import NO_FORMS, Forms
 from bench import failures
+from bench.good_runs import forms_of
 from bench.peers import HOME
 
 DATA = Path(__file__).parent / "data"
@@ -182,12 +185,6 @@ def reported() -> Family:
     ]
 
 
-def forms_of(family: Family) -> Forms:
-    """What a project knows of its tools' replies before anybody has decided anything."""
-    runs = (read({"messages": [], "tools": []} | case.run) for case in family)
-    return Forms(forms_in(heard for at, run in enumerate(runs) for heard in run.heard(at)))
-
-
 def diagnosed(case: Case, forms: Forms = NO_FORMS, *, known: bool, right: bool) -> Diagnosis | None:
     given = {name: case.run.get(name) or [] for name in ("messages", "tools", "interventions")}
     status = ("failure" if case.failed else "success") if known else "unknown"
@@ -200,7 +197,7 @@ def diagnosed(case: Case, forms: Forms = NO_FORMS, *, known: bool, right: bool) 
 def figures(family: Family, rules: dict[str, Counter[bool]], **given: bool) -> dict[str, int]:
     """Counts of a family; adds each rule's hits that are right, and wrong, to `rules`."""
     count: Counter[str] = Counter()
-    forms = forms_of(family)
+    forms = forms_of({"messages": [], "tools": []} | case.run for case in family)
     for case in family:
         found = diagnosed(case, forms, **given)
         structural = case.failed and case.by_structure
@@ -226,6 +223,27 @@ def figures(family: Family, rules: dict[str, Counter[bool]], **given: bool) -> d
                 rules[rule][case.failed] += 1
         elif says and case.modes is not None:
             rules[found.evidence[0].rule][found.mode in case.modes] += 1
+    return dict(count)
+
+
+def cut_off(family: Family) -> dict[str, int]:
+    """Each good run in turn ends with one of its calls, while all others are as they were: its
+    program died, or the recording did, before the reply.
+    """
+    count: Counter[str] = Counter()
+    runs = [{"messages": [], "tools": []} | case.run for case in family]
+    for at, case in enumerate(family):
+        replies = {call.reply_index: call.index for call in read(runs[at]).calls}
+        ends = sorted({index for reply, index in replies.items() if reply is not None})
+        if case.failed or not ends:
+            continue
+        end = ends[at % len(ends)]
+        run = runs[at] | {"messages": runs[at]["messages"][: end + 1], "interventions": []}
+        forms = forms_of([*runs[:at], run, *runs[at + 1 :]])
+        found = diagnosed(replace(case, run=run), forms, known=False, right=False)
+        rules = {item.rule for item in found.evidence} if found else set()
+        is_found = ended_on_a_call.__name__ in rules
+        count += Counter(cut=1, found=is_found, step=is_found and found.blamed_message == end)
     return dict(count)
 
 
@@ -307,13 +325,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="families-dev", help="families-dev or families-sealed")
     chosen = parser.parse_args()
-    made = report(dict([*planted(DATA / f"{chosen.data}.tar.xz"), *beside()]))
+    all_families = dict([*planted(DATA / f"{chosen.data}.tar.xz"), *beside()])
+    made = report(all_families)
     console = Console(width=220)
     for title, result in made.items():
         for table in show(title, result):
             console.print(table)
+    cut = {name: cut_off(family) for name, family in all_families.items()}
+    table = Table("cut off before a reply", "found", "right step")
+    for name, row in cut.items():
+        count = Counter(row)
+        table.add_row(
+            name, share(count["found"], count["cut"]), share(count["step"], count["found"])
+        )
+    console.print(table)
     HOME.mkdir(parents=True, exist_ok=True)
-    plain = json.dumps({"data": chosen.data} | made, indent=1, default=dict)
+    plain = json.dumps({"data": chosen.data, "cut off": cut} | made, indent=1, default=dict)
     (HOME / "families.json").write_text(plain)
 
 

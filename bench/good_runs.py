@@ -11,11 +11,15 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, product
 from typing import Any
 
 from apps.failures.classify import classify
+from apps.failures.rules.reading import read
+from apps.failures.rules.reply_forms import Counted, Forms, forms_in
 
 # greeting, request, done, found nothing, still waiting, hands over, farewell, thanks, note
 LANGUAGES = {
@@ -52,6 +56,7 @@ def agent(word: int) -> Event:
 
 BEGIN = [user(ASK)]
 PENDING, READY = {"state": "pending"}, {"state": "ready"}
+DETAILS = {"name": "nightly export of all orders", "owner": "A. Roe", "queue": 4}
 LOG = "ERROR disk full\nFATAL worker 3 died\nTraceback (most recent call last):"
 
 STORIES: dict[str, list[Event]] = {
@@ -107,6 +112,16 @@ STORIES: dict[str, list[Event]] = {
         agent(DONE),
     ],
     "waiting that does not end": [*(call("state", PENDING, id=17) for _ in range(4)), agent(WAIT)],
+    "waiting long, to no end": [*(call("state", PENDING, id=17) for _ in range(12)), agent(WAIT)],
+    "waiting long for a job that says much": [
+        *(call("job", DETAILS | {"state": "running"}, id=17) for _ in range(8)),
+        agent(WAIT),
+    ],
+    "scrolling far": [
+        *(call("next_page", "ok") for _ in range(8)),
+        call("save", "saved", name="x"),
+        agent(DONE),
+    ],
     "a check every hour": [*(call("state", READY, id=17) for _ in range(3)), agent(DONE)],
     "two checks in turn": [
         *(call(name, READY, id=17) for name in ("state", "stock") * 2),
@@ -153,6 +168,61 @@ STORIES: dict[str, list[Event]] = {
     "no arguments": [call("list_all", [1, 2]), agent(DONE)],
     "not fit, but taken": [call("change", {"ok": True}, id="17"), agent(DONE)],
 }
+
+
+# The same project on other days: what its tools answer when nobody waits for anything.
+DAYS = 18
+USUAL: dict[str, Callable[[int], list[Event]]] = {
+    "a look": lambda day: [call("find", [{"id": day}] if day % 2 else [], query=f"a{day}")],
+    "stock": lambda day: [call("stock_of", "none" if day % 3 else f"{day} left", item=f"b{day}")],
+    "ready at once": lambda day: [call("state", READY | {"size": day}, id=day)],
+    "done at once": lambda day: [call("job", DETAILS | {"state": "done", "size": day}, id=day)],
+    "one page": lambda day: [call("next_page", "ok"), call("save", "saved", name=f"c{day}")],
+}
+# Calls that are made again and again for nothing, and the run goes on after them.
+LOOPS: dict[str, list[Event]] = {
+    "an empty list, again and again": [
+        *(call("find", [], query="a0") for _ in range(7)),
+        agent(DONE),
+    ],
+    "a word, again and again": [
+        *(call("stock_of", "none", item="b1") for _ in range(7)),
+        call("save", "saved", name="x"),
+        agent(DONE),
+    ],
+    "two in turn": [
+        *(
+            event
+            for _ in range(5)
+            for event in (call("find", [], query="a0"), call("stock_of", "none", item="b1"))
+        ),
+        agent(NOTHING),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Project:
+    """Good runs, and others with a loop, of which the forms of replies are known."""
+
+    name: str
+    good: list[dict]
+    loops: dict[str, dict]
+
+    @cached_property
+    def forms(self) -> Forms:
+        return forms_of([*self.good, *self.loops.values()])
+
+    def rule(self, run: dict) -> str:
+        """What decided on a run; empty if nothing was found."""
+        found = classify(run | {"forms": self.forms})
+        return found.evidence[0].rule if found else ""
+
+    def blamed(self) -> list[str]:
+        return [self.rule(run) for run in self.good]
+
+    def loops_found(self) -> dict[str, str]:
+        return {name: self.rule(run) for name, run in self.loops.items()}
 
 
 def _text(value: Any) -> str:
@@ -204,7 +274,11 @@ TOOLS = [
     for tool in sorted(
         {
             event[1]
-            for events in STORIES.values()
+            for events in (
+                *STORIES.values(),
+                *LOOPS.values(),
+                *(usual(0) for usual in USUAL.values()),
+            )
             for event in events
             if event[0] == "call" and not event[1].startswith("provider_")
         }
@@ -268,14 +342,47 @@ def _messages(event: Event, write: Callable, ids: Iterator[int], said: list[str]
     return [{"role": role, "content": said[event[1]]} | named]
 
 
+def projects(languages: Iterable[str] = LANGUAGES) -> Iterator[Project]:
+    """In each protocol and language, projects with usual days and one of the stories; loops are in
+    all of them.
+    """
+    for language, protocol in product(languages, PROTOCOLS):
+        said, (told, write) = LANGUAGES[language].split("|"), PROTOCOLS[protocol]
+
+        def run(events: list[Event], told: str = told, write: Any = write, said: Any = said):
+            messages, tools = _told([*BEGIN, *events], told, write, said)
+            return {"messages": messages, "tools": tools}
+
+        usual = [run([*of(day), agent(DONE)]) for of in USUAL.values() for day in range(DAYS)]
+        loops = {name: run(events) for name, events in LOOPS.items()}
+        for story, events in STORIES.items():
+            name = f"{story}, {protocol}, {language}"
+            yield Project(name, [*usual, run(events)], loops)
+
+
+def counted_of(runs: Iterable[dict]) -> list[Counted]:
+    return forms_in(each for at, run in enumerate(runs) for each in read(run).heard(at))
+
+
+def forms_of(runs: Iterable[dict]) -> Forms:
+    """What a project knows of its tools' replies before anybody has decided anything."""
+    return Forms(counted_of(runs))
+
+
 def main() -> int:
     runs, said = list(good_runs()), Counter()
     for name, run in runs:
         if found := classify(run):
             said[name.rpartition(", ")[0], found.evidence[0].rule] += 1
+    good, loops = len(runs), Counter()
+    for project in projects():
+        good += len(project.good)
+        said.update((project.name, rule) for rule in filter(None, project.blamed()))
+        loops.update(rule == "looped" for rule in project.loops_found().values())
     for (name, rule), times in said.most_common():
         print(f"{times} × {name}: {rule}")
-    print(f"{said.total()} of {len(runs)} good runs blamed")
+    print(f"{said.total()} of {good} good runs blamed")
+    print(f"{loops[True]} of {loops.total()} loops found that do not end the run")
     return 1 if said else 0
 
 

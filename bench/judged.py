@@ -5,11 +5,13 @@ failures. `python -m bench.judged [--data families-dev,families-sealed] [--seeds
 A scripted OpenAI-compatible server knows the truth and is right about a run with the stated
 probability, whatever the run. So this measures what the product makes of a judge, and no judge.
 Each answer that it can give about a run is asked for once, by the product's own questions over
-HTTP, and combined with the rules as the product combines them. `--projects` of each cell at the
-last rate are lived in full: runs arrive over the API, the classification job and the judge's job
-run, people (who are always right) answer the random checks over the API, and the API says the
-failure rate; what these projects find must be what was combined. Only figures are printed, never a
-run. The database is made anew in var/bench/judged; writes var/bench/judged.json.
+HTTP, and combined with the rules as the product combines them. Forms of tool replies are counted in
+each family; with a judge, those whose replies planted failures gave up on are read and confirmed.
+`--projects` of each cell at the last rate are lived in full: runs arrive over the API, the
+classification job and the judge's job run, people (who are always right) confirm forms of replies
+and answer the random checks over the API, and the API says the failure rate; what these projects
+find must be what was combined. Only figures are printed, never a run.
+The database is made anew in var/bench/judged; writes var/bench/judged.json.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import re
 import shutil
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -32,13 +34,17 @@ from rich.progress import track
 from rich.table import Table
 
 from apps.failures.classify import classify
+from apps.failures.judge import reply_question
 from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import Label, choose
-from apps.failures.judge.prompt import Mode, body_of
+from apps.failures.judge.prompt import Mode, body_of, clean, cut
 from apps.failures.judge.strategies import WHOLE, Question
+from apps.failures.rules.reading import read
+from apps.failures.rules.reply_forms import Forms
 from bench.families import DATA, families, share
+from bench.good_runs import counted_of
 from bench.peers import HOME, machine, wait_released
 from bench.triage import on_folder
 from tests.failures.judge_server import Reply, running, says
@@ -46,6 +52,7 @@ from workers.lib.prices import Price
 
 FOLDER = HOME / "judged"
 ACCURACIES, SHARES = (0.7, 0.8, 0.9), (0.1, 0.3, 1.0)
+GAVE_UP = "tool_error_unrecovered"
 FINE, STEP, ELSEWHERE = "fine", "failed at the true step", "failed at another step"
 RIGHT_STEP = 0.6  # of the failures that the judge sees
 SURE = {True: (0.6, 1.0), False: (0.5, 0.9)}  # as it says; higher for a right one in 72% of pairs
@@ -82,9 +89,12 @@ class Judge:
     truths: dict[Bodies, Truth]
     chosen: Callable[[Truth], str]
     seed: int = 0
+    failing: frozenset[str] = frozenset()
 
     def answer(self, body: dict[str, Any]) -> Reply:
         asked = "".join(message["content"] for message in body["messages"])
+        if body["messages"][0]["content"] == reply_question.FRAME:
+            return Reply(self.forms(asked))
         nonce, quoted = QUOTED.findall(asked)[-1]
         _, *parts = re.split(rf"^\[{nonce} #\d+ ([^\]]*)\]\n", quoted, flags=re.MULTILINE)
         roles, bodies = parts[::2], as_quoted(parts[1::2])
@@ -96,6 +106,16 @@ class Judge:
             "completion_tokens": len(text.encode()) // BYTES_PER_TOKEN,
         }
         return Reply(text, usage=tokens | {"total_tokens": sum(tokens.values())})
+
+    def forms(self, asked: str) -> str:
+        """Of which forms all examples are replies to calls that failed for good."""
+        found = []
+        for number, part in enumerate(re.split(r"^Form \d+$", asked, flags=re.MULTILINE)[1:], 1):
+            part = part.partition("\n</replies ")[0]
+            replies = [line.partition(" → ")[2] for line in re.split(r"^- ", part, flags=re.M)[1:]]
+            if all(reply.strip() in self.failing for reply in replies):
+                found.append({"form": number, "quote": replies[0].strip()})
+        return json.dumps({"failing": found})
 
     def verdict(self, truth: Truth, roles: list[str], bodies: Bodies) -> str:
         answer = self.chosen(truth)
@@ -141,6 +161,24 @@ def answer_about(truth: Truth, accuracy: float, seed: int) -> str:
     return STEP if sees_step and truth["failed"] else ELSEWHERE
 
 
+def failing_replies(items: Iterable[tuple[dict, Truth]]) -> frozenset[str]:
+    """What the judge sees of replies on which a planted failure gave up, in its question."""
+    found, fine = set(), set()
+    for run, truth in items:
+        calls = read({"messages": [], "tools": []} | run).calls
+        replies = [as_asked(call.reply) for call in calls if call.reply]
+        if truth["cause"] == GAVE_UP:
+            before = [call for call in calls if call.index < (truth["first_wrong_step"] or 0)]
+            found |= {as_asked(call.reply) for call in before[-1:] if call.reply}
+        elif not truth["failed"]:
+            fine.update(replies)
+    return frozenset(found - fine)
+
+
+def as_asked(reply: str) -> str:
+    return clean(cut(reply, reply_question.LONGEST_REPLY)).strip()
+
+
 # Cells: a judge, its share of the traffic, and how many of the runs fail
 
 
@@ -177,34 +215,58 @@ def traffic(by_family: Mapping[str, Runs], rate: float, seed: int) -> dict[str, 
 
 @dataclass(frozen=True)
 class Known:
-    """Of a run: the rules' diagnosis, and each answer of the judge with its cost in USD."""
+    """Of a run: the rules' diagnosis with the forms of replies counted, and with those confirmed
+    that tell of a failed call; each answer of the judge with its cost in USD.
+    """
 
+    alone: Label
     rules: Label
     answers: dict[str, tuple[Verdict, float]]
 
     def after(self, answer: str | None) -> Label:
         return choose(self.rules, self.answers[answer][0]) if answer else self.rules
 
+    @property
+    def without_a_judge(self) -> Known:
+        return replace(self, rules=self.alone)
 
-def known_of(items: Iterable[tuple[dict, Truth]], judge: Judge, server: Server) -> dict[str, Known]:
+
+def label_of(given: dict[str, Any], forms: Forms) -> Label:
+    if (diagnosis := classify(given | {"forms": forms})) is None:
+        return Label()
+    evidence = [vars(item) for item in diagnosis.evidence]
+    return Label(diagnosis.mode, diagnosis.blamed_message, evidence)
+
+
+def confirmed(runs: Iterable[dict], judge: Judge) -> Forms:
+    """What people, who are always right, confirm of what the judge reads."""
+    counted = counted_of(runs)
+    failing = [
+        item.form
+        for item in counted
+        if all(as_asked(each.call.reply or "") in judge.failing for each in item.examples())
+    ]
+    return Forms(counted, failing)
+
+
+def known_of(items: Sequence[tuple[dict, Truth]], judge: Judge, server: Server) -> dict[str, Known]:
+    """Of the runs of one family, which is a project."""
     from apps.failures.actions.modes import DEFAULT_MODES
     from apps.failures.judge.rubrics import DEFAULT_TEXT
 
     modes = [Mode(slug, name, definition) for slug, name, _, _, definition in DEFAULT_MODES]
-    known = {}
+    known, runs = {}, [{"messages": [], "tools": []} | run for run, _ in items]
+    counted, with_people = Forms(counted_of(runs)), confirmed(runs, judge)
     for run, truth in items:
         given = {name: run.get(name) or [] for name in ("messages", "tools", "interventions")}
         given |= UNKNOWN | {"metadata": run.get("metadata") or {}}
-        diagnosis, rules = classify(given), Label()
-        if diagnosis:
-            evidence = [vars(item) for item in diagnosis.evidence]
-            rules = Label(diagnosis.mode, diagnosis.blamed_message, evidence)
         question = Question.of(WHOLE, DEFAULT_TEXT, modes, given)
         answers = {}
         for answer in (FINE, STEP, ELSEWHERE) if truth["failed"] else (FINE, ELSEWHERE):
             judge.chosen = lambda _, answer=answer: answer
             answers[answer] = judged(question.ask(server), server)
-        known[truth["id"]] = Known(rules, answers)
+        labels = [label_of(given, forms) for forms in (counted, with_people)]
+        known[truth["id"]] = Known(*labels, answers)
     return known
 
 
@@ -260,6 +322,8 @@ def combined(
 ) -> dict[str, Any]:
     families: dict[str, Counter[str]] = defaultdict(Counter)
     usd, runs = 0.0, 0
+    if not cell.accuracy:
+        known = {run: each.without_a_judge for run, each in known.items()}
     for seed in range(seeds):
         chosen = traffic(by_family, cell.rate, seed)
         truths = [truth for of_family in chosen.values() for _, truth in of_family]
@@ -321,9 +385,23 @@ class World:
             for row in rows
         }
 
-    def judge(self, url: str, share_of_traffic: float) -> float:
-        """What it cost, in USD."""
-        from apps.failures.judge import judging, rubrics, share
+    def read_replies(self) -> Forms:
+        """Recent replies are read, by the judge if there is one, and people confirm what is right;
+        what classification knows then.
+        """
+        from apps.failures.judge import reply_reading
+        from apps.failures.replies import forms_of
+
+        report = reply_reading.look(self.project)
+        assert not report.errors, report
+        if proposed := self.project.reply_forms.filter(state="proposed"):
+            forms = [row.pk for row in proposed]
+            self.post("reply-forms/decide", {"forms": forms, "state": "confirmed"})
+        self.classify()
+        return forms_of(self.project)
+
+    def switch_on(self, url: str) -> None:
+        from apps.failures.judge import rubrics
 
         self.post("model-prices", {"model": MODEL, "input": PRICE.input, "output": PRICE.output})
         fields = {
@@ -335,11 +413,26 @@ class World:
         }
         rubrics.save_version(project=self.project, fields=fields, by=self.by)
         rubrics.switch(project=self.project, version=1, by=self.by)
+
+    def judge(self, share_of_traffic: float) -> float:
+        """What it cost, in USD."""
+        from apps.failures.judge import judging, rubrics, share
+
+        before = rubrics.account_of(self.project).usd
         given = share.SharesChange(unflagged=share_of_traffic, first=0)
         share.set_shares(project=self.project, by=self.by, given=given)
         while (report := judging.judge_new(self.project)).asked:
             assert not report.errors, report
-        return rubrics.account_of(self.project).usd
+        return rubrics.account_of(self.project).usd - before
+
+    def known(self, known: Mapping[str, Known], forms: Forms) -> dict[str, Known]:
+        """With what the rules say in this project, whose forms are those of all families."""
+        from apps.failures.actions.diagnose import as_input
+        from apps.trajectories.models import with_content
+
+        rows = with_content(list(self.project.trajectories.order_by("pk")))
+        labels = {row.external_id: label_of(as_input(row) | UNKNOWN, forms) for row in rows}
+        return {run: replace(known[run], alone=it, rules=it) for run, it in labels.items()}
 
     def drawn(self) -> set[str]:
         from apps.failures.models import JudgeVerdict
@@ -401,7 +494,10 @@ def lived(
     world.classify()
     judge.truths |= world.truths()
     judge.chosen, judge.seed = (lambda truth: answer_about(truth, cell.accuracy, seed)), seed
-    usd = world.judge(url, cell.share) if cell.accuracy else 0.0
+    if cell.accuracy:
+        world.switch_on(url)
+    known = world.known(known, world.read_replies())
+    usd = world.judge(cell.share) if cell.accuracy else 0.0
     found, cost = found_by(world.truth.values(), known, cell, seed, world.drawn())
     assert world.found() == found, f"{cell}: the product found something else than was combined"
     assert abs(usd - cost) <= cost / 50, f"{cell}: the product paid ${usd}, not ${cost}"
@@ -495,11 +591,14 @@ def main() -> None:
     rates = [float(rate) / 100 for rate in given.rates.split(",")]
     items = [item for runs in by_family.values() for item in runs]
     truths = {as_quoted(map(body_of, run["messages"])): truth for run, truth in items}
-    judge, console, projects = Judge(truths, lambda truth: FINE), Console(width=230), []
+    judge = Judge(truths, lambda truth: FINE, failing=failing_replies(items))
+    console, projects = Console(width=230), list[dict[str, Any]]()
     with running() as http:
         http.answer = judge.answer
         server = Server(http.url, MODEL, "", allow_private=True, price=PRICE)
-        known = known_of(track(items, "Asking the judge", console=console), judge, server)
+        known: dict[str, Known] = {}
+        for runs in track(by_family.values(), "Asking the judge", console=console):
+            known |= known_of(runs, judge, server)
         results = {cell: combined(by_family, known, cell, given.seeds) for cell in cells(rates)}
         for rate in rates:
             show(console, rate, {cell: row for cell, row in results.items() if cell.rate == rate})

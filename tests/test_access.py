@@ -279,7 +279,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             "failures:blame": {"message": 0},
             "failures:check_answer": {"answer": "fine"},
             "failures:policy_decide": {"state": "confirmed"},
-            "failures:replies_decide": {"form": reply_form.pk, "state": "confirmed"},
+            "failures:replies_decide": {"forms": reply_form.pk, "state": "confirmed"},
             "failures:check_share": {"percent": "2"},
             "failures:judge_share": {"unflagged": "10", "flagged": "100", "first": "200"},
             "reviews:policy_save": DEFAULTS | {"reason": "test"},

@@ -8,6 +8,7 @@ from apps.core.models import JobState, Project, Role
 from apps.evals.models import EvalRun, EvalSetState, Split
 from apps.failures.judge import rubrics
 from apps.failures.models import Failure, FailureState
+from apps.failures.unconfirmed import unconfirmed
 from apps.trajectories.models import HourlyCount, Outcome
 
 
@@ -32,7 +33,8 @@ def checklist(project: Project) -> list[Item]:
         return []
     counts = HourlyCount.objects.filter(project=project, trajectories__gt=0)
     failures = Failure.objects.filter(project=project)
-    sets = project.eval_sets
+    sets, judge, waiting = project.eval_sets, rubrics.current(project), unconfirmed(project)
+    was_read = project.reply_forms.exclude(read_at=None).exists() or project.system_prompts.exists()
     return [
         Item(
             "Create an API key",
@@ -59,8 +61,17 @@ def checklist(project: Project) -> list[Item]:
             "Switch on a judge",
             f"A language model reads runs and says what failed. {rubrics.WITHOUT_A_JUDGE}",
             "failures:rubric",
-            rubrics.current(project) is not None,
+            judge is not None,
             Role.OPERATOR,
+        ),
+        Item(
+            f"Confirm {waiting or 'the rules and tool replies that the judge read'}",
+            "A verdict knows only what was confirmed before it: confirm first, then set the judge's"
+            " share of traffic.",
+            waiting.page,
+            judge is not None and was_read and not waiting,
+            Role.REVIEWER,
+            "?state=proposed" if waiting else "",
         ),
         Item(
             "Triage failures",

@@ -20,7 +20,7 @@ from apps.failures.rules.reading import Run, read
 __all__ = ["Diagnosis", "Evidence", "classify"]
 
 # Increment it when a rule's result changes: earlier runs are then classified again.
-RULES_VERSION = 13
+RULES_VERSION = 14
 A_RULE = 3  # findings kept per rule
 SCANNED = 200  # broken contracts searched for one that was not recovered
 CERTAIN, LIKELY, HINT = "certain", "likely", "hint"  # an estimate is a hint
@@ -56,11 +56,11 @@ PRECEDENCE = (
     Line(checks.expected_calls, CERTAIN, NOT_SUCCESS),
     Line(checks.arguments_break_the_schema, CERTAIN, ALL, standing=True),
     Line(policy.confirmed_rule_broken, CERTAIN),
-    # How the run went, and how it ended.
+    # How the run went, and how it ended: what would have changed the end is the cause.
     Line(checks.looped, LIKELY),
+    Line(checks.error_never_recovered, LIKELY),
     Line(checks.turn_limit, CERTAIN),
     Line(checks.ended_on_a_call, LIKELY),
-    Line(checks.error_never_recovered, LIKELY),
     Line(checks.answered_with_nothing, LIKELY),
     # What is certain to be wrong, but not why.
     Line(checks.rejected_by_a_person, CERTAIN),

@@ -621,10 +621,16 @@ class ReplyForm(models.Model):
     )
     runs = models.PositiveIntegerField(default=0)
     names = models.JSONField(default=list, help_text="Names by which the tools were called")
+    final = models.BooleanField(
+        default=False, help_text="The same call again is in vain after such a reply"
+    )
     trajectory = models.ForeignKey(
         Trajectory, models.SET_NULL, null=True, related_name="+", help_text="An example"
     )
     reply_index = models.PositiveIntegerField(null=True)
+    others = models.JSONField(
+        default=list, help_text="Examples that differ most: [trajectory, index of the reply]"
+    )
     state = models.CharField(max_length=10, choices=State, default=State.SEEN)
     quote = models.CharField(max_length=300, blank=True, help_text="What says so, by the judge")
     asked_at = models.DateTimeField(null=True)
@@ -665,6 +671,13 @@ class ReplyForm(models.Model):
     @property
     def run(self) -> str | None:
         return self.trajectory and self.trajectory.external_id
+
+    @property
+    def examples(self) -> list[tuple[uuid.UUID, int]]:
+        """(trajectory, message) of replies; a trajectory may be gone."""
+        first = [(self.trajectory_id, self.reply_index)] if self.trajectory_id else []
+        those = [*first, *((uuid.UUID(run), at) for run, at in self.others)]
+        return [(run, at) for run, at in those if at is not None]
 
     @property
     def asked_again_at(self) -> datetime | None:

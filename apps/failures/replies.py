@@ -9,6 +9,7 @@ from apps.failures.models import ReplyForm
 from apps.failures.rules.reply_forms import NOTHING, Counted, Form, Forms
 
 State = ReplyForm.State
+COUNTS = ("good", "broken", "runs", "final")  # of `Counted`
 ORDER = (State.PROPOSED, State.SEEN, State.CONFIRMED, State.DISMISSED)
 
 
@@ -24,7 +25,7 @@ def forms_of(project: Project) -> Forms:
     """What people decided, and what recent runs show."""
     rows = list(project.reply_forms.all())
     counted = [
-        Counted(row.form, row.good, row.broken, row.runs, set(row.names))
+        Counted(row.form, **{name: getattr(row, name) for name in COUNTS}, names=set(row.names))
         for row in rows
         if row.good or row.broken
     ]

@@ -87,6 +87,43 @@ def is_error(reply: str) -> bool:
     return _text_says(reply, 0) is True
 
 
+_STATUS_LINE = re.compile(
+    r"\W{0,6}(?:http(?:/[\d.]{1,3})?|status(?: code)?|error)?[ :]{0,2}([45]\d\d)\b", re.IGNORECASE
+)
+# Of these the request is not the reason: the same one may work later, or elsewhere.
+_NOT_THE_REQUESTS = {
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_EARLY,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    *(status for status in HTTPStatus if status >= 500),
+}
+
+
+def service_failed(reply: str) -> bool:
+    """Whether the reply to a failed call has the HTTP status of a service that failed or asks for
+    patience: nothing is wrong with the call.
+    """
+    return _status_of(reply[:MOST_READ].strip(), DEEPEST + 1) in _NOT_THE_REQUESTS
+
+
+def _status_of(value: Any, depth: int) -> int:
+    """The first status of an error in the envelope; 0 if there is none."""
+    if isinstance(value, str):
+        if value[:1] in ("{", "[", '"') and (inner := _parsed(value)) is not None:
+            return _status_of(inner, depth - 1) if depth else 0
+        line = _STATUS_LINE.match(value)
+        return int(line[1]) if line else 0
+    if isinstance(value, list):
+        return _status_of(value[0], depth - 1) if value and depth else 0
+    if not isinstance(value, Mapping) or not depth:
+        return 0
+    members = {_plain(name[:40]): item for name, item in value.items() if isinstance(name, str)}
+    codes = [members[name] for name in (*HTTP_CODES, "code", "error") if name in members]
+    own = next((_number(code) for code in codes if _is_code(code)), 0)
+    inside = (members[name] for name in (*MESSAGES, *WRAPPERS, "text") if name in members)
+    return own or next(filter(None, (_status_of(item, depth - 1) for item in inside)), 0)
+
+
 def _text_says(text: str, depth: int) -> bool | None:
     text = text[:MOST_READ]
     if text.lstrip()[:1] in ("{", "[", '"') and depth < DEEPEST:

@@ -105,6 +105,8 @@ TOGETHER = {
 LATE = {"exit_status": "exit_cost"}
 FAILED = (call("tickets.close", id=5), reply("Error: no"))
 
+DOWN = (call("tickets.close", id=5), reply('{"error": {"code": 503, "message": "later"}}'))
+
 HARM = [
     pytest.param(
         deletes(interventions=[{"kind": "approve", "message_index": 1}]), None, None, id="approved"
@@ -289,11 +291,38 @@ SHOWN = [
     pytest.param(
         run(*FAILED, *FAILED, words("Ticket 5 has been closed."), status="unknown"),
         "incomplete_execution",
-        5,
+        1,
         id="an error again, and an answer",
     ),
     pytest.param(
-        run(*FAILED, *FAILED, status="unknown"), "incomplete_execution", 3, id="an error at the end"
+        run(
+            call("tickets.close", id=5, why="old"),
+            reply("HTTP 422: why"),
+            *A,
+            call("tickets.close", id=5, why="done"),
+            reply("HTTP 422: why"),
+            call("tickets.close", id=5),
+            reply("HTTP 422: why"),
+            words("Ticket 5 has been closed."),
+            status="unknown",
+            metadata=LATE,
+            tools=[],
+        ),
+        "incomplete_execution",
+        1,
+        id="the first wrong call, whatever worked in between and ended the run",
+    ),
+    pytest.param(
+        run(*DOWN, *DOWN, words("It is closed."), status="unknown"),
+        "incomplete_execution",
+        5,
+        id="a service that failed, and an answer",
+    ),
+    pytest.param(
+        run(*DOWN, *DOWN, status="unknown"),
+        "incomplete_execution",
+        3,
+        id="a service that failed at the end",
     ),
     pytest.param(
         run(*FAILED, words("It does not exist."), status="unknown"),
@@ -437,6 +466,18 @@ PEOPLE = [
         "unexplained",
         3,
         id="rated badly",
+    ),
+    pytest.param(
+        run(*A, *FAILED, words("b"), user("[rating] 1/5"), tools=[], status="unknown"),
+        "unexplained",
+        3,
+        id="rated badly after a call that failed",
+    ),
+    pytest.param(
+        run(*A, *DOWN, words("b"), user("[rating] 1/5"), tools=[], status="unknown"),
+        "unexplained",
+        5,
+        id="rated badly after a service failed",
     ),
 ]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.failures.rules.checks import LIMIT, limit_reached
-from apps.trajectories.tool_errors import is_error
+from apps.trajectories.tool_errors import is_error, service_failed
 
 
 @pytest.mark.parametrize(
@@ -227,3 +227,24 @@ def test_no_text_breaks_a_pattern(text: str) -> None:
 def test_the_limit_that_ended_a_run_is_named(ending: str, text: str) -> None:
     match = LIMIT.search(ending)
     assert match and limit_reached(match[0]) == text
+
+
+@pytest.mark.parametrize(
+    ("reply", "failed"),
+    [
+        ('HTTP 503: {"error": "later"}', True),
+        ("429 Too Many Requests", True),
+        ('{"error": {"code": 500}}', True),
+        ('[{"type": "text", "text": "Error: 502 Bad Gateway"}]', True),
+        ('{"result": {"isError": true, "content": [{"type": "text", "text": "HTTP 500"}]}}', True),
+        ('{"statusCode": 422, "body": "500 is too much"}', False),
+        ("HTTP 400: count must be at most 500", False),
+        ("Error: no", False),
+        ('{"count": 500}', False),
+        ("[" * 9000, False),
+    ],
+)
+def test_a_status_says_whether_the_service_failed_or_the_call_is_wrong(
+    reply: str, failed: bool
+) -> None:
+    assert service_failed(reply) == failed

@@ -53,18 +53,18 @@ def groups(project: Project) -> dict[str, list[str]]:
     return {name: sorted(causes) for name, causes in found.items()}
 
 
-def understands(body: dict) -> Reply:
+def understands(body: dict, names: dict[tuple, str] = NAMES) -> Reply:
     """Groups sentences by what they mean."""
     quoted = re.findall(
         r"<(?:causes|sentences) \w+>\n(.*?)\n</", body["messages"][1]["content"], re.S
     )
     known, sentences = (re.findall(r"^(\d+)\. (.*)$", part, re.M) for part in quoted)
     answer = []
-    for meaning, name in NAMES.items():
+    for meaning, name in names.items():
         same = [int(n) for n, line in sentences if line in meaning]
         number = next((int(n) for n, line in known if line.startswith(name)), None)
         answer += [{"known": number, "name": name, "sentences": same}] if same else []
-    left = [int(n) for n, line in sentences if line not in (*LATE, *REFUND)]
+    left = [int(n) for n, line in sentences if not any(line in meaning for meaning in names)]
     answer += [{"known": None, "name": f"Alone {n}", "sentences": [n]} for n in left]
     return Reply(json.dumps({"causes": answer}))
 
@@ -118,6 +118,33 @@ def test_only_what_is_new_is_asked_about_with_the_causes_that_are_known(
     assert set(FailureCluster.objects.values_list("pk", flat=True)) == ids
     project.rubrics.update(is_on=False)
     assert groups(project).keys() == set(NAMES.values()) and len(judge.seen) == 2
+
+
+def test_a_fact_and_a_sentence_about_one_cause_are_one_cluster(
+    project: Project, judge: JudgeServer
+) -> None:
+    said = "book_slot: failed and never worked again. Its reply: “Error: 400 day is full”"
+    facts = [fail(project, "") for _ in range(2)]
+    for failure in facts:
+        call = {"id": "a", "function": {"name": "book_slot", "arguments": '{"day": 4}'}}
+        turns = [
+            {"role": "user", "content": "Book."},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "a", "content": "Error: 400 day is full"},
+        ]
+        run = make_trajectory(project, outcome={"status": "unknown"}, messages=turns)
+        failure.trajectory, failure.blamed_message = run, 1
+        failure.evidence = [
+            {"rule": "error_never_recovered", "message_index": 2, "text": "book_slot failed again."}
+        ]
+        failure.save()
+    judge.answer = lambda body: understands(body, {(*LATE, said): "Booked a day late"})
+    assert len(groups(project)) == 1  # by words alone, what they are said to be is not known
+    make_rubric(project, judge)
+    both = groups(project)
+    assert said in judge.seen[-1]["messages"][1]["content"]
+    assert len(both["Booked a day late"]) == 4
+    assert groups(project) == both and len(judge.seen) == 1
 
 
 def test_people_split_what_the_judge_united_and_it_stays_so(

@@ -508,10 +508,16 @@ def test_rules_are_written_edited_and_removed_on_the_page(read: Project) -> None
 def test_the_failures_list_links_to_the_rules_until_all_are_decided(read: Project) -> None:
     by = make_member(read, Role.REVIEWER)
     client, listing = logged_in(by), reverse("failures:list", args=[read.slug])
-    assert "2 policy rules need review." in client.get(listing).content.decode()
+    policy = reverse("failures:policy", args=[read.slug])
+    judges = reverse("failures:rubric", args=[read.slug])
+    for page in (listing, judges):
+        text = client.get(page).content.decode()
+        assert "2 policy rules need review." in " ".join(text.split())
+        assert f"{policy}?state=proposed" in text
     for rule in read.policy_rules.all():
         actions.decide(rule=rule, by=by, state="dismissed")
-    assert "Review policy rules" not in client.get(listing).content.decode()
+    assert "need review" not in client.get(listing).content.decode()
+    assert "Set its share of traffic" in client.get(policy).content.decode()
 
 
 def test_the_api_lists_writes_decides_edits_and_removes(client: Client, read: Project) -> None:

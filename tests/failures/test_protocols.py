@@ -176,7 +176,7 @@ POLITE = [("skribent", "Tack, fint!"), ("granskare", "Tack själv!")]
                 system=REACT,
             ),
             "error_never_recovered",
-            6,
+            2,
             id="errors to the end",
         ),
         pytest.param(

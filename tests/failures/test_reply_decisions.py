@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import outbox, runner
 from apps.core.models import Project, Role
 from apps.failures import classify_job
-from apps.failures.judge import reply_reading, retries, rubrics
+from apps.failures.judge import judging, reply_reading, retries, rubrics
 from apps.failures.models import Failure, ReplyForm
 from apps.failures.rules.reply_forms import NOTHING
 from apps.failures.tasks import look_at_replies_of
@@ -24,7 +26,7 @@ from apps.trajectories.actions.store import ingest
 from tests.factories import key_headers, make_member, make_project, row
 from tests.failures.judge_server import JudgeServer, Reply, running, says
 from tests.failures.test_judge import logged_in, make_rubric
-from tests.failures.test_reply_forms import WAYS, good_runs, run
+from tests.failures.test_reply_forms import WAYS, as_json, good_runs, run
 from workers.lib.prices import Price
 
 WORKS, REFUSES = WAYS["a field in Finnish"]
@@ -110,11 +112,48 @@ def test_the_judge_reads_each_form_once_and_nothing_counts_until_it_is_confirmed
     assert look(project).asked == 0
 
 
-def test_a_quote_that_no_reply_has_is_dropped(project: Project, judge: JudgeServer) -> None:
+def test_a_form_whose_quote_no_reply_has_is_asked_about_again(
+    project: Project, judge: JudgeServer
+) -> None:
     make_rubric(project, judge)
     judge.answer = lambda body: Reply(answer(body, "REFUSED"))
     assert look(project).proposed == 0 and len(judge.seen) == 2
     assert "does not occur in its replies" in judge.seen[1]["messages"][-1]["content"]
+    unread = project.reply_forms.filter(read_at=None).exclude(kind=NOTHING)
+    assert [(one.tries, "does not occur" in one.error) for one in unread] == [(1, True)]
+    judge.answer = lambda body: Reply(answer(body))
+    assert look(project).asked == 0
+    ReplyForm.objects.update(asked_at=None)
+    assert look(project).proposed == 1
+    assert not project.reply_forms.get(state="proposed").error
+
+
+def test_replies_that_differ_most_are_shown_to_judge_and_people(
+    project: Project, judge: JudgeServer
+) -> None:
+    others = ["Pyyntö puuttuu kokonaan", "Liian myöhään, sulje ovi"]
+    replies = [as_json(tila="HYLATTY", koodi=7, selite=text) for text in others]
+    runs = [run(("varaa", ARGS, text), end="Ei.") for text in replies]
+    send(project, first=runs[0], second=runs[1])
+    make_rubric(project, judge)
+    look(project)
+    form = project.reply_forms.get(state="proposed")
+    assert len(form.examples) == 3
+    asked = judge.seen[0]["messages"][1]["content"]
+    page = reverse("failures:replies", args=[project.slug])
+    text = logged_in(make_member(project, Role.REVIEWER)).get(page).content.decode()
+    assert all(other in asked and other in text for other in others)
+    project.trajectories.filter(external_id="first").delete()
+    client = logged_in(make_member(project, Role.REVIEWER))
+    assert others[0] not in client.get(page).content.decode()
+
+
+def test_the_judge_reads_no_forms_to_judge_a_run(project: Project, judge: JudgeServer) -> None:
+    make_rubric(project, judge)
+    rows = list(project.trajectories.order_by("pk"))
+    with CaptureQueriesContext(connection) as queries:
+        judging.judge(project=project, trajectories=rows, sleep=lambda seconds: None)
+    assert judge.seen and not any("reply" in query["sql"] for query in queries)
 
 
 def test_reading_keeps_to_the_days_budget_and_is_tried_again(
@@ -181,7 +220,7 @@ def test_a_person_confirms_by_page_and_undoes_it(project: Project) -> None:
     assert "tila is HYLATTY" in text and "Pyyntö 3 ei kelpaa" in text
     form = next(one for one in project.reply_forms.all() if "HYLATTY" in one.meaning)
     decide = reverse("failures:replies_decide", args=[project.slug])
-    sent = {"form": form.pk, "state": "confirmed"}
+    sent = {"forms": form.pk, "state": "confirmed"}
     answered = client.post(decide, sent, headers={"HX-Request": "true"}).content.decode()
     assert "Confirmed" in answered
     assert classified(project) == {
@@ -197,7 +236,7 @@ def test_a_person_confirms_by_page_and_undoes_it(project: Project) -> None:
     form.refresh_from_db()
     assert (form.state, form.decided_at) == ("seen", None)
     assert not {"gave_up", "more"} & classified(project).keys()
-    client.post(decide, {"form": form.pk, "state": "dismissed"})
+    client.post(decide, {"forms": form.pk, "state": "dismissed"})
     assert classified(project) == {}
 
 
@@ -230,10 +269,10 @@ def test_forms_that_are_gone_are_forgotten_unless_somebody_decided(project: Proj
     project.trajectories.filter(external_id__startswith="g").delete()
     look(project)
     assert 0 < project.reply_forms.count() < before
-    client, by_form = logged_in(make_member(project, Role.REVIEWER)), {"form": form.pk}
+    client, by_form = logged_in(make_member(project, Role.REVIEWER)), {"forms": form.pk}
     decide = reverse("failures:replies_decide", args=[project.slug])
     form = project.reply_forms.filter(state="seen", tool="varaa").first()
-    client.post(decide, by_form | {"form": form.pk, "state": "confirmed"})
+    client.post(decide, by_form | {"forms": form.pk, "state": "confirmed"})
     project.trajectories.all().delete()
     send(project, **{"new": good_runs(WORKS)[0]})
     look(project)

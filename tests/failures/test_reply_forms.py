@@ -190,19 +190,15 @@ def test_a_run_that_ends_on_a_call_is_cut_if_the_tool_answers_others() -> None:
     assert not any(found(one, final) for one in submits)
 
 
-def test_equal_calls_in_a_row_are_a_loop_however_the_run_ends() -> None:
-    works, _ = WAYS["a field in Finnish"]
-    same = ("katso", {"item": "a"}, works(3))
-    assert found(run(*[same] * 6, ("varaa", {"item": "a"}, works(1))), Forms()) == "looped"
-    other = ("varaa", {"item": "b"}, works(5))
-    assert found(run(*[same, other] * 4, ("katso", {"item": "c"}, works(1))), Forms()) == "looped"
-    ends = run(*[same] * 6, ("katso", {"item": "a"}, works(4)))
-    polls = run(*(("katso", {"item": "a"}, works(n)) for n in range(9)))
-    presses = run(*[("varaa", {"item": "seuraava"}, "ok")] * 9, ("katso", {"item": "a"}, works(1)))
-    between = run(
-        *[each for n in range(9) for each in (same, ("varaa", {"item": str(n)}, works(n)))]
-    )
-    assert not any(found(one, Forms()) for one in (ends, polls, presses, between))
+def test_calls_in_a_row_that_other_runs_show_to_be_in_vain_are_a_loop_however_short() -> None:
+    looks = [run(("katso", {"item": f"x{n}"}, f"{n}" if n % 2 else "[]")) for n in range(12)]
+    presses = [run(("varaa", {"item": "seuraava"}, "ok")) for _ in range(6)]
+    usual, same = [*looks, *presses], ("katso", {"item": "a"}, "[]")
+    ends = ("varaa", {"item": "b"}, "ok")
+    loops = [
+        run(*[same] * 6, ends),
+        run(*[same, ("katso", {"item": "c"}, "[]")] * 4, ends),
+    ]
     asked = {"role": "user", "content": "Entä nyt?"}
     hourly = run(*[same] * 7)
     hourly["messages"] = [
@@ -210,7 +206,17 @@ def test_equal_calls_in_a_row_are_a_loop_however_the_run_ends() -> None:
         for message in hourly["messages"]
         for each in ([asked, message] if message.get("tool_calls") else [message])
     ]
-    assert not found(hourly, Forms())
+    new = [each for n in range(7) for each in (same, ("varaa", {"item": str(n)}, "ok"))]
+    good = [run(*[("varaa", {"item": "seuraava"}, "ok")] * 9, same), run(*new), hourly]
+    for one in loops:
+        forms = Forms(counted([*usual, one]))
+        assert found(one, forms) == "looped" and not found(one, Forms())
+        # Who waits for something gets another reply, in some run or in most.
+        waits = [run(same, same, ("katso", {"item": "a"}, "7"))]
+        assert not found(one, Forms(counted([*usual, one, *waits])))
+        assert not found(one, Forms(counted([*usual, one, *[run(same, same)] * 4])))
+    forms = Forms(counted([*usual, *good]))
+    assert not any(found(one, forms) for one in good)
 
 
 def test_data_does_not_make_forms() -> None:
@@ -261,3 +267,54 @@ def test_the_state_of_a_record_that_is_rare_for_its_tool_is_no_refusal() -> None
 )
 def test_the_line_of_a_form_has_what_tells_it_from_others(form: Form, meaning: str) -> None:
     assert form.meaning == meaning
+
+
+def meanings(*replies: str) -> list[str]:
+    runs = [run(("katso", {"item": f"x{n}"}, reply)) for n, reply in enumerate(replies)]
+    return sorted(item.form.meaning for item in counted(runs))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "id,nimi,tila\n{n},Aino {n},auki\n{n}7,Ville,kiinni",
+        "id;nimi\n{n};Aino, Oy",
+        "ID   NAME   STATUS\n{n}   api-{n}   Running",
+        "| id | nimi |\n|----|------|\n| {n} | Aino {n} |",
+        "id\tnimi\n{n}\tAino",
+    ],
+)
+def test_tables_are_told_apart_by_their_header(table: str) -> None:
+    tables = [table.format(n=n) + "\n" * (n % 3) for n in range(10, 40)]
+    assert len(meanings(*tables)) == 1
+    other = table.replace("id", "koodi").replace("ID", "KOODI").format(n=4)
+    assert len(meanings(*tables, other)) == 2
+
+
+@pytest.mark.parametrize("text", ["Hei, Aino\nTervehdys, Ville", "1,2\n3,4", "a,b", "a,a\n1,2"])
+def test_what_has_no_header_is_no_table(text: str) -> None:
+    assert reply_of(read(run(("katso", {}, text))).calls[0]).kind == TEXT
+
+
+@pytest.mark.parametrize(
+    "says",
+    ["Pyyntö {n} käsitelty koodi={code}", "koodi:{code} pyyntö {n}", "Pyyntö {n}; koodi: {code}"],
+)
+def test_the_codes_of_a_labelled_field_tell_forms_apart(says: str) -> None:
+    codes = ["17" if n % 4 == 0 else "00" for n in range(40)]
+    known = meanings(*(says.format(n=n + 100, code=code) for n, code in enumerate(codes)))
+    assert len(known) == 2
+    assert ["00" in known[0] + known[1], "17" in known[0] + known[1]] == [True, True]
+    rare = meanings(*(says.format(n=n + 100, code="17" if n == 3 else "00") for n in range(40)))
+    assert len(rare) == 2 and any("koodi is not 00" in one for one in rare)
+
+
+def test_the_examples_of_a_form_differ_most() -> None:
+    texts = ["Varaus 1 tehty", *[f"Varaus {n} tehty" for n in range(2, 20)], "Varaus peruttu, 20"]
+    runs = [run(("katso", {"item": "a"}, text)) for text in texts]
+    form = Form("katso", TEXT, "Varaus *")
+    (item,) = counted(runs, (form,))
+    shown = [each.call.reply for each in item.examples()]
+    assert shown[0] == texts[0] and shown[1] == texts[-1] and len(set(shown)) == 3
+    (one,) = counted([run(("katso", {}, "Varaus 1"))] * 4, (form,))
+    assert len(one.examples()) == 1

@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core.models import Project, Role
-from apps.dashboard.checklist import checklist
+from apps.dashboard.checklist import Item, checklist
 from apps.failures.actions.diagnose import classify_project
-from apps.failures.models import Failure
+from apps.failures.models import Failure, PolicyRule, ReplyForm, Rubric
 from apps.trajectories import digest
 from apps.trajectories.models import Upload
 from tests.factories import (
@@ -126,7 +126,7 @@ def done(project: Project) -> list[str]:
 def test_the_checklist_follows_the_project(
     client: Client, project: Project, data_dir: Path
 ) -> None:
-    assert done(project) == [] and len(checklist(project)) == 9
+    assert done(project) == [] and len(checklist(project)) == 10
     home = client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
     assert "Get started" in home and "workplace" not in home.lower()
     make_key(project)
@@ -161,3 +161,31 @@ def test_a_step_that_a_role_may_not_do_is_no_link(client: Client, project: Proje
         reverse("core:keys", args=[project.slug]) not in html and "Needs the role operator." in html
     )
     assert reverse("trajectories:first", args=[project.slug]) in html
+
+
+def test_the_checklist_leads_to_what_waits_to_be_confirmed(
+    project: Project, client: Client
+) -> None:
+    def item() -> Item:
+        return next(item for item in checklist(project) if item.title.startswith("Confirm"))
+
+    Rubric.objects.create(project=project, version=1, is_on=True, base_url="http://j/v1", model="j")
+    assert not item().done
+    made = {"project": project, "tool": "t", "kind": "text", "read_at": timezone.now()}
+    form = ReplyForm.objects.create(digest="a", structure="E-417", state="proposed", **made)
+    assert (item().title, item().page, item().query, item().done) == (
+        "Confirm 1 form of tool replies",
+        "failures:replies",
+        "?state=proposed",
+        False,
+    )
+    home = client.get(reverse("dashboard:home", args=[project.slug])).content.decode()
+    assert reverse("failures:replies", args=[project.slug]) + "?state=proposed" in home
+    PolicyRule.objects.create(project=project, sentence="Ask first.")
+    assert (item().title, item().page) == (
+        "Confirm 1 policy rule and 1 form of tool replies",
+        "failures:policy",
+    )
+    project.policy_rules.all().delete()
+    ReplyForm.objects.filter(pk=form.pk).update(state="dismissed", decided_at=timezone.now())
+    assert item().done

@@ -23,6 +23,7 @@ from apps.core.operations.inputs import Reference, call
 from workers.lib.typed import FormError, convert
 
 EMPTY = (None, "")
+GONE = "%(value)s is no longer there. Reload the page."
 SIMPLE: Mapping[type, tuple[Any, Any, dict[str, str]]] = {
     inspect.IntType: (forms.IntegerField, forms.NumberInput, {}),
     inspect.FloatType: (forms.FloatField, forms.NumberInput, {}),
@@ -166,10 +167,12 @@ class _Input(NamedTuple):
             empty = self.extra.get("empty", "–") if self.may_be_empty else None
             return forms.ModelChoiceField(None, empty_label=empty, **common)
         if isinstance(kind, inspect.ListType):
-            return forms.MultipleChoiceField(
-                choices=_choices(_unwrapped(kind.item_type)[0], self.extra),
+            item = _unwrapped(kind.item_type)[0]
+            return forms.TypedMultipleChoiceField(
+                choices=_choices(item, self.extra),
+                coerce=int if isinstance(item, inspect.IntType) else str,
                 widget=forms.CheckboxSelectMultiple,
-                error_messages={"required": "Choose at least one."},
+                error_messages={"required": "Choose at least one.", "invalid_choice": GONE},
                 **common | {"required": bool(kind.min_length)},
             )
         if isinstance(kind, inspect.LiteralType) or "choices" in self.extra:

@@ -165,11 +165,15 @@ def source_of(evidence: list[dict]) -> Source:
 
 
 def inputs_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
-    """The rules' input for runs, with the confirmed rules that apply to them, and the forms of
-    their tools' replies.
-    """
-    policy, forms = prompts.policy_of(project, rows), {"forms": replies.forms_of(project)}
-    return {row.pk: as_input(row) | forms | policy.get(row.pk, {}) for row in rows}
+    """The rules' input for runs: what the judge reads, and the forms of their tools' replies."""
+    forms = replies.forms_of(project)
+    return {pk: {"forms": forms, **given} for pk, given in judged_of(project, rows).items()}
+
+
+def judged_of(project: Project, rows: Collection[Trajectory]) -> dict[UUID, dict]:
+    """What the judge reads of runs, with the confirmed rules that apply to them."""
+    policy = prompts.policy_of(project, rows)
+    return {row.pk: as_input(row) | policy.get(row.pk, {}) for row in rows}
 
 
 def as_input(row: Trajectory) -> dict:

@@ -73,11 +73,22 @@ FORM = Written(json_schema(ReplyFormOut), lambda _, row: filled(ReplyFormOut, ro
 SHOWS_RUNS = Disclosure(RUNS)
 
 
+def _ids(project: Project) -> list[tuple[int, str]]:
+    return [(pk, str(pk)) for pk in listed_forms(project).values_list("pk", flat=True)]
+
+
 class ReplyDecision(Struct, forbid_unknown_fields=True, kw_only=True):
     """Whether replies of some forms say that the call failed."""
 
     forms: Annotated[
-        list[int], Meta(title="Forms", min_length=1, max_length=MOST_FORMS, description="Ids")
+        list[int],
+        Meta(
+            title="Forms",
+            min_length=1,
+            max_length=MOST_FORMS,
+            description="Ids",
+            extra={"choices": _ids},
+        ),
     ]
     state: Annotated[Literal["confirmed", "dismissed", "undecided"], Meta(title="State")]
 

@@ -18,12 +18,12 @@ from scipy import sparse
 
 from apps.failures.clusters.cases import Case
 from apps.failures.clusters.features import FIELDS, Space, unit_rows
-from apps.failures.clusters.names import names
+from apps.failures.clusters.names import names, sentence_of
 from apps.failures.clusters.signatures import Signature, nearest_centre
 
 EXAMPLES = 5
 LEAST_COHESION = 0.81  # of a pair at `in_words`; united groups may be less alike, and reach no more
-# For each group, or failure alone, its different causes in words, most typical first → its label.
+# For each group, or failure alone, its different causes in sentences, typical first → its label.
 # Groups with the same label have the same cause; an empty one says nothing.
 Labeller = Callable[[Sequence[Sequence[str]]], Sequence["Label"]]
 
@@ -100,8 +100,8 @@ class Clustering:
 def cluster(
     cases: Sequence[Case], options: Options = Options(), labeller: Labeller = unlabelled
 ) -> Clustering:
-    """Groups of similar failures; of those with causes in words, the ones that `labeller` says are
-    one are united. Raises ValueError if two failures have the same id.
+    """Groups of similar failures; those whose causes, in words or as facts, are one according to
+    `labeller` are united. Raises ValueError if two failures have the same id.
     """
     cases = sorted(cases, key=lambda case: case.id)
     if len({case.id for case in cases}) < len(cases):
@@ -129,7 +129,7 @@ def _united(
     """
     members: dict[tuple[int, int], list[int]] = {}
     for row, label in enumerate(labels):
-        if cases[row].cause:
+        if cases[row].has_cause:
             members.setdefault((label, row if label < 0 else -1), []).append(row)
     units = sorted(members.values(), key=lambda rows: (-len(rows), rows[0]))
     causes = [_causes(cases, vectors, rows) for rows in units]
@@ -142,18 +142,19 @@ def _united(
         if len(rows) >= smallest:
             label = max(int(labels[row]) for row in rows)
             labels[rows] = label = label if label >= 0 else int(labels.max()) + 1
-            united[label] = Label(id if len(parts) > 1 else "", said.name)
+            is_fact = len(parts) == 1 and not any(cases[row].cause for row in rows)
+            united[label] = Label(id if len(parts) > 1 else "", "" if is_fact else said.name)
     return united
 
 
 def _causes(cases: Sequence[Case], vectors: sparse.csr_array, rows: list[int]) -> list[str]:
-    """The different causes of a group, most typical first."""
+    """The different causes of a group in sentences, most typical first."""
     if len(rows) == 1:
-        return [cases[rows[0]].cause]
+        return [sentence_of(cases[rows[0]])]
     centre = unit_rows(means_of(vectors[rows], np.zeros(len(rows), np.int64), np.array([0])))
     cosines = (vectors[rows] @ centre.T).toarray()[:, 0]
     order = np.lexsort((rows, -np.round(cosines, 5)))
-    return list(dict.fromkeys(cases[rows[place]].cause for place in order))
+    return list(dict.fromkeys(sentence_of(cases[rows[place]]) for place in order))
 
 
 def _partitions(cases: Sequence[Case], options: Options) -> Iterator[tuple[np.ndarray, Options]]:

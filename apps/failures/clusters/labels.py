@@ -1,5 +1,5 @@
-"""Which causes in words are the same, as the project's judge says: it is asked about each once, and
-what it said is kept, so that clusters stay the same and nothing is paid for twice.
+"""Which causes, in words or as facts, are the same, as the project's judge says: it is asked about
+each once, and what it said is kept, so that clusters stay the same and nothing is paid for twice.
 """
 
 from __future__ import annotations

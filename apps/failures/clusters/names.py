@@ -15,14 +15,17 @@ TOOL_SHARE = 0.6
 SHOWN_SHARE = 0.3
 LONGEST = 110  # characters of a cause
 LONGEST_ERROR = 8  # words
+LONGEST_REPLY = 160  # characters, in a sentence
 SHOWN = 3  # of each kind of fact
 FEW = 2  # tools or arguments that are named although most members have others
 
 FACTS = {
     "answered_with_nothing": "gave an empty answer",
+    "arguments_break_the_schema": "arguments break the schema",
     "arguments_do_not_parse": "arguments are not valid JSON",
     "confirmed_rule_broken": "broke a rule of the system prompt",
     "dangerous_without_approval": "dangerous call without approval",
+    "ended_on_a_call": "ended before the reply to a call",
     "error_never_recovered": "failed and never worked again",
     "expected_calls": "differs from the expected calls",
     "expected_words": "never said what was expected",
@@ -64,6 +67,18 @@ def _parts(group: Sequence[Case]) -> Iterator[str]:
 def fact_of_most(group: Sequence[Case]) -> str:
     """The rule that saw most of the members; empty if none did."""
     return next(iter(_most((case.fact for case in group), least=SHARE * len(group))), "")
+
+
+def sentence_of(case: Case) -> str:
+    """Why it failed, for somebody who groups causes: as somebody said, or else what happened, with
+    the tool and what it replied.
+    """
+    if case.cause or not case.fact:
+        return case.cause
+    about = f" ({', '.join(case.named[:SHOWN])})" if case.named else ""
+    reply = f" Its reply: “{' '.join(case.error.split())[:LONGEST_REPLY]}”" if case.error else ""
+    what = f"{case.tool}: {in_words(case.fact)}" if case.tool else f"The run {in_words(case.fact)}"
+    return f"{what}{about}.{reply}"
 
 
 def in_words(fact: str) -> str:

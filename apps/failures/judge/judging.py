@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from apps.core.lags import lag
 from apps.core.models import Project
-from apps.failures.actions.diagnose import inputs_of, is_undecided
+from apps.failures.actions.diagnose import is_undecided, judged_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, rubrics, share
 from apps.failures.judge.answer import Verdict
@@ -97,7 +97,7 @@ def _subjects(
 ) -> Iterator[Subject]:
     rows = iter(trajectories)
     while chunk := with_content(list(islice(rows, CHUNK))):
-        inputs = inputs_of(project, chunk)
+        inputs = judged_of(project, chunk)
         for row in chunk:
             yield Subject(row.content_digest, inputs[row.pk], row, drawn.get(row.pk))
 

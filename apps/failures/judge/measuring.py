@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from apps.failures.actions.diagnose import inputs_of
+from apps.failures.actions.diagnose import judged_of
 from apps.failures.judge import rubrics
 from apps.failures.judge.answer import Verdict
 from apps.failures.judge.client import Server
@@ -43,7 +43,7 @@ def questions_about(
         [asdict(mode) for mode in rubrics.modes_of(project)],
         [asdict(example) for example in shown],
     )
-    inputs = inputs_of(project, rows)
+    inputs = judged_of(project, rows)
 
     def about(row: Trajectory) -> Stored:
         run = inputs[row.pk] | HIDDEN

@@ -1,7 +1,7 @@
 """The question in which the judge says which forms of tool replies tell that a call failed, and
 its answer. Pure.
 
-Replies are quoted as data. A form whose quote does not occur in its examples is dropped.
+Replies are quoted as data. A form whose quote does not occur in its examples is unclear.
 """
 
 from __future__ import annotations
@@ -66,34 +66,45 @@ def _line(example: Example) -> str:
     return f"- {call} → {storable(cut(example.reply, LONGEST_REPLY)) or '(empty)'}"
 
 
+@dataclass(frozen=True)
+class Failing:
+    """By the index of a form: what its quote is, or why its answer says nothing."""
+
+    failing: dict[int, str]
+    unclear: dict[int, str]
+
+
 class Reader:
-    """Reads the answer: {index of a form: quote}. Of the first answer, anything wrong is an error,
-    so that the judge can mend it; of the second, what is right is kept.
+    """Reads the answer. Of the first, anything wrong is an error, so that the judge can mend it; of
+    the second, what is right is kept.
     """
 
     def __init__(self, forms: Sequence[Sequence[Example]]) -> None:
         self._forms, self._is_first = forms, True
 
-    def __call__(self, text: str) -> dict[int, str]:
+    def __call__(self, text: str) -> Failing:
         """Raises AnswerError."""
         given = extract(text, "failing")["failing"]
         if not isinstance(given, list):
             raise AnswerError("“failing” must be a list.")
-        problems: list[str] = []
-        found = dict(filter(None, (self._read(item, problems) for item in given)))
+        read, problems = Failing({}, {}), list[str]()
+        for item in given:
+            self._read(item, read, problems)
+        problems += read.unclear.values()
         if problems and self._is_first:
             self._is_first = False
             raise AnswerError(" ".join(problems[:10]))
-        return found
+        return read
 
-    def _read(self, item: Any, problems: list[str]) -> tuple[int, str] | None:
+    def _read(self, item: Any, read: Failing, problems: list[str]) -> None:
         number, quote = (item.get("form"), item.get("quote")) if isinstance(item, dict) else (0, "")
         if not isinstance(number, int) or not 0 < number <= len(self._forms):
             problems.append(f"There is no form {str(number)[:20]}.")
-            return None
+            return
         squashed = "".join(quote.split()) if isinstance(quote, str) else ""
         replies = ("".join(storable(each.reply).split()) for each in self._forms[number - 1])
-        if not squashed or not any(squashed in reply for reply in replies):
-            problems.append(f"The quote of form {number} does not occur in its replies.")
-            return None
-        return number - 1, quote
+        if squashed and any(squashed in reply for reply in replies):
+            read.failing[number - 1] = quote
+        else:
+            problem = f"The quote of form {number} does not occur in its replies."
+            read.unclear[number - 1] = problem

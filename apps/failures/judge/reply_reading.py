@@ -26,14 +26,14 @@ from apps.failures.judge.client import Server
 from apps.failures.judge.prompt_reading import Seen, recent_runs, storable
 from apps.failures.judge.reply_question import MAX_OUTPUT, MOST_AT_ONCE, Example, Reader, chat_about
 from apps.failures.models import Classifier, ReplyForm, Rubric
-from apps.failures.replies import State, forms_of
-from apps.failures.rules.checks import ended_on_a_call
+from apps.failures.replies import COUNTS, State, forms_of
+from apps.failures.rules.checks import ended_on_a_call, stuck
 from apps.failures.rules.reading import Run
 from apps.failures.rules.reply_forms import NOTHING, Counted, Forms, forms_in
 from apps.trajectories.models import Trajectory
 
 TASK = "failures.look_at_replies_of"
-MOST_FORMS, MOST_NAMES, MOST_EXAMPLES = 400, 10, 3
+MOST_FORMS, MOST_NAMES = 400, 10
 LONGEST_TOOL = 200
 MOST_A_DAY = 400  # forms that the judge reads
 BATCH_S = 120.0
@@ -95,19 +95,12 @@ def _store(project: Project, recent: Sequence[Seen]) -> list[Counted]:
     digests = {row.digest for row in kept}
     gone = [row.pk for row in rows if row.digest not in digests]
     project.reply_forms.filter(pk__in=gone).exclude(state__in=ReplyForm.DECIDED).delete()
-    project.reply_forms.filter(pk__in=gone).update(good=0, broken=0, runs=0)
+    project.reply_forms.filter(pk__in=gone).update(**dict.fromkeys(COUNTS, 0))
     ReplyForm.objects.bulk_create(
         kept,
         update_conflicts=True,
         unique_fields=["project", "digest"],
-        update_fields=[
-            "good",
-            "broken",
-            "runs",
-            "names",
-            "trajectory",
-            "reply_index",
-        ],
+        update_fields=[*COUNTS, "names", "trajectory", "reply_index", "others"],
     )
     after = forms_of(project)
     classify_soon(
@@ -117,7 +110,7 @@ def _store(project: Project, recent: Sequence[Seen]) -> list[Counted]:
 
 
 def _row(project: Project, item: Counted, known: dict[str, ReplyForm]) -> ReplyForm:
-    form, newest = item.form, item.seen[0]
+    form, (newest, *others) = item.form, item.examples()
     row = known.get(form.digest) or ReplyForm(
         project=project,
         tool=storable(form.tool, LONGEST_TOOL),
@@ -126,11 +119,14 @@ def _row(project: Project, item: Counted, known: dict[str, ReplyForm]) -> ReplyF
         structure=form.structure,
         values=form.values,
     )
-    row.pk, row.good, row.broken, row.runs = None, item.good, item.broken, item.runs
+    row.pk = None
+    for name in COUNTS:
+        setattr(row, name, getattr(item, name))
     names = sorted(item.names)[:MOST_NAMES] if not form.tool else []
     row.names = [storable(name, LONGEST_TOOL) for name in names]
     row.trajectory_id = newest.run
     row.reply_index = newest.call.reply_index
+    row.others = [[str(each.run), each.call.reply_index] for each in others]
     return row
 
 
@@ -138,7 +134,7 @@ def _facts(run: Run, forms: Forms) -> list[Any]:
     """What the rules see of a run that depends on the counts."""
     run.forms = forms
     broken = [call for call in run.calls if call.worked and run.breaks_its_contract(call)]
-    return [*(run.accepted(call) for call in broken), *ended_on_a_call(run)]
+    return [*(run.accepted(call) for call in broken), *ended_on_a_call(run), *stuck(run)]
 
 
 def _entries(
@@ -172,7 +168,7 @@ class _Entry(batch.Entry):
         examples = [
             [
                 Example(each.call.tool, each.call.raw, each.call.reply or "")
-                for each in item.seen[:MOST_EXAMPLES]
+                for each in item.examples()
             ]
             for _, item in self.about
         ]
@@ -202,9 +198,14 @@ class _Entry(batch.Entry):
             tries = F("tries") + retries.tries_of(answered)
             self._rows().update(error=answered.error, tries=tries)
             return
-        read = {"read_at": timezone.now(), "read_by": self.rubric.model, "error": ""}
-        self._rows().update(**read)
-        for at, quote in answered.answer.items():
+        rows, unclear = self._rows(), answered.answer.unclear
+        for at, error in unclear.items():
+            row = rows.filter(pk=self.about[at][0].pk)
+            row.update(error=error, tries=F("tries") + retries.tries_of(answered))
+        rows.exclude(pk__in=[self.about[at][0].pk for at in unclear]).update(
+            read_at=timezone.now(), read_by=self.rubric.model, error=""
+        )
+        for at, quote in answered.answer.failing.items():
             row = self.project.reply_forms.filter(pk=self.about[at][0].pk, state=State.SEEN)
             quoted = storable(quote, ReplyForm._meta.get_field("quote").max_length)
             self.report.proposed += row.update(state=State.PROPOSED, quote=quoted)

@@ -20,7 +20,7 @@ from apps.core.diffing import changed_lines
 from apps.core.intervals import wilson
 from apps.core.models import JobState, Project
 from apps.core.outgoing_keys import key_hosts
-from apps.failures.actions.diagnose import inputs_of
+from apps.failures.actions.diagnose import judged_of
 from apps.failures.judge.client import Server, ServerError
 from apps.failures.judge.client import key_of as server_key
 from apps.failures.judge.prompt import Example, Mode
@@ -253,7 +253,7 @@ def _expected(rubric: Rubric, server: Server) -> Forecast | None:
     if not rows:
         return None
     question = asked_with(rubric)
-    asked = [question(run=run) for run in inputs_of(rubric.project, rows).values()]
+    asked = [question(run=run) for run in judged_of(rubric.project, rows).values()]
     costs = (
         mean(server.cost(each.usage(counts)) for each in asked) for counts in (USUAL, LEAST, MOST)
     )

@@ -1591,7 +1591,20 @@ agent_version, model
                         default=list, help_text="Names by which the tools were called"
                     ),
                 ),
+                (
+                    "final",
+                    models.BooleanField(
+                        default=False, help_text="The same call again is in vain after such a reply"
+                    ),
+                ),
                 ("reply_index", models.PositiveIntegerField(null=True)),
+                (
+                    "others",
+                    models.JSONField(
+                        default=list,
+                        help_text="Examples that differ most: [trajectory, index of the reply]",
+                    ),
+                ),
                 (
                     "state",
                     models.CharField(

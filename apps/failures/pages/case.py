@@ -27,10 +27,9 @@ from apps.failures.actions import bulk, decisions
 from apps.failures.judge import rubrics
 from apps.failures.likelihood import Likelihood, basis_of
 from apps.failures.models import Failure, FailureQuerySet, FailureState, JudgeVerdict, OutcomeCheck
-from apps.failures.prompts import undecided
-from apps.failures.replies import undecided as undecided_forms
 from apps.failures.similar.query import SHOWN, similar_to
 from apps.failures.triage_queue import CONFIDENCES, FILTERS, SORTS, TriageQueue
+from apps.failures.unconfirmed import unconfirmed
 from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
@@ -303,8 +302,7 @@ def finished(request: HttpRequest, queue: TriageQueue, note: str = "") -> HttpRe
     said = f"{note} {OTHERS_HAVE_IT if left else NOTHING_LEFT}".strip()
     if request.htmx:
         context = {"said": said, "queue": queue, "left": queue.count(), "is_done": not left}
-        context["undecided_rules"] = undecided(queue.project)
-        context["undecided_forms"] = undecided_forms(queue.project)
+        context["unconfirmed"] = unconfirmed(queue.project)
         context["without_judge"] = rubrics.without(queue.project)
         return render(request, "failures/_case_none.html", context)
     if not left and queue.project.failures.exists():

@@ -28,7 +28,7 @@ from apps.core.routes import RUNS, shows
 from apps.failures.actions import judge as actions
 from apps.failures.actions import judging as judging_actions
 from apps.failures.actions.decisions import Refused
-from apps.failures.actions.diagnose import inputs_of
+from apps.failures.actions.diagnose import judged_of
 from apps.failures.actions.modes import ensure_modes
 from apps.failures.judge import batch, judging, people, rubrics
 from apps.failures.judge import share as shares
@@ -36,6 +36,7 @@ from apps.failures.judge.judging import COUNTED
 from apps.failures.judge.questions import Stored
 from apps.failures.judge.share import SharesChange
 from apps.failures.models import Failure, JudgeMeasurement, Rubric, RubricSearch
+from apps.failures.unconfirmed import unconfirmed
 from apps.registry.prices import price_for
 from apps.trajectories.actions.store import find
 from apps.trajectories.models import Trajectory
@@ -121,6 +122,7 @@ def _page(
         "forecast": (costs := rubrics.forecast(on or rows[0]) if rows else None),
         "warning": _warning(rows[0], costs) if rows else "",
         "without": rubrics.WITHOUT_A_JUDGE,
+        "unconfirmed": unconfirmed(project),
         "counts": (counts := people.Counts.of(people.decisions(project))),
         "lacking": counts.lacking(),
         "examples": rows[0].examples.count() if rows else 0,
@@ -280,7 +282,7 @@ def try_one(request: HttpRequest, project: Project) -> HttpResponse:
         return render(request, "failures/_rubric_try.html", {"error": problem or "Run not found."})
     runs_shown(project, [rows[0].pk], to=request.user, where="the judge's rubric")
     ensure_modes(project)
-    run = inputs_of(project, rows[:1])[rows[0].pk]
+    run = judged_of(project, rows[:1])[rows[0].pk]
     question = rubrics.asked_with(rubric)(run=run)
     entry = Stored(project, "try", uuid4().hex, question, rows[0], as_json=bool)
     report = batch.Report()

@@ -28,9 +28,8 @@ from apps.failures.changes import changes, marked
 from apps.failures.judge import rubrics
 from apps.failures.models import FailureDecision, FailureQuerySet, FailureState
 from apps.failures.pages.case import triagers
-from apps.failures.prompts import undecided
-from apps.failures.replies import undecided as undecided_forms
 from apps.failures.triage_queue import CONFIDENCES
+from apps.failures.unconfirmed import unconfirmed
 from apps.trajectories.shown import runs_shown
 
 CHARTS_MS, VERSIONS = 4_000, 50
@@ -87,8 +86,7 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
             "limit": LIMIT,
             "last": last_change(request, project) if may else None,
             "job": project.classifications.first(),
-            "undecided_rules": undecided(project),
-            "undecided_forms": undecided_forms(project),
+            "unconfirmed": unconfirmed(project),
             "without_judge": rubrics.without(project),
         },
     )

@@ -29,6 +29,7 @@ from apps.failures.models import PolicyRule
 from apps.failures.prompts import MOST_EXAMPLES, rules_of, undecided
 from apps.failures.rules.policy import MUST, NEEDS_OTHER
 from apps.failures.rules.statements import LONGEST_QUOTE, RECENT
+from apps.failures.unconfirmed import unconfirmed
 from apps.trajectories.shown import runs_shown
 from workers.lib.typed import FormError, convert
 
@@ -201,6 +202,7 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "state": state,
         "states": [(value.value, value.label) for value in PolicyRule.DECISIONS],
         "waiting": undecided(project),
+        "unconfirmed": unconfirmed(project),
         "shown": MOST_EXAMPLES,
         "recent": RECENT,
         "there": project.policy_rules.current().exists() or project.system_prompts.exists(),

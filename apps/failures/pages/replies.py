@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -13,20 +14,20 @@ from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.models import Project, Role
+from apps.core.operations.pages import NOT_DONE, submitted
 from apps.core.paging import page_of
 from apps.core.query import PAGE_NUMBER
 from apps.core.routes import RUNS, shows
 from apps.failures.actions import reply_decisions
-from apps.failures.actions.reply_decisions import ReplyDecision, ReplyFormError
 from apps.failures.judge import rubrics
 from apps.failures.models import ReplyForm
 from apps.failures.replies import State, listed_forms
 from apps.failures.rules.findings import cut
 from apps.failures.rules.statements import RECENT
-from apps.trajectories.models import Trajectory, with_content
+from apps.failures.unconfirmed import unconfirmed
+from apps.trajectories.models import with_content
 from apps.trajectories.shown import runs_shown
 from workers.lib.messages import text_of
-from workers.lib.typed import FormError, convert
 
 LONGEST_EXAMPLE = 300
 
@@ -40,17 +41,19 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
     for row in rows.filter(state__in=(State.SEEN, State.PROPOSED)):
         alike[_known_by(row)].append(row.pk)
     shown = page_of(request, rows.filter(state=state) if state in State else rows)
-    runs = {row.trajectory_id for row in shown if row.trajectory_id}
+    examples = {row.pk: row.examples for row in shown}
+    runs = {run for those in examples.values() for run, _ in those}
     runs_shown(project, runs, to=request.user, where="tool replies")
-    texts = _replies(shown)
+    texts = _replies(project, examples)
     context = {
         "page": shown,
-        "rows": [(row, texts.get(row.pk), alike.get(_known_by(row), [])) for row in shown],
+        "rows": [(row, texts[row.pk], alike.get(_known_by(row), [])) for row in shown],
         "proposed": [row.pk for row in rows.filter(state=State.PROPOSED)],
         "state": state,
         "states": [(value.value, value.label) for value in State],
         "recent": RECENT,
         "there": rows.exists(),
+        "unconfirmed": unconfirmed(project),
         "may_write": request.membership.may(Role.REVIEWER),
     } | _to_review(project)
     return render(request, "failures/replies.html", context)
@@ -68,15 +71,22 @@ def _known_by(row: ReplyForm) -> tuple[str, str, str]:
     return row.kind, row.structure, str(row.values)
 
 
-def _replies(rows: Iterable[ReplyForm]) -> dict[int, str]:
-    """{form: the reply that is its example}"""
-    those = {row.trajectory_id for row in rows}
-    runs = {run.pk: run for run in with_content(list(Trajectory.objects.filter(pk__in=those)))}
-    found = {}
-    for row in rows:
-        said = runs[row.trajectory_id].content["messages"] if row.trajectory_id in runs else []
-        if row.reply_index is not None and row.reply_index < len(said):
-            found[row.pk] = cut(text_of(said[row.reply_index]), LONGEST_EXAMPLE)
+Example = tuple[UUID, int]
+
+
+def _replies(
+    project: Project, examples: Mapping[int, Sequence[Example]]
+) -> dict[int, list[tuple[UUID, int, str]]]:
+    """{form: (run, message, text) of the replies that are its examples}"""
+    those = {run for of_form in examples.values() for run, _ in of_form}
+    runs = {run.pk: run for run in with_content(list(project.trajectories.filter(pk__in=those)))}
+    found: dict[int, list[tuple[UUID, int, str]]] = {}
+    for pk, of_form in examples.items():
+        found[pk] = []
+        for run, at in of_form:
+            said = runs[run].content["messages"] if run in runs else []
+            if at < len(said):
+                found[pk].append((run, at, cut(text_of(said[at]), LONGEST_EXAMPLE)))
     return found
 
 
@@ -84,25 +94,19 @@ def _replies(rows: Iterable[ReplyForm]) -> dict[int, str]:
 @project_view(Role.REVIEWER)
 def decide(request: HttpRequest, project: Project) -> HttpResponse:
     """Answers htmx with the row's new state alone: the page moves on to the next row."""
-    sent, error = {"state": request.POST.get("state", "")}, ""
-    try:
-        given = convert(sent | {"forms": _numbers(request.POST.getlist("form"))}, ReplyDecision)
-        decided = reply_decisions.decide(project=project, by=request.user, given=given).decided
-    except (ReplyFormError, FormError) as refused:
-        decided, error = 0, str(refused)
+    form, returned = submitted(request, reply_decisions.decide)
+    error = " ".join(problem for field in form.errors.values() for problem in field)
     if request.htmx:
-        row = listed_forms(project).filter(pk__in=_numbers(request.POST.getlist("form"))).first()
+        row = listed_forms(project).filter(pk__in=form.cleaned_data.get("forms", ())).first()
         context = {"row": row, "error": error, "may_write": True} | _to_review(project)
         return render(request, "failures/_reply_decided.html", context | {"swap": True})
-    if error:
+    if returned is NOT_DONE:
         messages.error(request, error)
     else:
-        messages.success(request, f"Decided on {decided} forms. Runs are classified again.")
+        messages.success(
+            request, f"Decided on {returned.decided} forms. Runs are classified again."
+        )
     return redirect("failures:replies", project.slug)
-
-
-def _numbers(given: Iterable[str]) -> list[int]:
-    return [int(text) for text in given if text.isascii() and text.isdecimal() and len(text) < 19]
 
 
 @require_POST

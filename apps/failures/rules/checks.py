@@ -23,11 +23,11 @@ from apps.failures.rules.findings import UNEXPLAINED, Finding, cut
 from apps.failures.rules.protocols import forms_in
 from apps.failures.rules.ratings import bad_rating
 from apps.failures.rules.reading import Call, Run, kind_of, scalars
+from apps.trajectories.tool_errors import service_failed
 from workers.lib.messages import normalise
 
 LOOP = 3  # same call, same reply, at the end of the run
 STUCK = 5  # calls in a row that brought nothing new, wherever
-INFORMS = 20  # characters of a reply; a shorter one may acknowledge an action
 CYCLES, MAX_PERIOD = 2, 4  # A-B-A-B is two cycles of period 2
 # `finish_reason`, `stopReason`, `termination_reason`, `exit_status`, `ended_by`
 LIMITED = r"(?:turn|step|round|iteration|recursion|token|length|context)s?"
@@ -244,7 +244,8 @@ def called_again(run: Run) -> Findings:
 
 def stuck(run: Run) -> Findings:
     """STUCK calls in a row that were all made before, with the same replies, while nobody spoke to
-    the agent: however the run ends, and unless one of them got another reply later. Blames the
+    the agent: however the run ends, and unless one of them got another reply later. Only where
+    other runs show that such calls are in vain: who waits for something makes them, too. Blames the
     first of them.
     """
     if len(run.calls) - len({(call.tool, call.reply) for call in run.calls}) < STUCK:
@@ -255,8 +256,9 @@ def stuck(run: Run) -> Findings:
     for key, call in zip(keys, steps, strict=True):
         if row and (run.user_before(call.index) or -1) > row[-1].index:
             row = []
-        informs = call.worked and len(call.reply or "") >= INFORMS
-        row = [*row, call] if key in seen and informs and last[key[:2]] == key else []
+        again = key in seen and call.worked and last[key[:2]] == key
+        is_vain = again and run.forms.is_final(call, run.tool_of(call))
+        row = [*row, call] if is_vain else []
         seen.add(key)
         if len(row) == STUCK:
             text = f"{STUCK} calls in a row repeated earlier ones, with the same replies."
@@ -311,8 +313,9 @@ def said_again(run: Run) -> Findings:
 
 def error_never_recovered(run: Run) -> Findings:
     """A tool failed at the same thing twice, and nothing worked afterwards: a single error may be
-    the answer. Blames what the agent did instead of another attempt; the last attempt where the run
-    ends with it.
+    the answer. Blames the first of these attempts, since a right one would have changed the end.
+    Where the service failed, no call would have: what the agent did instead of another attempt, or
+    the last one where the run ends with it.
     """
     last_good = max((call.index for call in run.calls if call.worked), default=-1)
     failed = [call for call in run.calls if call.error and call.index > last_good]
@@ -321,10 +324,24 @@ def error_never_recovered(run: Run) -> Findings:
         if before.index < call.index and _is_about_the_same(before, call):
             again[call.tool] = call
     for call in again.values():
-        gave_up = run.assistant_after(failed[-1].index)
-        blamed = call.index if gave_up is None else gave_up
+        attempts = _attempts(run, call)
+        blamed = attempts[0].index
+        if all(service_failed(each.reply or "") for each in attempts):
+            gave_up = run.assistant_after(failed[-1].index)
+            blamed = call.index if gave_up is None else gave_up
         text = f"{call.tool} failed again, and nothing worked afterwards."
         yield Finding("incomplete_execution", blamed, call.reply_index, text, cut(call.reply or ""))
+
+
+def _attempts(run: Run, last: Call) -> list[Call]:
+    """The failed calls about the same as `last`, since its tool last worked."""
+    same = [call for call in run.calls if call.tool == last.tool and call.index <= last.index]
+    since = max((call.index for call in same if call.worked), default=-1)
+    return [
+        call
+        for call in same
+        if call.index > since and call.error and _is_about_the_same(call, last)
+    ]
 
 
 def _is_about_the_same(one: Call, other: Call) -> bool:
@@ -438,11 +455,16 @@ def rated_badly(run: Run) -> Findings:
 
 
 def _objected_to(run: Run, index: int) -> int | None:
-    """The agent's step to which a person's objection goes: the first answer after its last call
-    that worked, since from there on it only talked; else its last step.
+    """The agent's step to which a person's objection goes, after its last call that worked: the
+    first call that failed, unless the service did; else the first answer, since from there on it
+    only talked; else its last step.
     """
-    worked = [call.index for call in run.calls if call.worked and call.index < index]
-    answers = (at for at, _ in run.answers if worked and worked[-1] < at < index)
+    before = [call for call in run.calls if call.index < index]
+    since = max((call.index for call in before if call.worked), default=-1)
+    for call in before:
+        if call.index > since and call.error and not service_failed(call.reply or ""):
+            return call.index
+    answers = (at for at, _ in run.answers if 0 <= since < at < index)
     return next(answers, run.assistant_at_or_before(index - 1))
 
 

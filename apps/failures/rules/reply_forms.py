@@ -32,6 +32,9 @@ SAME_TEXT, ALIKE = 0.7, 0.5
 # The usual forms of a tool: each has a part of its answers to calls in order, and most are alike.
 TYPICAL, REGULAR, AGAIN, KNOWN = 0.25, 0.7, 2, 3
 UNANSWERED, RARE = 0.2, 0.05
+# A final reply is known from so many runs, in few of which the call was made again.
+FAMILIAR, UNUSUAL, MOSTLY = 5, 0.2, 0.9
+EXAMPLES, MOST_COMPARED = 3, 30
 ECHO, SENTENCE, LONGEST_NAME = "(argument)", "(text)", 24
 _QUOTED = re.compile(
     r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”|„[^“”\n]{1,80}[“”]|«[^»\n]{1,80}»|「[^」\n]{1,80}」|`[^`\n]{1,80}`"
@@ -44,6 +47,12 @@ _TAG = re.compile(
     r"<(/?)([A-Za-z_][\w:.-]{0,60})((?:\s+[\w:.-]{1,40}=(?:\"[^\"<]{0,200}\"|'[^'<]{0,200}'))*)\s*(/?)>"
 )
 _ATTRIBUTE = re.compile(r"([\w:.-]{1,40})=[\"']([^\"'<]{0,200})[\"']")
+_LABEL = re.compile(r"([^\W\d][\w.-]{0,30})\s?[=:：]\s?$")
+_SEPARATORS = (
+    re.compile(r"[^\S\n]*[|│][^\S\n]*"),
+    *map(re.compile, (r"\t", ";", r",(?! )", r"[ ]{2,}")),
+)
+_RULE = re.compile(r"[-:+=|│─ ]+")  # between the header of a table and its rows
 _LABELLED = re.compile(r"[^\S\n]*([^\W\d][\w .-]{0,30}?)[^\S\n]*[:=：][^\S\n]*(.*)")
 
 
@@ -94,7 +103,7 @@ class Form:
         if self.kind == NOTHING:
             return "no reply"
         if self.kind == TEXT:
-            return "; ".join([self._text or "an empty text", *self._numbers])
+            return "; ".join([self._text or "an empty text", *self._others])
         told = [f"{path} is {_one_of(tokens, inside)}" for path, tokens, inside in self.values]
         known = {path for path, _, _ in self.values}
         others = [path for path in self.structure.split("\n") if path not in known]
@@ -105,14 +114,16 @@ class Form:
         """The text with the numbers that tell it apart in their places."""
         known = {path: tokens[0] for path, tokens, inside in self.values if inside}
         first, *parts = self.structure.split("#")
-        filled = [known.get(f"{self.structure} #{at}", "#") + it for at, it in enumerate(parts)]
+        paths = _numbers_in(self.structure)
+        filled = [known.get(path, "#") + part for path, part in zip(paths, parts, strict=True)]
         return first + "".join(filled)
 
     @property
-    def _numbers(self) -> list[str]:
+    def _others(self) -> list[str]:
         """What the numbers are not that tell it apart."""
+        places = {path: f"#{at}" for at, path in enumerate(_numbers_in(self.structure), 1)}
         return [
-            f"#{int(path.rpartition('#')[2]) + 1} is {_one_of(tokens, inside)}"
+            f"{places[path] if '#' in path else path} is {_one_of(tokens, inside)}"
             for path, tokens, inside in self.values
             if not inside
         ]
@@ -152,6 +163,7 @@ class Form:
 class Counted:
     """How often a form was seen: with calls in order (`good`), with others, in how many runs, and
     under which names of tools. `seen` are the calls themselves.
+    `final`: who has such a reply goes on; the same call again is in vain.
     """
 
     form: Form
@@ -159,11 +171,28 @@ class Counted:
     broken: int = 0
     runs: int = 0
     names: set[str] = field(default_factory=set)
+    final: bool = False
     seen: list[Heard] = field(default_factory=list)
 
     @property
     def calls(self) -> int:
         return self.good + self.broken
+
+    def examples(self) -> list[Heard]:
+        """The newest, and those whose replies differ most from the ones before."""
+        left = {(item.call.reply or "")[:LONGEST_TEXT]: item for item in reversed(self.seen)}
+        newest = self.seen[0]
+        chosen = [newest]
+        left.pop((newest.call.reply or "")[:LONGEST_TEXT], None)
+        likeness = dict.fromkeys(islice(reversed(left), MOST_COMPARED), 0.0)
+        while likeness and len(chosen) < EXAMPLES:
+            last = (chosen[-1].call.reply or "")[:LONGEST_TEXT]
+            for text, most in likeness.items():
+                likeness[text] = max(most, _likeness(last, text))
+            text = min(likeness, key=likeness.__getitem__)
+            del likeness[text]
+            chosen.append(left[text])
+        return chosen
 
 
 class Forms:
@@ -237,6 +266,11 @@ class Forms:
         answered = max((item.runs for item in forms if item.form.kind != NOTHING), default=0)
         return answered >= KNOWN and silent <= UNANSWERED * answered
 
+    def is_final(self, call: Any, tool: str) -> bool:
+        """Whether the same call again is in vain after its reply."""
+        reply = reply_of(call)
+        return any(item.final for item in self._by_tool.get(tool, ()) if item.form.fits(reply))
+
     @cached_property
     def _usual(self) -> dict[str, list[Form]]:
         """The forms of most answers to calls in order, of each tool that has some."""
@@ -266,7 +300,7 @@ class Forms:
         for item in self._items:
             for path, _, _ in item.form.values:
                 tools[path].add(item.form.tool)
-        return frozenset(path for path, those in tools.items() if len(those) > 1)
+        return frozenset(path for path, those in tools.items() if len(those - {""}) > 1)
 
 
 def _by_tool(forms: Iterable[Form]) -> dict[str, list[Form]]:
@@ -341,7 +375,24 @@ def _record(text: str) -> Any:
     lines = [_LABELLED.fullmatch(line[:500]) for line in text.splitlines()[:MOST_PATHS]]
     if len(lines) > 1 and all(lines):
         return {line[1]: line[2] for line in lines if line}
+    return _table(text)
+
+
+def _table(text: str) -> list[dict[str, str]] | None:
+    """The first row of a table (CSV, columns, Markdown) by its header; None for any other text."""
+    lines = [line.strip(" |│") for line in text.splitlines()[:MOST_PATHS]]
+    lines = [line for line in lines if line and not _RULE.fullmatch(line)]
+    for separator in _SEPARATORS if len(lines) > 1 else ():
+        header, *rows = ([cell.strip() for cell in separator.split(line[:500])] for line in lines)
+        is_header = len(header) > 1 and len(set(header)) == len(header)
+        if is_header and all(map(_is_name, header)) and {len(row) for row in rows} == {len(header)}:
+            return [dict(zip(header, rows[0], strict=True))]
     return None
+
+
+def _is_name(cell: str) -> bool:
+    """Whether a cell may be a column's name: not data, no sentence."""
+    return bool(cell) and not cell[0].isdigit() and len(cell.split()) <= 3
 
 
 def _unwrapped(value: Any) -> Any:
@@ -409,14 +460,28 @@ def _text(text: str, given: set[str], tool: str) -> Reply:
     for value in sorted(given, key=len, reverse=True):
         if len(value) > 1:
             text = text.replace(value, "*")
-    values: dict[str, str] = {}
+    values: list[str] = []
 
     def numbered(match: re.Match[str]) -> str:
-        values[f"#{len(values)}"] = match.group()[:LONGEST_VALUE]
-        return "#"
+        label, colon, value = match.group().partition(":")
+        is_label = colon and label.isalpha() and value[:1] not in ("", "/", ":")
+        values.append((value if is_label else match.group())[:LONGEST_VALUE])
+        return f"{label}:#" if is_label else "#"
 
     text = " ".join(_NUMBERED.sub(numbered, text).split())
-    return Reply(TEXT, text, {f"{text} {name}": value for name, value in values.items()})
+    return Reply(TEXT, text, dict(zip(_numbers_in(text), values, strict=True)))
+
+
+def _numbers_in(text: str) -> list[str]:
+    """The path of each number in a text: its label (`code=#`), which says the same in other texts
+    and of other tools; else its place in this text.
+    """
+    paths: list[str] = []
+    for at, before in enumerate(text.split("#")[:-1]):
+        label = _LABEL.search(before[-40:])
+        is_first = label is not None and label[1] not in paths
+        paths.append(label[1] if label and is_first else f"{text} #{at}")
+    return paths
 
 
 def _likeness(one: str, other: str) -> float:
@@ -443,7 +508,7 @@ def forms_in(heard: Iterable[Heard], known: Sequence[Form] = ()) -> list[Counted
     read = [(item, reply_of(item.call)) for item in heard]
     telling = _telling(read)
     texts = _templates(read)
-    by_tool, found = _by_tool(known), dict[Form, Counted]()
+    by_tool, found, repeats = _by_tool(known), dict[Form, Counted](), Repeats()
     for item, reply in read:
         forms = by_tool.get(item.tool, ())
         form = next((form for form in forms if form.fits(reply)), None)
@@ -453,9 +518,58 @@ def forms_in(heard: Iterable[Heard], known: Sequence[Form] = ()) -> list[Counted
         counted.broken += not item.good
         counted.names.add(item.call.tool)
         counted.seen.append(item)
+        repeats.add(item, reply, form)
     for counted in found.values():
         counted.runs = len({item.run for item in counted.seen})
+        counted.final = repeats.is_final(counted)
     return sorted(found.values(), key=lambda counted: -counted.calls)
+
+
+class Repeats:
+    """In which runs a call was made again with nothing new in between, and what it brought. Calls
+    of one step were made together, so none repeats another; what was made before may come in
+    between, as in A-B-A-B.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[Any, str, str], tuple[int, Heard, Form]] = {}
+        self._new: dict[Any, int] = {}  # where a run's last call was that it had not made before
+        self._repeated: defaultdict[Form, set[Any]] = defaultdict(set)
+        self._changing: set[str] = set()
+        self._said: defaultdict[str, Counter[tuple]] = defaultdict(Counter)
+        self._place = 0
+
+    def add(self, item: Heard, reply: Reply, form: Form) -> None:
+        key = (item.run, item.tool, item.call.raw)
+        place, earlier, its_form = self._before.get(key, (-1, item, form))
+        if place < 0:
+            self._new[item.run] = self._place
+            self._said[item.tool][reply.structure, *sorted(reply.fields.items())] += 1
+        elif place >= self._new[item.run] and earlier.call.index < item.call.index:
+            if earlier.call.reply == item.call.reply:
+                self._repeated[its_form].add(item.run)
+            else:
+                self._changing.add(item.tool)
+        self._before[key] = self._place, item, form
+        self._place += 1
+
+    def is_final(self, counted: Counted) -> bool:
+        """Whether runs with a reply of this form went on, and no call of the tool that was made
+        again got another reply: who waits for something calls again in most runs, or gets it in
+        some. What all replies of a tool say alike, or to one call alone, may acknowledge an action
+        (the next page), and that may be done again.
+        """
+        form, said = counted.form, self._said[counted.form.tool]
+        calls = Counter(raw for _, raw in {(item.run, item.call.raw) for item in counted.seen})
+        return (
+            bool(form.tool)
+            and form.kind != NOTHING
+            and counted.runs >= FAMILIAR
+            and len(self._repeated[form]) <= UNUSUAL * counted.runs
+            and form.tool not in self._changing
+            and max(said.values()) <= MOSTLY * said.total()
+            and max(calls.values()) <= MOSTLY * calls.total()
+        )
 
 
 def _form(
