@@ -255,6 +255,34 @@ def measured(run: dict) -> dict[str, Any]:
 CRITERIA = ("right passes", "wrong fails", "answerable", "coherent")
 
 
+def repeats(runs: list[dict], *, is_known: bool) -> Counter[str]:
+    """How the second failure of a tau-bench task is recognised among all before it, and how often
+    another one is taken for it. With unknown changes it is as a rubric.
+    """
+    from apps.evals.proposals.alike import likest
+    from apps.evals.proposals.same import Request
+
+    seen: dict[str, tuple[int, Request]] = {}
+    tally: Counter[str] = Counter()
+    for run in runs:
+        number = run["metadata"]["task_id"]
+        _, task = proposed(run)
+        expected = task["expected"] if is_known else {}
+        request = Request(run["id"], task["messages"], expected, task["metadata"])
+        earlier = [other for other, _ in seen.values()]
+        same = [of for of, other in seen.values() if request.is_same(other)]
+        like = None if same else likest(request.wish, ((of, r.wish) for of, r in seen.values()))
+        kind = "repeat" if number in earlier else "new"
+        found = "nothing"
+        if same:
+            found = "merged" if number in same else "merged with another"
+        elif like:
+            found = "suggested" if like[0] == number else "another suggested"
+        tally[f"{kind}: {found}"] += 1
+        seen[run["id"]] = (number, request)
+    return tally
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=4711)
@@ -273,6 +301,11 @@ def main() -> None:
         part = [item for item in episodes if item["warned"] == warned]
         counts = ", ".join(f"{name} {sum(i[name] for i in part)}" for name in (*CRITERIA, "usable"))
         print(f"{'with' if warned else 'without'} a warning: {len(part)} episodes: {counts}")
+    for is_known in (True, False):
+        tally = repeats(runs, is_known=is_known)
+        print(
+            f"repeats, changes {'known' if is_known else 'unknown'}: {dict(sorted(tally.items()))}"
+        )
     if options.show and options.part == "tuned":
         for item in episodes:
             print(

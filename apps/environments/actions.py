@@ -127,6 +127,11 @@ def own_verifier(name: str, digest: str) -> dict:
     return {"kind": OWN, "package": name, "digest": digest}
 
 
+def replay_config(nearest: bool, user: str) -> dict[str, Any]:
+    """Of a replay environment; the user's default is left out, so that hashes stay as they are."""
+    return {"nearest": nearest} | ({"user": user} if user != "script" else {})
+
+
 def _check_package(config: dict, package: Package | None, verifier: Verifier) -> None:
     """Its own verifier is that of the same code. Raises SpecError."""
     if package is None or verifier.spec.get("kind") != OWN:

@@ -171,7 +171,9 @@ def _make(
         kind=kind,
         builtin=asked.builtin or "" if kind == EnvironmentKind.BUILTIN else "",
         harness=harness,
-        config={"nearest": asked.nearest} if kind == EnvironmentKind.REPLAY else {},
+        config=actions.replay_config(asked.nearest, asked.user)
+        if kind == EnvironmentKind.REPLAY
+        else {},
         verifier=_verifier(request, asked, member),
         dataset=dataset,
         by=member.user,

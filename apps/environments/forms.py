@@ -18,6 +18,7 @@ from apps.environments.actions import (
     connect_openenv,
     connect_remote,
     own_kinds,
+    replay_config,
     save_environment,
     save_verifier,
 )
@@ -129,6 +130,11 @@ class EnvironmentForm(HarnessForm):
         label="Replay: answer unknown arguments with the nearest recorded call.",
         help_text="Otherwise such calls get “nothing recorded”.",
     )
+    user_by_judge = forms.BooleanField(
+        required=False,
+        label="Replay: the judge plays the user.",
+        help_text="Otherwise the user says what the task has stored, whatever the agent answers.",
+    )
     HARNESS = (
         "system_prompt",
         "examples",
@@ -165,13 +171,14 @@ class EnvironmentForm(HarnessForm):
         """Raises SpecError."""
         data = self.cleaned_data
         kind = EnvironmentKind(data["kind"])
+        user = "llm" if data["user_by_judge"] else "script"
         return save_environment(
             project=self.project,
             slug=data["slug"],
             kind=kind,
             builtin=data["builtin"] if kind == EnvironmentKind.BUILTIN else "",
             harness={name: data[name] for name in self.HARNESS},
-            config={"nearest": data["nearest"]} if kind == EnvironmentKind.REPLAY else {},
+            config=replay_config(data["nearest"], user) if kind == EnvironmentKind.REPLAY else {},
             verifier=self._verifier(by),
             dataset=dataset,
             by=by,
@@ -187,8 +194,16 @@ def initial_of(environment: Environment) -> dict[str, Any]:
         if harness.get(name)
     }
     named = {"slug": environment.slug, "kind": environment.kind, "builtin": environment.builtin}
-    nearest = bool(environment.config.get("nearest"))
-    return harness | texts | named | {"verifier": environment.verifier_id, "nearest": nearest}
+    return (
+        harness
+        | texts
+        | named
+        | {
+            "verifier": environment.verifier_id,
+            "nearest": bool(environment.config.get("nearest")),
+            "user_by_judge": environment.config.get("user") == "llm",
+        }
+    )
 
 
 def scorers(project: Project) -> QuerySet[Verifier]:

@@ -28,7 +28,8 @@ class NewHarness(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
     """`verifier`: “name@version”; built-in environments come with one, a remote one scores itself.
     `builtin`: for kind “builtin”. `nearest`: a replay answers unknown arguments with the nearest
-    recorded call. `url`, `api_key_env` (the name of one of Flywheel's environment variables),
+    recorded call; `user`: who answers the agent in tasks with a user, “script” (what is stored) or
+    “llm” (the project's judge). `url`, `api_key_env` (the name of one of Flywheel's variables),
     `timeout_s`: for kinds “remote” and “mcp”, whose server is called first. `success_at`,
     `turn_rewards` (its answers to /verify have `step_rewards`): for kind “remote”. `package`: for
     kind “package”, the name of an installed one; with `files` ({path: text} below the package's
@@ -40,6 +41,7 @@ class NewEnvironment(Struct, forbid_unknown_fields=True, kw_only=True):
     builtin: Text | None = None
     harness: NewHarness = NewHarness()
     nearest: bool = False
+    user: Literal["script", "llm"] = "script"
     url: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
     api_key_env: Annotated[str, Meta(max_length=80)] = ""
     timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0

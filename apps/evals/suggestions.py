@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from apps.core.timeouts import TooLong, patience
 from apps.evals.actions import answer_text
@@ -260,15 +261,18 @@ def _known_changes(
         if changes is not None:
             yield changes, TRUTH, "", None
         return  # a run that succeeded otherwise does not overrule it
-    for later in later_successes(source):
+    for origin, name, success in chain(
+        ((REPLAYED, name, run) for name, run in _continued(source)),
+        ((SUCCESS, later.row.external_id, later.run) for later in later_successes(source)),
+    ):
         worked = [
             ExpectedCall(call.tool, call.args)
-            for call in later.run.calls
+            for call in success.calls
             if call.worked and call.args is not None
         ]
         changes = changes_in(worked, source.effects)
         if changes:
-            yield changes, SUCCESS, later.row.external_id, later.run
+            yield changes, origin, name, success
 
 
 def changes_in(wanted: Iterable[ExpectedCall], effects: ToolEffects) -> list[ExpectedCall] | None:
@@ -509,15 +513,20 @@ def _expected(wanted: Sequence[ExpectedCall]) -> dict | None:
 
 def _by_replay(step: RunStep) -> Iterator[Suggestion]:
     """What continuations of the run did that succeeded, resumed at this step (`replays`)."""
-    row = step.source.row
+    for name, success in _continued(step.source, step=step.cut):
+        yield from _as_in(step, success, REPLAYED, name)
+
+
+def _continued(source: SourceRun, **where: Any) -> Iterator[tuple[str, Run]]:
+    """(whose it is, the whole run) of continuations that succeeded, the newest first."""
+    row = source.row
     rows = Continuation.objects.filter(
-        search__failure__trajectory=row.pk, step=step.cut, success=True, masked=False
+        search__failure__trajectory=row.pk, success=True, masked=False, **where
     )
     for found in rows.select_related("search__model_version").order_by("-pk")[:REPLAYS_READ]:
-        messages = [*row.messages[: step.cut], *found.messages]
+        messages = [*row.messages[: found.step], *found.messages]
         success = read(as_input(row) | {"messages": messages})
-        name = f"a continuation by {found.search.model_version}"
-        yield from _as_in(step, success, REPLAYED, name)
+        yield f"a continuation by {found.search.model_version}", success
 
 
 def _by_success(step: RunStep) -> Iterator[Suggestion]:

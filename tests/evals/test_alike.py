@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.evals.proposals.alike import WORDS, Wish, likeness
+from apps.evals.proposals.alike import LOOKED_UP, TRIED, WORDS, Wish, likeness
 
 
 def like(one: str, other: str) -> str:
@@ -87,3 +87,50 @@ def test_texts_that_say_little_or_differ_in_a_number_are_not_alike(one: str, oth
 )
 def test_texts_with_nearly_the_same_words_are_alike(one: str, other: str) -> None:
     assert like(one, other) == WORDS
+
+
+def ran(tool: str, **args: str) -> dict:
+    return {"tool": tool, "args": args, "content": "{}"}
+
+
+SEAT = ran("update_seat", booking="OBUT9V", user="ada_1815", seat="near the window")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text", "why"),
+    [
+        ([SEAT], [SEAT], "Mein Platz soll am Fenster sein.", TRIED),
+        ([SEAT], [ran("cancel_booking", booking="OBUT9V", user="ada_1815")], "Mein Platz!", ""),
+        ([SEAT], [ran("update_seat", booking="XX77YY", user="eve_1901")], "Mein Platz!", ""),
+        (
+            [ran("get_booking", booking="OBUT9V", user="ada_1815")],
+            [ran("get_booking", booking="OBUT9V", user="ada_1815")],
+            "I need a seat at the window.",
+            LOOKED_UP,
+        ),
+        (
+            [ran("get_booking", booking="OBUT9V", user="ada_1815")],
+            [ran("get_booking", booking="OBUT9V", user="ada_1815")],
+            "Cancel my trip.",
+            "",
+        ),
+        (  # a date is no thing, and one customer has many wishes
+            [ran("update_seat", user="ada_1815", day="2024-05-01")],
+            [ran("update_seat", user="ada_1815", day="2024-05-01")],
+            "Mein Platz!",
+            "",
+        ),
+    ],
+)
+def test_what_failed_runs_did_says_that_their_requests_may_be_the_same(
+    one: list, other: list, text: str, why: str
+) -> None:
+    wishes = [
+        Wish.of([{"role": "user", "content": words}], {}, calls)
+        for words, calls in (
+            ("Please give me a seat at the window next to Bob.", one),
+            (text, other),
+        )
+    ]
+    found = likeness(*wishes)
+    assert (found[1] if found else "") == why

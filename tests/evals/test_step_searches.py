@@ -23,7 +23,7 @@ from apps.evals import actions as evals
 from apps.evals.models import HoldoutView, Split, StepSearch, Task
 from apps.evals.replays.job import complete, find_step_spec, store_events
 from apps.evals.source_runs import read_run, step_at
-from apps.evals.suggestions import REPLAYED, suggestions
+from apps.evals.suggestions import REPLAYED, plan_of, suggestions
 from apps.failures.actions import decisions
 from apps.failures.actions.diagnose import classify_project
 from apps.failures.models import Failure
@@ -415,6 +415,10 @@ def test_a_successful_continuation_is_a_suggested_answer_and_a_preference_pair(
     row = world.failure(case).trajectory
     suggested = next(suggestions(step_at(read_run(row), right)))
     assert (suggested.source, suggested.expected["calls"]) == (REPLAYED, [gold])
+    proposed = plan_of(read_run(row), right)
+    assert proposed and proposed.answer, "bulk-made tasks expect what the continuation changed"
+    assert (proposed.step.cut, proposed.answer.source) == (right, REPLAYED)
+    assert proposed.answer.expected["calls"] == [gold]
     made = find_examples(eval_set=world.set, shape="pairs", sources=[Source.REPLAYS])
     (pair,) = made.examples
     assert json.loads(pair.data["chosen"]) == gold

@@ -2,8 +2,9 @@
 another language, of another customer. Pure.
 
 It is only a suggestion for a person. Compared are the changes that should result, with a
-placeholder for each identifier, number and date; the words of the users, without these; and the
-identifiers, numbers, dates and names that both mention, which are the same in every language.
+placeholder for each identifier, number and date; the words of the users, without these; the
+identifiers, numbers, dates and names that both mention, which are the same in every language; and
+what their failed runs looked up and tried to change.
 
 No suggestion is better than a wrong one. Words alone count only if the texts share enough of them,
 and not if their numbers differ.
@@ -11,6 +12,7 @@ and not if their numbers differ.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from typing import Any
 from apps.evals.near_duplicates.calls import leaves_of, words_of
 from apps.evals.near_duplicates.markup import plain
 from apps.evals.near_duplicates.text import FILLERS, content, is_slot, is_unspaced, names_in, words
+from apps.failures.rules.reading import kind_of
 
 SLOT = "…"
 SAME_WORDS = 0.3  # Jaccard index from which on words alone are alike
@@ -30,8 +33,12 @@ SOME_WORDS = 0.2  # and with the same changes
 SAME_SLOTS = 0.5  # share of the slots of the shorter text, where the words are of two languages
 FEWEST_SLOTS, IDENTIFIER = 2, 4  # IDENTIFIER: characters
 OTHER_LANGUAGE = 0.05  # Jaccard index of the words up to which texts may be of two languages
-CHANGES, WORDS, SLOTS, JUDGED = (
+THING = re.compile(r"(?=.*\d)(?=.*[^\W\d_])\S{4,80}")  # an identifier: letters and digits
+SAME_OBJECTS, FEWEST_OBJECTS = 0.5, 2  # share of the objects of the shorter run; at least
+CHANGES, TRIED, LOOKED_UP, WORDS, SLOTS, JUDGED = (
     "the same changes, with other values",
+    "both failed runs tried the same changes on the same things",
+    "both failed runs looked up the same things, in similar words",
     "nearly the same words",
     "the same names and numbers, in other words",
     "the judge says that it asks for the same",
@@ -41,15 +48,27 @@ Changes = Counter[tuple[str, frozenset[tuple[str, str]]]]
 
 @dataclass(frozen=True)
 class Wish:
-    """What a request asks for. `changes` is None if it is not known which should result."""
+    """What a request asks for. `changes` is None if it is not known which should result. Its failed
+    run called the tools `tried` to change the things (identifiers) `touched`; `looked_up` are those
+    of all its calls.
+    """
 
     words: frozenset[str]
     slots: frozenset[str]
     changes: Changes | None
     is_filtered: bool  # whether `words` are without the function words of their language
+    tried: frozenset[str] = frozenset()
+    touched: frozenset[str] = frozenset()
+    looked_up: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, users: Iterable[dict[str, Any]], expected: dict[str, Any]) -> Wish:
+    def of(
+        cls,
+        users: Iterable[dict[str, Any]],
+        expected: dict[str, Any],
+        recorded: Iterable[dict[str, Any]] = (),
+    ) -> Wish:
+        """`recorded` are the calls of its failed run, as a replay returns them."""
         texts = [plain(words_of(message)) for message in users]
         found = {word for text in texts for word in content(text) if not _is_ending(word)}
         names = (names_in(text, is_strict=True) for text in texts)
@@ -61,7 +80,22 @@ class Wish:
             frozenset(slots),
             _changes(expected),
             fillers >= FILTERED * len(spoken),
+            *_facts(recorded),
         )
+
+
+def _facts(
+    recorded: Iterable[dict[str, Any]],
+) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """(tools that change something, the things they were called on, the things of all calls)."""
+    calls = [item for item in recorded if isinstance(item.get("tool"), str)]
+    changes = [call for call in calls if kind_of(call["tool"]) == "write"]
+    return frozenset(call["tool"] for call in changes), _things(changes), _things(calls)
+
+
+def _things(calls: Iterable[dict[str, Any]]) -> frozenset[str]:
+    texts = {str(leaf).casefold() for call in calls for _, leaf in leaves_of(call.get("args"))}
+    return frozenset(text for text in texts if THING.fullmatch(text))
 
 
 def _changes(expected: dict[str, Any]) -> Changes | None:
@@ -90,6 +124,10 @@ def likeness(one: Wish, other: Wish) -> tuple[float, str] | None:
         if words >= SOME_WORDS or slots >= SAME_SLOTS:
             return max(words, slots), CHANGES
         return None
+    if one.tried and one.tried == other.tried and _same_things(one.touched, other.touched):
+        return max(words, SAME_OBJECTS), TRIED
+    if words >= SOME_WORDS and _same_things(one.looked_up, other.looked_up):
+        return words, LOOKED_UP
     if _same_words(one, other, words):
         return words, WORDS
     if (
@@ -100,6 +138,10 @@ def likeness(one: Wish, other: Wish) -> tuple[float, str] | None:
     ):
         return slots, SLOTS
     return None
+
+
+def _same_things(one: frozenset[str], other: frozenset[str]) -> bool:
+    return len(one & other) >= FEWEST_OBJECTS and _overlap(one, other) >= SAME_OBJECTS
 
 
 def _same_words(one: Wish, other: Wish, words: float) -> bool:

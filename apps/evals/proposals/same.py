@@ -73,7 +73,7 @@ class Request:
 
     @cached_property
     def wish(self) -> Wish:
-        return Wish.of(self.users, self.expected)
+        return Wish.of(self.users, self.expected, self.recorded)
 
     @cached_property
     def users(self) -> list[dict]:
@@ -92,10 +92,15 @@ class Request:
     @cached_property
     def used(self) -> str:
         """All values that a call of the task has, expected, made or recorded."""
-        recorded = self.metadata.get(RECORDED)
-        calls: list[Any] = [self.expected, recorded if isinstance(recorded, list) else []]
+        calls: list[Any] = [self.expected, self.recorded]
         calls += [call.args for message in self.messages for call in native_calls(message)]
         return "\n".join(str(leaf) for _, leaf in leaves_of(calls)).casefold()
+
+    @property
+    def recorded(self) -> list[dict]:
+        """The calls of the run that it was made from."""
+        found = self.metadata.get(RECORDED)
+        return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
     @cached_property
     def words(self) -> str:
