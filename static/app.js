@@ -415,6 +415,8 @@ function onKey(event, wasEarly) {
   const row = key.closest("[data-row]");
   if (row) for (const other of rows()) other.classList.toggle("at", other === row);
   key.click();
+  if (key.tagName === "SUMMARY" && key.parentElement.open)
+    key.parentElement.querySelector("select, textarea, input:not([type=hidden])")?.focus();
 }
 
 // In a list of what needs review, a stored decision moves on to the next row.
@@ -710,6 +712,8 @@ document.addEventListener("DOMContentLoaded", () => {
   showInTree();
   reachScrolling();
   followScroll();
+  const toDecide = document.querySelector("[data-row] [data-decides-row]");
+  toDecide?.closest("[data-row]").classList.add("at"); // a key decides on what is marked
   goToHash();
   for (const here of document.querySelectorAll(".tabs > [aria-current]")) {
     const tabs = here.parentElement;
@@ -729,6 +733,28 @@ document.addEventListener("htmx:beforeOnLoad", (event) => {
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (leaving) event.preventDefault();
+});
+// A part that follows a worker is not replaced while somebody writes in it, and keeps the row that j and k have chosen.
+const followedPart = (element) =>
+  element.matches?.("[data-follows]") &&
+  element.closest(element.dataset.follows || element.getAttribute("hx-target"));
+document.addEventListener("htmx:beforeRequest", (event) => {
+  const part = followedPart(event.target);
+  const isWritten = (field) =>
+    field === document.activeElement ||
+    (field.matches("[type=checkbox]")
+      ? field.checked !== field.defaultChecked
+      : field.type !== "hidden" && field.value !== field.defaultValue);
+  if (part && [...part.querySelectorAll("input, textarea")].some(isWritten)) event.preventDefault();
+});
+let rowAt = "";
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const part = followedPart(event.detail.requestConfig?.elt ?? event.target);
+  rowAt = part ? (part.querySelector("[data-row].at")?.id ?? "") : "";
+});
+document.addEventListener("htmx:afterSwap", () => {
+  if (rowAt) document.getElementById(rowAt)?.classList.add("at");
+  rowAt = "";
 });
 // The live tail keeps its newest rows.
 document.addEventListener("htmx:oobAfterSwap", () => {

@@ -238,7 +238,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
         project=project,
         name="a",
         format="chat",
-        path="gone",
+        file="gone",
         size=1,
         state="failed",
         finished_at=timezone.now(),
@@ -279,6 +279,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             "failures:blame": {"message": 0},
             "failures:check_answer": {"answer": "fine"},
             "failures:policy_decide": {"state": "confirmed"},
+            "failures:signal_label": {"value": "yes"},
             "failures:replies_decide": {"forms": reply_form.pk, "state": "confirmed"},
             "failures:check_share": {"percent": "2"},
             "failures:judge_share": {"unflagged": "10", "flagged": "100", "first": "200"},
@@ -303,6 +304,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
             ),
             "core:audit_export": "csv",
             "failures:signal": signal.pk,
+            "failures:signal_label": (signal.pk, trajectory.pk),
             "failures:rubric_use": rubric.version,
             **dict.fromkeys(
                 ("failures:judge_measurement", "failures:judge_measurement_status"), measured.pk
@@ -875,6 +877,7 @@ def test_what_more_than_reading_and_building_needs() -> None:
         "failures:replies_decide",
         "failures:replies_look",
         "failures:replies_undo",
+        "failures:signal_label",
         "failures:cluster_rename",
         "failures:cluster_move",
         "failures:cluster_merge",

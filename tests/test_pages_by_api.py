@@ -236,6 +236,7 @@ BY_API = {
     "failures:replies_decide": "POST failures_api:reply_forms_decide",
     "failures:signals": "GET failures_api:signals",
     "failures:signal": "GET failures_api:signal",
+    "failures:signal_label": "POST api:scores",
 }
 JUDGING = "people judge blind, on the pages"
 LOCK = "what opens the lock of training is decided by people, on the pages"

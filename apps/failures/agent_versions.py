@@ -4,7 +4,10 @@ two agents may both have a version “2”.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 from django.db.models import Min
@@ -76,11 +79,24 @@ def chosen(project: Project, agent: str = "", version: str = "") -> Chosen:
     return Chosen(*found[0]) if found else Chosen(version=version)
 
 
+def newest_first(first: Mapping[tuple[str, ...], datetime]) -> list[AgentVersion]:
+    """Versions by their first run. The roll-ups know its hour: of those that began in the same one,
+    the higher number is the newer.
+    """
+    ordered = sorted(first, key=lambda key: (first[key], *map(_natural, key)), reverse=True)
+    return [AgentVersion(*key) for key in ordered]
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Numbers in a text compare as numbers: 2 comes before 10."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]", text)
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
+
+
 def of_runs(project: Project) -> list[AgentVersion]:
     """Those that runs name, by their first run, the newest first."""
     rows = DailyRuns.objects.filter(project=project).order_by().values_list(*KEY)
-    first = rows.annotate(first=Min("first")).order_by("-first", *KEY)
-    return [AgentVersion(agent, version) for agent, version, _ in first]
+    return newest_first({tuple(key): at for *key, at in rows.annotate(at=Min("first"))})
 
 
 def offered(project: Project, most: int) -> list[str]:

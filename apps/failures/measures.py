@@ -17,7 +17,7 @@ from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Sum
 
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.failures.agent_versions import KEY, AgentVersion
+from apps.failures.agent_versions import KEY, AgentVersion, newest_first
 from apps.failures.models import (
     DailyRuns,
     Failure,
@@ -176,7 +176,8 @@ def by_version(project: Project, mode: str = "") -> list[Rate]:
     }
     runs = DailyRuns.objects.filter(project=project).order_by().values(*KEY)
     rates = [_rate(row, failed) for row in runs.annotate(n=Sum("runs"), first=Min("first"))]
-    return sorted(rates, key=lambda rate: (rate.first, rate.of))[-MOST_VERSIONS:]
+    newest = newest_first({rate.of: rate.first for rate in rates})
+    return sorted(rates, key=lambda rate: newest.index(rate.of), reverse=True)[-MOST_VERSIONS:]
 
 
 def _rate(row: Mapping[str, Any], failed: Mapping[tuple, int]) -> Rate:

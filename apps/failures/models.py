@@ -1036,6 +1036,13 @@ class Signal(models.Model):
         """The answers of a category."""
         return [word for part in self.choices.split(",") if (word := part.strip())]
 
+    @property
+    def answers_offered(self) -> list[str]:
+        """What a person can say of a run."""
+        numbers = [str(number) for number in range(1, 6)]
+        offered = {self.Kind.YES_NO: ["yes", "no"], self.Kind.NUMBER: numbers}
+        return offered.get(self.Kind(self.kind), self.words)
+
 
 class SignalAnswer(Paid):
     """The judge's answer to one version of a signal about a run. While `error` is not empty there

@@ -17,7 +17,7 @@ from django.utils import timezone
 from apps.core.charts import BAD, bars, intervals, lines, shortened, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
-from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen
+from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen, newest_first
 from apps.failures.models import DailyRuns, Failure, FailureMode, FailureQuerySet, FailureState
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import HourlyCount
@@ -160,7 +160,7 @@ def by_version(known: Iterable[Kind]) -> list[Rate]:
             sum(kind.failed for kind in versions[key]),
             sum(kind.runs for kind in versions[key]),
         )
-        for key in sorted(sorted(versions), key=first.__getitem__, reverse=True)[:VERSIONS]
+        for key in newest_first(first)[:VERSIONS]
     ]
 
 

@@ -85,5 +85,6 @@ urlpatterns = [
     path("judge/searches/<uuid:pk>/status/", judge_jobs.search_status, name="rubric_search_status"),
     path("signals/", signals.listing, name="signals"),
     path("signals/<int:pk>/", signals.signal, name="signal"),
+    path("signals/<int:pk>/label/<uuid:trajectory>/", signals.label, name="signal_label"),
     path("judge/verdicts/", judge.verdicts, name="verdicts"),
 ]

@@ -355,7 +355,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         project=project,
         name="runs.jsonl",
         format="chat",
-        path="gone",
+        file="gone",
         size=1,
         state="failed",
         finished_at=timezone.now(),

@@ -505,6 +505,24 @@ def test_rules_are_written_edited_and_removed_on_the_page(read: Project) -> None
     } == {404}
 
 
+def test_an_edit_of_a_version_that_somebody_has_replaced_is_not_lost(read: Project) -> None:
+    rule, client = by_check(read), logged_in(make_member(read, Role.REVIEWER))
+    edit = url(read, "_edit", rule.pk)
+    client.post(edit, FORM | {"must": "", "sentence": "First."})
+    page = client.post(edit, FORM | {"must": "", "sentence": "Second."}).content.decode()
+    newer = PolicyRule.objects.get(sentence="First.")
+    assert "saved version 2 in the meantime: “First.”" in page and "Second." in page
+    assert url(read, "_edit", newer.pk) in page and not PolicyRule.objects.filter(version=3)
+
+
+def test_the_page_follows_a_look_until_the_checks_are_tried(read: Project) -> None:
+    client = logged_in(make_member(read, Role.REVIEWER))
+    asked = client.post(url(read, "_look"))["Location"]
+    assert "data-follows" in client.get(asked).content.decode()
+    read.policy_rules.update(tried_at=timezone.now())
+    assert "data-follows" not in client.get(asked).content.decode()
+
+
 def test_the_failures_list_links_to_the_rules_until_all_are_decided(read: Project) -> None:
     by = make_member(read, Role.REVIEWER)
     client, listing = logged_in(by), reverse("failures:list", args=[read.slug])

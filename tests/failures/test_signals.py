@@ -264,6 +264,41 @@ def test_people_who_score_the_same_runs_measure_a_signal(judge: JudgeServer) -> 
 
 
 @pytest.mark.django_db
+def test_people_say_on_the_page_of_a_signal_what_is_right(judge: JudgeServer) -> None:
+    project = make_project()
+    make_rubric(project, judge)
+    runs(project, 2)  # calm, angry
+    signal = made(project)
+    asking.try_out(signal)
+    client = logged_in(admin_of(project))
+    page = client.get(signal.get_absolute_url()).content.decode()
+    assert "Nobody has said yet what is right" in page and "yes: 1 of 2" in " ".join(page.split())
+    for run in project.trajectories.all():
+        url = reverse("failures:signal_label", args=[project.slug, signal.pk, run.pk])
+        answer = client.post(url, {"value": "yes"}, headers={"HX-Request": "true"})
+        assert "<b>yes</b>" in answer.content.decode()
+    assert signals.agreement(signal) == Agreement(1, 2) and "1 of 2" in answer.content.decode()
+    answer = client.post(url, {"value": "perhaps"}, headers={"HX-Request": "true"})
+    assert "must be one of: yes, no" in answer.content.decode()
+    assert "<b>yes</b>" in client.get(signal.get_absolute_url()).content.decode()
+
+
+@pytest.mark.django_db
+def test_a_page_that_asks_the_judge_follows_until_it_has_answered(judge: JudgeServer) -> None:
+    project = make_project()
+    make_rubric(project, judge)
+    runs(project, 2)
+    signal = made(project)
+    client = logged_in(admin_of(project))
+    url = reverse("failures:signal_try", args=[project.slug, signal.pk])
+    asked = client.post(url)["Location"]
+    assert "data-follows" in client.get(asked).content.decode()
+    assert "data-follows" not in client.get(signal.get_absolute_url()).content.decode()
+    asking.try_out(signal)
+    assert "data-follows" not in client.get(asked).content.decode()
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("given", "says"),
     [

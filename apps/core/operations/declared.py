@@ -68,8 +68,9 @@ class Page:
     the page of the object, or of what was made. `done` is the sentence that is shown there, in
     which `{target}` is the object and `{returned}` what the function has returned, or a function.
     These functions have any of the parameters `request`, `project`, `form`, `target`, `returned`
-    and the references of the path. `refused` is called with the request, the object and the error:
-    it answers, or leaves it to the sentence (None).
+    and the references of the path. `follows`: a worker does it, and the page that follows waits for
+    what comes of it (`core.following`). `refused` is called with the request, the object and the
+    error: it answers, or leaves it to the sentence (None).
     """
 
     path: str
@@ -79,6 +80,7 @@ class Page:
     without: Collection[str] = ()
     then: str | Callable[..., str] = ""
     done: str | Callable[..., str] = ""
+    follows: bool = False
     refused: Callable[[HttpRequest, Any, Exception], HttpResponse | None] | None = None
 
 

@@ -10,11 +10,13 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.auditing.words import page_of_row
 from apps.core.errors import Rejected, note_refusal
+from apps.core.following import followed
 from apps.core.forms import query_of
 from apps.core.models import Project
 from apps.core.operations.declared import REGISTRY, Operation, Page
@@ -39,7 +41,9 @@ def page_urls(app: str) -> list[URLPattern]:
 def _view(operation: Operation, page: Page) -> Any:
     prefills = page.template and operation.target is None
 
-    @project_view(operation.role, query=_prefilled(operation) if prefills else {})
+    @project_view(
+        operation.role, query=(_prefilled(operation) if prefills else {}) | {"back": None}
+    )
     def view(request: HttpRequest, project: Project, **address: Any) -> HttpResponse:
         target, rows = _named(operation, project, address)
         form, returned = submitted(request, operation.body, target, rows)
@@ -60,17 +64,36 @@ def _view(operation: Operation, page: Page) -> Any:
         text = call(page.done, known) if callable(page.done) else page.done.format(**known)
         if text:
             messages.success(request, text)
-        if callable(page.then):
-            return redirect(call(page.then, known))
-        if page.then:
-            return redirect(page.then, project.slug)
-        if target is None or isinstance(returned, type(target)):
-            target, rows = returned, {}
-        return _back(page, project, target, rows)
+        if is_here(back := request.GET.get("back", ""), project):
+            return redirect(back)
+        answer = _onwards(page, project, known, rows)
+        if page.follows:
+            answer["Location"] = followed(answer["Location"])
+        return answer
 
     view.__name__ = operation.page_route
     view.shows = operation.shows  # type: ignore[attr-defined]
     return view if page.template else require_POST(view)
+
+
+def is_here(address: str, project: Project) -> bool:
+    """Whether it is a page of the project: `back` names the one that led to a form."""
+    here = url_has_allowed_host_and_scheme(address, allowed_hosts=None)
+    return here and address.startswith(f"/p/{project.slug}/")
+
+
+def _onwards(
+    page: Page, project: Project, known: Mapping[str, Any], rows: Mapping[str, Any]
+) -> HttpResponse:
+    """To the page that follows what was done."""
+    target, returned = known["target"], known["returned"]
+    if callable(page.then):
+        return redirect(call(page.then, known))
+    if page.then:
+        return redirect(page.then, project.slug)
+    if target is None or isinstance(returned, type(target)):
+        target, rows = returned, {}
+    return _back(page, project, target, rows)
 
 
 def _prefilled(operation: Operation) -> Query:

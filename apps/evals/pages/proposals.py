@@ -61,14 +61,17 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         where="proposed tasks",
         previews=True,
     )
+    judge = rubrics.current(project)
+    drafting = sum(row.is_drafting and not row.draft_error for row in page) if judge else 0
     context = {
         "page": page,
         "state": state,
+        "drafting": f"The judge is drafting {drafting} of these." if drafting else "",
         "states": ProposalState.choices,
         "left": reviewing.open_count(project),
         "seen": seen_in(project, [row.canonical_hash for row in page]),
         "may_write": request.membership.may(Role.ENGINEER),
-        "without_judge": not rubrics.current(project),
+        "without_judge": not judge,
         "last": reviewing.last_decision(project, request.user),
     } | _last_job(request)
     return render(request, "evals/proposals.html", context)

@@ -170,7 +170,7 @@ def fields_of(project: Project, given: NewRubric) -> dict[str, Any]:
         "judge/rubrics/<int:version>/use/",
         "rubric_use",
         then="failures:rubric",
-        done="Version {target.version} is in use. To undo that, use the version before.",
+        done="Version {target.version} is in use.",
     ),
     gives=RubricOut,
     role=Role.OPERATOR,

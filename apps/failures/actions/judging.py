@@ -124,7 +124,7 @@ def set_shares(*, project: Project, by: Any, given: SharesChange) -> JudgeOut:
         "judge/run/",
         "judge_run",
         then="failures:rubric",
-        done="The judge is reviewing its share of the traffic and open failures.",
+        follows=True,
     ),
     gives=JudgeOut,
 )

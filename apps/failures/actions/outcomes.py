@@ -169,7 +169,7 @@ def interval(found: Estimate | None) -> IntervalOut | None:
         "checks/train/",
         "outcomes_train",
         then="failures:measures",
-        done="The outcome model is being trained. It is used if it is better than what is in use.",
+        follows=True,
     ),
     gives=OutcomesOut,
 )

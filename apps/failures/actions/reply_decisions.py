@@ -150,7 +150,7 @@ def decide(*, project: Project, by: Any, given: ReplyDecision) -> DecidedOut:
         "replies/look/",
         "replies_look",
         then="failures:replies",
-        done="Recent replies are being read. Reload in a minute.",
+        follows=True,
     ),
     role=Role.REVIEWER,
     says={"reply_forms.looked": "had the replies of tools in recent runs read"},

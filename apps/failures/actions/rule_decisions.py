@@ -182,7 +182,7 @@ def prompts(*, project: Project) -> QuerySet[SystemPrompt]:
         "policy/look/",
         "policy_look",
         then="failures:policy",
-        done="Recent prompts are being read, and checks tried. Reload in a minute.",
+        follows=True,
     ),
     role=Role.REVIEWER,
     says={"policy_rules.looked": "had recent system prompts read for rules"},

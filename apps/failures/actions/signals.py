@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+from uuid import UUID
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 from django.utils import timezone
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
@@ -25,6 +27,7 @@ from apps.failures.signals import asking
 from apps.trajectories.models import Score
 
 MOST = 50
+MOST_TOLD = 10
 TASK = "failures.try_signal"
 ASKED = ("question", "kind", "choices")
 FORM = {"template": "failures/signal_form.html"}
@@ -157,7 +160,7 @@ def edit(*, signal: Signal, by: Any, given: NewSignal) -> Signal:
 @operation(
     "signals_try",
     rest=Rest("POST", "signals/<int:pk>/try/", "signal_try", 202),
-    page=Page("signals/<int:pk>/try/", "signal_try", done="The judge is being asked."),
+    page=Page("signals/<int:pk>/try/", "signal_try", follows=True),
     gives=SignalOut,
     says={"signal.tried": "tried the signal “{name}”"},
 )
@@ -258,6 +261,42 @@ def agreement(signal: Signal) -> Agreement | None:
     )
     pairs = [(said[row.trajectory_id], row.said) for row in rows]
     return Agreement(sum(_alike(*pair) for pair in pairs), len(pairs)) if pairs else None
+
+
+def said_by_people(signal: Signal, runs: Collection[UUID]) -> dict[UUID, str]:
+    """{run: what a person said of it}"""
+    rows = Score.objects.filter(
+        project=signal.project,
+        name=signal.name,
+        source=Score.Source.PERSON,
+        trajectory_id__in=list(runs),
+    )
+    return {row.trajectory_id: row.said for row in rows.order_by("created_at")}
+
+
+class Told(NamedTuple):
+    """How many answers of the signal's version say a value, of `n`."""
+
+    value: str
+    count: int
+    n: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.count, self.n)
+
+    @property
+    def share(self) -> float:
+        return self.count / self.n
+
+
+def told(signal: Signal) -> list[Told]:
+    """What its version has answered, the most frequent first."""
+    answered = signal.answers.filter(version=signal.version, error="").exclude(value="").order_by()
+    counts = dict(answered.values_list("value").annotate(n=Count("*")))
+    n = sum(counts.values())
+    found = [Told(value, count, n) for value, count in counts.items()]
+    return sorted(found, key=lambda row: (-row.count, row.value))[:MOST_TOLD]
 
 
 def _alike(one: str, other: str) -> bool:

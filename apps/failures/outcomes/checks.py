@@ -23,7 +23,7 @@ from apps.core.models import Project
 from apps.failures import rates
 from apps.failures.actions.decisions import Refused, dismiss_checked, reopen_checked
 from apps.failures.actions.diagnose import diagnose
-from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen
+from apps.failures.agent_versions import ALL, KEY, AgentVersion, Chosen, newest_first
 from apps.failures.classify_job import classify_again
 from apps.failures.judge import share
 from apps.failures.judge.people import fix_sides
@@ -370,7 +370,7 @@ class Version:
 def by_version(project: Project) -> list[Version]:
     """The newest versions, by their first run, the newest first."""
     rows = rates.runs(project, None).values_list(*KEY)
-    first = rows.annotate(first=Min("first"), n=Sum("runs")).order_by("-first", *KEY)
+    counts = {tuple(key): (at, n) for *key, at, n in rows.annotate(at=Min("first"), n=Sum("runs"))}
     flagged = Failure.objects.filter(project=project).exclude(rule_mode="").order_by()
     counted = flagged.values_list(*KEY).annotate(n=Count("*"))
     by_rules = {tuple(key): n for *key, n in counted}
@@ -380,8 +380,8 @@ def by_version(project: Project) -> list[Version]:
     checks = drawn(project)
     reviewed = share.reviewed_by_version(project)
     found = []
-    for agent, version, _, runs in first[: rates.VERSIONS]:
-        key = AgentVersion(agent, version)
+    for key in newest_first({key: at for key, (at, _) in counts.items()})[: rates.VERSIONS]:
+        _, runs = counts[key]
         judged = reviewed.get(key, share.Reviewed())
         own = [judged.on(run, check) for run, check in checks if version_of.get(run) == key]
         sizes = _sizes(runs, by_rules.get(key, 0))

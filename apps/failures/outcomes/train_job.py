@@ -95,9 +95,13 @@ class Decision:
 
 
 def needed(project: Project) -> str:
-    """What is needed before anything can be learned, and how much of it there is."""
+    """What is needed before anything can be learned, and how much of it there is; empty if there
+    is enough.
+    """
     answers = decided(project).values()
     failed = sum(answer.failed for answer in answers)
+    if failed >= FEWEST_FAILED and len(answers) - failed >= FEWEST_FINE:
+        return ""
     return (
         f"Decisions on at least {FEWEST_FAILED} failed and {FEWEST_FINE} successful runs are"
         f" needed. So far: {failed:,} failed, {len(answers) - failed:,} successful."

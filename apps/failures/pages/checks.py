@@ -4,6 +4,7 @@ the next run.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,17 +17,20 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.following import ASKED, asked_at, followed
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.routes import RUNS, shows
 from apps.failures.actions.decisions import Refused
 from apps.failures.models import Failure, OutcomeCheck, OutcomeEstimate
 from apps.failures.outcomes import checks
+from apps.failures.outcomes.estimates import FLAGGED_TIMES
 from apps.trajectories.models import Trajectory
 from apps.trajectories.pages.detail import show_part
 from apps.trajectories.pages.parts import Reader
 from apps.trajectories.shown import runs_shown
 
+DRAWN_WITHIN = timedelta(seconds=90)
 SAID = {
     "failed": "Saved: the run failed. It is now in the triage inbox.",
     "fine": "Saved: the run succeeded.",
@@ -39,7 +43,7 @@ class ShareForm(PlainForm):
 
 
 @shows(RUNS)
-@project_view(query={"run": None})
+@project_view(query={"run": None} | ASKED)
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """The next run, or `?run=`."""
     asked = request.GET.get("run")
@@ -86,7 +90,9 @@ def _context(request: HttpRequest, project: Project, row: Trajectory | None) -> 
     context: dict[str, Any] = {
         "row": row,
         "left": checks.waiting(project).count(),
-        "percent": round(100 * checks.share_of(project), 2),
+        "percent": round(100 * (share := checks.share_of(project)), 2),
+        "flagged_percent": round(100 * min(1.0, share * FLAGGED_TIMES), 2),
+        "is_drawing": row is None and asked_at(request, within=DRAWN_WITHIN) is not None,
         "may_write": request.membership.may(Role.REVIEWER),
         "may_undo": (
             OutcomeCheck.objects.filter(project=project, by=request.user)
@@ -165,6 +171,6 @@ def share(request: HttpRequest, project: Project) -> HttpResponse:
             f"Random share set to {form.cleaned_data['percent']:g}%. More runs are drawn within a"
             " minute if it was raised.",
         )
-    else:
-        messages.error(request, "Enter a number between 0 and 100.")
+        return redirect(followed(reverse("failures:checks", args=[project.slug])))
+    messages.error(request, "Enter a number between 0 and 100.")
     return redirect("failures:checks", project.slug)

@@ -14,11 +14,12 @@ from django.db.models import Count, F, Func, IntegerField, Max, Min, UUIDField, 
 from django.db.models.functions import Trunc
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
 from apps.core.charts import bars, time_unit
+from apps.core.following import ASKED, asked_at, followed
 from apps.core.forms import whole
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
@@ -42,7 +43,7 @@ BAR_HEIGHT = 20
 MOST_SERIES = 8
 MOST_OTHERS = 200  # that can be chosen for merging
 WHOLE = 6  # failures in a bar, up to which each has its own line
-ASKED_FOR = store.EXPIRES_S  # seconds that a page waits for the clustering it requested
+ASKED_FOR = timedelta(seconds=store.EXPIRES_S)
 SORTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "size": ("Size", attrgetter("n")),
     "recent": ("Last seen", attrgetter("last_seen")),
@@ -66,8 +67,8 @@ class WidthBucket(Func):
         "sort": SORTS,
         "mine": FLAG,
         "page": PAGE_NUMBER,
-        "asked": float,
     }
+    | ASKED
 )
 def listing(request: HttpRequest, project: Project) -> HttpResponse:
     state, mode, sort = (request.GET.get(name, "") for name in ("state", "mode", "sort"))
@@ -126,15 +127,9 @@ def totals(project: Project, rows: Iterable[FailureCluster]) -> dict[str, int]:
 
 
 def is_waiting(request: HttpRequest, space: ClusterSpace | None) -> bool:
-    """Whether the clustering that this page requested (`asked`, seconds since 1970) is not done
-    yet.
-    """
-    try:
-        asked = float(request.GET.get("asked", ""))
-    except ValueError:
-        return False
-    is_recent = 0 <= timezone.now().timestamp() - asked < ASKED_FOR
-    return is_recent and (space is None or space.made_at.timestamp() < asked)
+    """Whether the clustering that this page requested is not done yet."""
+    asked = asked_at(request, within=ASKED_FOR)
+    return asked is not None and (space is None or space.made_at < asked)
 
 
 def trends(clusters: Any) -> dict[uuid.UUID, list[dict[str, float]]]:
@@ -175,9 +170,7 @@ def _spark(bins: dict[int, int]) -> list[dict[str, float]]:
 @project_view(Role.ENGINEER)
 def recluster(request: HttpRequest, project: Project) -> HttpResponse:
     store.request(project.pk)
-    response = redirect("failures:clusters", project.slug)
-    response["Location"] += f"?asked={timezone.now().timestamp():.3f}"
-    return response
+    return redirect(followed(reverse("failures:clusters", args=[project.slug])))
 
 
 # One cluster

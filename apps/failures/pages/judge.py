@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.actions import audit
 from apps.core.charts import bars
+from apps.core.following import ASKED, asked_at
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm, whole
 from apps.core.models import Project, Role
@@ -67,7 +68,7 @@ class Version:
 
 
 @shows(RUNS)
-@project_view(query={"version": KEY})
+@project_view(query={"version": KEY} | ASKED)
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     last = project.rubrics.first()
     shown = project.rubrics.filter(version=whole(request.GET.get("version"))).first() or last
@@ -112,6 +113,7 @@ def _page(
         "samples": samples,
         "waiting": len(judging.waiting(project, on, COUNTED)) if on else 0,
         "many": COUNTED,
+        "is_asked": asked_at(request) is not None,
         "first": shares.classifier_of(project).judge_first,
         "reviewed": shares.reviewed(project),
         "shares": {

@@ -68,7 +68,8 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
         request,
         "failures/list.html",
         {
-            "buckets": rates.buckets(project),
+            "buckets": (buckets := rates.buckets(project)),
+            "without_failures": sum(not bucket.rate.failed for bucket in buckets),
             "page": page,
             "filters": filters,
             "query": query.urlencode(),

@@ -70,6 +70,7 @@ def _estimates(project: Project) -> dict[str, Any]:
         "limit": FALSE_ALARMS,
         "off": newest if newest and newest.off_at else None,
         "needed": "" if in_use else train_job.needed(project),
+        "training": project.outcometrainings.order_by("-created_at").first(),
     }
 
 

@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.following import ASKED, asked_at
 from apps.core.forms import PlainForm
 from apps.core.models import Project, Role
 from apps.core.paging import page_of
@@ -25,7 +26,7 @@ from apps.failures.actions import rule_decisions
 from apps.failures.actions.rule_decisions import RuleError, WrittenRule
 from apps.failures.judge import rubrics
 from apps.failures.judge.prompt_rules import LONGEST_SENTENCE
-from apps.failures.models import PolicyRule
+from apps.failures.models import PolicyRule, SystemPrompt
 from apps.failures.prompts import MOST_EXAMPLES, rules_of, undecided
 from apps.failures.rules.policy import MUST, NEEDS_OTHER
 from apps.failures.rules.statements import LONGEST_QUOTE, RECENT
@@ -182,7 +183,7 @@ def _json(value: Any) -> str:
 
 
 @shows(RUNS)
-@project_view(query={"state": list(PolicyRule.DECISIONS), "page": PAGE_NUMBER})
+@project_view(query={"state": list(PolicyRule.DECISIONS), "page": PAGE_NUMBER} | ASKED)
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """All rules, or `?state=` those in one state: the written ones, then by prompt."""
     rules, state = rules_of(project).current(), request.GET.get("state", "")
@@ -208,8 +209,22 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "there": project.policy_rules.current().exists() or project.system_prompts.exists(),
         "may_write": request.membership.may(Role.REVIEWER),
         "judge": rubrics.current(project),
+        "is_looking": _is_looking(request, project),
     }
     return render(request, "failures/policy.html", context)
+
+
+def _is_looking(request: HttpRequest, project: Project) -> bool:
+    """Whether the look that this page asked for is not done: it ends with the trial of all
+    checks.
+    """
+    if not (asked := asked_at(request)):
+        return False
+    rules = project.policy_rules.current().exclude(state=PolicyRule.State.DISMISSED)
+    if rules.exists():
+        return not rules.filter(tried_at__gte=asked).exists()
+    read = project.system_prompts.filter(at__gte=asked).exclude(error=SystemPrompt.WAITING)
+    return not read.exists()
 
 
 @project_view(Role.REVIEWER)
@@ -221,13 +236,29 @@ def new(request: HttpRequest, project: Project) -> HttpResponse:
 
 @project_view(Role.REVIEWER)
 def edit(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
-    """The form for a new version of a rule; htmx puts it into the rule's row."""
-    rule = get_object_or_404(PolicyRule.objects.current(), project=project, pk=pk)
+    """The form for a new version of a rule; htmx puts it into the rule's row. If somebody else has
+    saved one in the meantime, what was written is shown beside that.
+    """
+    rule = _newest_version(get_object_or_404(PolicyRule, project=project, pk=pk))
     form = RuleForm(
-        request.POST or None, initial=RuleForm.initial_of(rule), auto_id=f"rule-{pk}-%s"
+        request.POST or None, initial=RuleForm.initial_of(rule), auto_id=f"rule-{rule.pk}-%s"
     )
     del form.fields["quote"]
+    if rule.pk != pk and form.is_bound:
+        form.add_error(
+            None,
+            f"{rule.decided_by or 'Somebody'} has saved version {rule.version} in the meantime:"
+            f" “{rule.sentence}” Save again to replace it with yours.",
+        )
     return _save(request, project, form, rule)
+
+
+def _newest_version(rule: PolicyRule) -> PolicyRule:
+    """Raises Http404 if it was removed."""
+    rows = PolicyRule.objects.filter(project=rule.project)
+    while newer := rows.filter(replaces=rule).first():
+        rule = newer
+    return get_object_or_404(rows.current(), pk=rule.pk)
 
 
 def _save(

@@ -13,6 +13,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST
 
 from apps.core.access import project_view
+from apps.core.following import ASKED, asked_at
 from apps.core.models import Project, Role
 from apps.core.operations.pages import NOT_DONE, submitted
 from apps.core.paging import page_of
@@ -33,7 +34,7 @@ LONGEST_EXAMPLE = 300
 
 
 @shows(RUNS)
-@project_view(query={"state": list(State), "page": PAGE_NUMBER})
+@project_view(query={"state": list(State), "page": PAGE_NUMBER} | ASKED)
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     """All forms, or `?state=` those in one state."""
     state = request.GET.get("state", "")
@@ -56,7 +57,17 @@ def page(request: HttpRequest, project: Project) -> HttpResponse:
         "unconfirmed": unconfirmed(project),
         "may_write": request.membership.may(Role.REVIEWER),
     } | _to_review(project)
+    context["is_looking"] = _is_looking(request, project, has_judge=bool(context["judge"]))
     return render(request, "failures/replies.html", context)
+
+
+def _is_looking(request: HttpRequest, project: Project, *, has_judge: bool) -> bool:
+    """Whether the look that this page asked for is not done: the judge's answer ends it."""
+    if not (asked := asked_at(request)):
+        return False
+    rows = listed_forms(project)
+    unread = rows.filter(read_at=None, state=State.SEEN).exclude(error__gt="", asked_at__gte=asked)
+    return unread.exists() if has_judge and rows.exists() else not rows.exists()
 
 
 def _to_review(project: Project) -> dict[str, Any]:
