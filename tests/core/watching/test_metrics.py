@@ -135,10 +135,17 @@ def test_money_and_backlogs_are_measured(client: Client, project: Project) -> No
     )
     JudgeDay.objects.create(project=project, day=now.date(), asked=3, usd=1.5)
     hook = Webhook.objects.create(
-        project=project, url="https://example.com/", events=[], failing_since=now
+        project=project,
+        url="https://example.com/",
+        events=["evaluation.finished"],
+        failing_since=now,
     )
     Delivery.objects.create(
-        webhook=hook, event="run.failed", subject="x", body="{}", due_at=now - timedelta(hours=1)
+        webhook=hook,
+        event="evaluation.finished",
+        subject="x",
+        body="{}",
+        due_at=now - timedelta(hours=1),
     )
     measures.Computed().compute_due()
     found = {
