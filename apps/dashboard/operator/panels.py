@@ -175,7 +175,7 @@ def _made_from(bases: list[int]) -> dict[int, tuple[int, list[str]]]:
         cursor.execute(
             "WITH RECURSIVE made(base, version) AS ("
             " SELECT id, id FROM registry_modelversion WHERE id = ANY(%s)"
-            " UNION ALL SELECT base, m.id FROM made"
+            " UNION ALL SELECT made.base, m.id FROM made"
             " JOIN registry_modelversion m ON m.parent_id = made.version)"
             " SELECT base, version FROM made",
             [bases],
