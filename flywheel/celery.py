@@ -47,14 +47,14 @@ def _enter(task: Any, args: Any, **_: Any) -> None:
     if "request" in headers:
         entered.enter_context(logs.about(request=headers["request"]))
     entered.enter_context(telemetry.task(task.name, args or (), headers))
-    _entered.stack = entered
+    vars(_entered).setdefault("stacks", []).append(entered)
 
 
 @task_postrun.connect
 def _leave(state: Any = None, retval: Any = None, **_: Any) -> None:
-    if entered := vars(_entered).pop("stack", None):
+    if stacks := vars(_entered).get("stacks"):
         error = retval if isinstance(retval, BaseException) else None
-        entered.__exit__(type(error) if error else None, error, None)
+        stacks.pop().__exit__(type(error) if error else None, error, None)
 
 
 @worker_init.connect

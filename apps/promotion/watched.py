@@ -15,7 +15,7 @@ from apps.core.models import JobState, Stage
 from apps.core.watching.conditions import Button, Finding, Severity, condition
 from apps.core.watching.measures import Values, measured
 from apps.promotion.models import Channel, Target
-from apps.registry.models import Health, Server, ServerRun
+from apps.registry.models import Health, Phase, Server, ServerRun
 from apps.registry.servers import refresh_soon
 
 CHECKED_EVERY = timedelta(seconds=15)
@@ -100,3 +100,22 @@ def servers() -> Values:
 def channels() -> Values:
     live, every = Channel.objects.live().count(), Channel.objects.current().count()
     return {("yes",): live, ("no",): every - live}
+
+
+@measured("flywheel_managed_servers", "Managed servers that run, by phase", ["phase"])
+def managed_servers() -> Values:
+    running = ServerRun.objects.filter(state=JobState.RUNNING).values_list("phase", flat=True)
+    found = Counter(running)
+    return {(phase,): found[phase] for phase in Phase.values}
+
+
+@measured(
+    "flywheel_managed_server_hours_today", "Hours that managed servers ran today (UTC), together"
+)
+def managed_server_hours() -> Values:
+    now = timezone.now()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    runs = ServerRun.objects.exclude(started_at=None).exclude(finished_at__lt=midnight)
+    spans = runs.values_list("started_at", "finished_at")
+    seconds = sum((min(end or now, now) - max(at, midnight)).total_seconds() for at, end in spans)
+    return {(): round(seconds / 3600, 3)}

@@ -18,11 +18,13 @@ FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 LONGEST = 60
 
 
-def license_of(version: ModelVersion) -> str:
-    """As its model card names it, else the first line of its license; "" where it says nothing."""
+def license_of(version: ModelVersion) -> str | None:
+    """As its model card names it, else the first line of its license; "" where it says nothing,
+    None where this machine does not have the folder.
+    """
     folder = find_base(version)
     if folder is None:
-        return ""
+        return None
     if card := FRONT_MATTER.match(_read(folder / "README.md")):
         names = [name for name in NAMED.findall(card[1]) if name != "other"]
         if names:

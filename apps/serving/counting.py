@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import Any
 
 from apps.serving.asgi import Send
@@ -10,12 +11,20 @@ from apps.serving.usage import reported_usage
 from flywheel.counters import (
     ENDPOINT_FIRST_SECONDS,
     ENDPOINT_OPEN,
+    ENDPOINT_RECORDED,
     ENDPOINT_REQUESTS,
     ENDPOINT_SECONDS,
     ENDPOINT_TOKENS,
 )
 
 LEFT = "499"  # the client, before there was an answer
+# Looking a label up takes as long as counting.
+open_of = lru_cache(ENDPOINT_OPEN.labels)
+requests_of = lru_cache(ENDPOINT_REQUESTS.labels)
+recorded_of = lru_cache(ENDPOINT_RECORDED.labels)
+seconds_of = lru_cache(ENDPOINT_SECONDS.labels)
+first_seconds_of = lru_cache(ENDPOINT_FIRST_SECONDS.labels)
+tokens_of = lru_cache(ENDPOINT_TOKENS.labels)
 
 
 class Counted:
@@ -38,18 +47,18 @@ class Counted:
 
     def open(self, channel: str) -> None:
         self.channel, self.is_open = channel, True
-        ENDPOINT_OPEN.labels(channel).inc()
+        open_of(channel).inc()
 
     def close(self, parts: list[bytes]) -> None:
         """`parts`: of the answer."""
         if self.is_open:
-            ENDPOINT_OPEN.labels(self.channel).dec()
+            open_of(self.channel).dec()
         if used := reported_usage(parts):
-            ENDPOINT_TOKENS.labels(self.channel, "input").inc(used.input_tokens or 0)
-            ENDPOINT_TOKENS.labels(self.channel, "output").inc(used.output_tokens or 0)
+            tokens_of(self.channel, "input").inc(used.input_tokens or 0)
+            tokens_of(self.channel, "output").inc(used.output_tokens or 0)
 
     def end(self) -> None:
-        ENDPOINT_REQUESTS.labels(self.channel, self.code).inc()
-        ENDPOINT_SECONDS.labels(self.channel).observe(time.perf_counter() - self._began)
+        requests_of(self.channel, self.code).inc()
+        seconds_of(self.channel).observe(time.perf_counter() - self._began)
         if self.has_begun:
-            ENDPOINT_FIRST_SECONDS.labels(self.channel).observe(self._first_s)
+            first_seconds_of(self.channel).observe(self._first_s)

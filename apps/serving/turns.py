@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from apps.serving.asked import CHAT, Asked
+from apps.serving.counting import recorded_of
 from apps.serving.recording import estimated_tokens
 from apps.serving.routes import Key, Lane, Route
 from apps.serving.spool import Record, Writer
 from apps.serving.usage import reported_in
-from flywheel.counters import ENDPOINT_RECORDED
 
 # Ids of only zeros mean “no trace” (W3C Trace Context 3.2.2).
 TRACE = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
@@ -89,7 +89,7 @@ class Turn:
         self.record.ended_ns = time.time_ns()
         writer.put(self.record)
         failed = f"{self.record.status // 100}xx" if self.record.status >= 400 else ended
-        ENDPOINT_RECORDED.labels(self.record.channel, ended if ended != "whole" else failed).inc()
+        recorded_of(self.record.channel, ended if ended != "whole" else failed).inc()
 
     @property
     def tokens(self) -> int:

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, Sum
 from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import lags
 from apps.core.watching.conditions import Button, Finding, Severity, condition
+from apps.core.watching.measures import Values, measured
 from apps.trajectories import digest, partitions
-from apps.trajectories.models import Arrival
+from apps.trajectories.models import Arrival, HourlyCount
 
 LATE_S = 120.0  # twice what may pass before it takes as much of the machine as receiving
 
@@ -73,3 +74,11 @@ def _make_partitions(about: str, by: Any) -> str:
 def missing_partitions() -> Iterator[Finding]:
     for month in partitions.missing_ahead():
         yield Finding(f"{month:%B %Y} has no partitions yet.", f"{month:%Y-%m}")
+
+
+@measured("flywheel_runs_usd_today", "What runs of today (UTC) cost as far as that is known")
+def runs_usd() -> Values:
+    hours = HourlyCount.objects.filter(
+        hour__gte=timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    )
+    return {(): hours.aggregate(usd=Sum("cost_usd"))["usd"] or 0.0}

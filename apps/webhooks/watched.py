@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from django.db.models import Count
+from django.db.models import Count, Min
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from apps.core.watching.conditions import Finding, Severity, condition
 from apps.core.watching.measures import Values, measured
@@ -52,3 +53,23 @@ def deliveries() -> Values:
     recent = Delivery.objects.filter(created_at__gt=Now() - timedelta(days=1)).order_by()
     found = dict(recent.values_list("state").annotate(count=Count("pk")))
     return {(state,): found.get(state, 0) for state in DeliveryState.values}
+
+
+@measured("flywheel_webhook_due", "Deliveries that are due and have not been sent")
+def due() -> Values:
+    return {(): Delivery.objects.due().count()}
+
+
+@measured("flywheel_webhook_oldest_seconds", "How long the oldest delivery has been due")
+def oldest_due() -> Values:
+    since = Delivery.objects.due().aggregate(since=Min("due_at"))["since"]
+    return {(): max(0.0, (timezone.now() - since).total_seconds()) if since else 0.0}
+
+
+@measured("flywheel_webhooks", "Webhooks by state", ["state"])
+def webhooks() -> Values:
+    enabled = Webhook.objects.enabled()
+    failing = enabled.exclude(failing_since=None).count()
+    working = enabled.count() - failing
+    disabled = Webhook.objects.exclude(disabled_at=None).count()
+    return {("enabled",): working, ("failing",): failing, ("disabled",): disabled}

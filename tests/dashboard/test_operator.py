@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,8 +16,10 @@ from apps.core import outbox
 from apps.core.models import AuditEvent, Backup, Incident, Project, Role, Worker
 from apps.core.tasks import back_up_now
 from apps.core.watching import conditions, incidents, measures, own, probes
+from apps.dashboard.operator import panels
+from apps.promotion.models import Channel
 from apps.registry.models import ModelVersion
-from tests.factories import make_endpoint, make_member, make_user
+from tests.factories import make_adapter, make_endpoint, make_member, make_user
 from tests.test_access import OPERATORS
 
 pytestmark = pytest.mark.django_db
@@ -163,3 +166,29 @@ def test_a_worker_is_drained_and_resumed(operator: Client) -> None:
     assert worker.drained_at is None
     actions = AuditEvent.objects.order_by("pk").values_list("action", flat=True)
     assert list(actions) == ["operator.drained", "operator.resumed"]
+
+
+def test_licenses_are_shown_with_what_was_made_from_a_base_and_where_it_answers(
+    operator: Client, project: Project, base: ModelVersion, tmp_path: Path
+) -> None:
+    adapter = make_adapter(project, base, tmp_path)
+    make_adapter(project, adapter, tmp_path)
+    channel = Channel.objects.create(project=project, name="production", current=adapter)
+    folder = Path(base.base)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    (row,) = [row for row in panels.bases() if row.version == base]
+    assert (row.license, row.made, row.channels) == ("apache-2.0", 2, [channel.name])
+    page = operator.get("/operator/").content.decode()
+    assert "apache-2.0" in page and base.get_absolute_url() in page
+    folder.rename(tmp_path / "away")
+    page = operator.get("/operator/").content.decode()
+    assert "unknown: its folder is not on this machine" in page
+
+
+def test_a_worker_of_another_version_and_todays_cost_are_shown(operator: Client) -> None:
+    Worker.objects.create(name="eval@old", queue="eval", host="old", pid=7, version="0.0.9")
+    page = operator.get("/operator/").content.decode()
+    assert "version 0.0.9" in page and "not measured yet" in page
+    measures.Computed().compute_due()
+    page = operator.get("/operator/").content.decode()
+    assert "Judges&#x27; budget" in page and "$0.00" in page and "trajectories_content" in page

@@ -81,6 +81,49 @@ def test_a_frozen_database_is_given_up_and_found_again(
         assert again.execute("SELECT 1").fetchone() == (1,)
 
 
+class Clock:
+    """Of a machine: what sleeps is woken `late` times as late as it asked. An answer comes at
+    `answer_s`.
+    """
+
+    def __init__(self, watch: watched.Watch, late: float, answer_s: float) -> None:
+        self.watch, self.late, self.answer_s, self.now = watch, late, answer_s, 0.0
+
+    def sleep(self, seconds: float) -> None:
+        before, self.now = self.now, self.now + seconds * self.late
+        if before < self.answer_s <= self.now:
+            self.watch.note_answer()
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("late", "answer_s", "silent_s", "is_frozen"),
+    [
+        (1, 0.4, 0.8, False),
+        (1, 1.5, 0.8, True),  # nobody is answered, and the machine has time
+        (10, 1.5, 0.8, False),  # slow but alive: the machine is overloaded
+        (10, 1e9, 0.8, True),
+        (1, 1.5, 3.0, False),  # FLYWHEEL_DATABASE_SILENT_S
+        (1, 3.5, 3.0, True),
+    ],
+)
+def test_a_machine_that_is_merely_overloaded_is_not_taken_for_a_frozen_database(
+    watch: watched.Watch,
+    monkeypatch: pytest.MonkeyPatch,
+    late: float,
+    answer_s: float,
+    silent_s: float,
+    is_frozen: bool,
+) -> None:
+    watch.silent_s = silent_s
+    clock = Clock(watch, late, answer_s - watched.WAITED_S)
+    monkeypatch.setattr(watched, "time", clock)
+    assert watch.is_frozen() is is_frozen
+    assert (watch.frozen_since is not None) is is_frozen
+
+
 @pytest.mark.django_db
 def test_nobody_waits_for_a_database_that_is_known_to_be_frozen(
     project: Project, watch: watched.Watch, client: Client, monkeypatch: pytest.MonkeyPatch

@@ -35,7 +35,9 @@ def test_a_folder_says_its_license(
     assert licenses.license_of(version) == found
 
 
-def test_a_base_without_a_folder_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_base_that_this_machine_does_not_have_nothing_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     version: Any = object()
     monkeypatch.setattr(licenses, "find_base", lambda version: None)
-    assert licenses.license_of(version) == ""
+    assert licenses.license_of(version) is None

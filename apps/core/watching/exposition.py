@@ -4,10 +4,9 @@ machine (and not through a proxy). No label names a project.
 
 from __future__ import annotations
 
-import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.conf import settings
@@ -17,7 +16,9 @@ from prometheus_client.core import GaugeMetricFamily
 
 from apps.core.http import ReadableJson
 from apps.core.watching import measures, probes
+from apps.core.watching.disks import disks
 from flywheel import metrics as counting
+from flywheel.version import VERSION
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
@@ -36,7 +37,24 @@ def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
-def _gauge(name: str, help: str, labels: list[str], values: dict[Any, float]) -> GaugeMetricFamily:
+GAUGES = {
+    "flywheel_condition": ("How often a condition is found now", ["condition", "severity"]),
+    "flywheel_condition_unknown": ("Whether a condition could not be checked", ["condition"]),
+    "flywheel_condition_since_timestamp_seconds": (
+        "Since when a condition is found",
+        ["condition"],
+    ),
+    "flywheel_disk_bytes": (
+        "Each disk of this machine, by the first place that is on it",
+        ["host", "place", "state"],
+    ),
+    "flywheel_info": ("Which version of Flywheel this is", ["version"]),
+    "flywheel_measure_age_seconds": ("How old a number of this page is", ["measure"]),
+}
+
+
+def _gauge(name: str, values: Mapping[Any, float]) -> GaugeMetricFamily:
+    help, labels = GAUGES[name]
     family = GaugeMetricFamily(name, help, labels=labels)
     for given, value in values.items():
         family.add_metric(list(given), value)
@@ -51,35 +69,28 @@ def _installation() -> Iterator[GaugeMetricFamily]:
     }
     yield _gauge(
         "flywheel_condition",
-        "How often a condition is found now",
-        ["condition", "severity"],
         found,
     )
     yield _gauge(
         "flywheel_condition_unknown",
-        "Whether a condition could not be checked",
-        ["condition"],
         {(one.condition.name,): float(bool(one.unknown)) for one in checked},
     )
     since = {wrong.condition.name: wrong.since.timestamp() for wrong in reversed(wrongs)}
     yield _gauge(
         "flywheel_condition_since_timestamp_seconds",
-        "Since when a condition is found",
-        ["condition"],
         {(name,): at for name, at in since.items()},
     )
-    usage = shutil.disk_usage(settings.FLYWHEEL_DATA_DIR)
     host = socket.gethostname()
-    disk = {("free",): usage.free, ("used",): usage.used}
     yield _gauge(
         "flywheel_disk_bytes",
-        "The disk of the data folder",
-        ["host", "state"],
-        {(host, *state): float(size) for state, size in disk.items()},
+        {
+            (host, disk.place, state): float(size)
+            for disk in disks()
+            for state, size in (("free", disk.free), ("used", disk.used))
+        },
     )
+    yield _gauge("flywheel_info", {(VERSION,): 1.0})
     last = measures.last()
     yield from measures.families(last)
     ages = {(name,): round(time.time() - one.at, 1) for name, one in last.items()}
-    yield _gauge(
-        "flywheel_measure_age_seconds", "How old a number of this page is", ["measure"], ages
-    )
+    yield _gauge("flywheel_measure_age_seconds", ages)

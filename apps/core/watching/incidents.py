@@ -102,7 +102,7 @@ def store(checked: Iterable[Checked], wrongs: list[Wrong], now: datetime) -> lis
 
 def _is_ours(one: Condition, row: Incident) -> bool:
     """What is wrong with a machine is over when that machine says so."""
-    return one.lane != Lane.MACHINE or row.about == socket.gethostname()
+    return one.lane != Lane.MACHINE or row.about.partition(":")[0] == socket.gethostname()
 
 
 def to_alert(now: datetime) -> list[Incident]:

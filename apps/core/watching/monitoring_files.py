@@ -1,5 +1,6 @@
 """The files with which Prometheus and Grafana watch an installation: alert rules from the declared
-conditions, and a dashboard. `manage.py monitoring_files` writes them.
+conditions, a dashboard, and the page that names each metric. `manage.py monitoring_files` writes
+them.
 """
 
 from __future__ import annotations
@@ -7,9 +8,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from prometheus_client import Counter, Gauge, Histogram
+
+from apps.core.watching import measures
 from apps.core.watching.conditions import Condition, declared
+from apps.core.watching.exposition import GAUGES
+from flywheel import counters
 
 RULES, DASHBOARD = "docker/prometheus/alerts.yaml", "docker/grafana/flywheel.json"
+TABLE = "docs/metrics.md"
 HEAD = "# Written by `manage.py monitoring_files` from the declared conditions. Do not edit it.\n"
 SELECT = '{job="flywheel"}'
 # What Flywheel cannot say of itself.
@@ -36,6 +43,21 @@ OUTSIDE = (
         "warning",
         "Agents wait longer than a second",
         "Look at the processor and the disk of the database and of the web processes.",
+    ),
+    (
+        "FlywheelEndpointErrors",
+        'sum by (channel) (rate(flywheel_endpoint_requests_total{code=~"50[0234]"}[5m]))'
+        " / sum by (channel) (rate(flywheel_endpoint_requests_total[5m])) > 0.05",
+        "critical",
+        "More than 5% of what a channel is asked fails",
+        "Look at its model servers on the operator's page, and at the log of the endpoint.",
+    ),
+    (
+        "FlywheelAnswersUnstored",
+        "max(flywheel_endpoint_oldest_seconds) > 300",
+        "warning",
+        "Answers of the endpoint are not stored",
+        "Look whether the process “storing” runs and the database answers. They are kept on disk.",
     ),
     (
         "FlywheelUnwatched",
@@ -146,7 +168,73 @@ PANELS = (
     ),
     ("Database size", "bytes", [("max(flywheel_database_bytes)", "database")]),
     ("Partitions", "short", [("max by (table) (flywheel_partitions)", "{{table}}")]),
-    ("Disk", "bytes", [("max by (host, state) (flywheel_disk_bytes)", "{{host}} {{state}}")]),
+    (
+        "Tables",
+        "bytes",
+        [("max by (tables) (flywheel_database_table_bytes)", "{{tables}}")],
+    ),
+    (
+        "Disks",
+        "bytes",
+        [("max by (host, place, state) (flywheel_disk_bytes)", "{{host}} {{place}} {{state}}")],
+    ),
+    (
+        "Endpoint: requests",
+        "reqps",
+        [
+            (
+                "sum by (channel, code) (rate(flywheel_endpoint_requests_total[$__rate_interval]))",
+                "{{channel}} {{code}}",
+            )
+        ],
+    ),
+    (
+        "Endpoint: seconds, p95",
+        "s",
+        [
+            (
+                "histogram_quantile(0.95, sum by (le, channel)"
+                " (rate(flywheel_endpoint_seconds_bucket[$__rate_interval])))",
+                "{{channel}}, whole",
+            ),
+            (
+                "histogram_quantile(0.95, sum by (le, channel)"
+                " (rate(flywheel_endpoint_first_seconds_bucket[$__rate_interval])))",
+                "{{channel}}, beginning",
+            ),
+        ],
+    ),
+    (
+        "Endpoint: tokens",
+        "short",
+        [
+            (
+                "sum by (channel, kind) (rate(flywheel_endpoint_tokens_total[$__rate_interval]))",
+                "{{channel}} {{kind}}",
+            )
+        ],
+    ),
+    (
+        "Endpoint: open requests",
+        "short",
+        [("sum by (channel) (flywheel_endpoint_open)", "{{channel}}")],
+    ),
+    (
+        "Endpoint: recorded answers",
+        "short",
+        [
+            (
+                "sum by (channel, ended)"
+                " (rate(flywheel_endpoint_recorded_total[$__rate_interval]))",
+                "{{channel}} {{ended}}",
+            )
+        ],
+    ),
+    (
+        "Endpoint: not stored yet",
+        "bytes",
+        [("max by (host) (flywheel_endpoint_waiting_bytes)", "{{host}}")],
+    ),
     (
         "Model servers",
         "short",
@@ -162,14 +250,36 @@ PANELS = (
         "The judge today",
         "currencyUSD",
         [
-            ("max(flywheel_judge_usd_today)", "USD"),
-            ("max(flywheel_judge_questions_today)", "asked"),
+            ("max(flywheel_judge_usd_today)", "spent"),
+            ("max(flywheel_judge_budget_usd_today)", "budget"),
+        ],
+    ),
+    (
+        "Questions to the judge today",
+        "short",
+        [("max(flywheel_judge_questions_today)", "asked")],
+    ),
+    ("Cost of runs today", "currencyUSD", [("max(flywheel_runs_usd_today)", "USD")]),
+    (
+        "Managed servers",
+        "short",
+        [
+            ("max by (phase) (flywheel_managed_servers)", "{{phase}}"),
+            ("max(flywheel_managed_server_hours_today)", "hours today"),
         ],
     ),
     (
         "Webhooks of the last day",
         "short",
         [("max by (state) (flywheel_webhook_deliveries)", "{{state}}")],
+    ),
+    (
+        "Webhooks",
+        "short",
+        [
+            ("max by (state) (flywheel_webhooks)", "{{state}}"),
+            ("max(flywheel_webhook_due)", "deliveries due"),
+        ],
     ),
 )
 WIDTH, HEIGHT = 8, 7
@@ -209,4 +319,27 @@ def dashboard() -> str:
     return json.dumps(board, indent=2) + "\n"
 
 
-FILES = {RULES: rules, DASHBOARD: dashboard}
+def table() -> str:
+    """The page of the documentation that names each metric."""
+    counted = [
+        (f"{one._name}{'_total' * isinstance(one, Counter)}", one._documentation, one._labelnames)
+        for one in vars(counters).values()
+        if isinstance(one, Counter | Gauge | Histogram)
+    ]
+    given = [(name, help, labels) for name, (help, labels) in GAUGES.items()]
+    computed = [(one.name, one.help, one.labels) for one in measures.declared()]
+    rows = [
+        f"| `{name}` | {', '.join(f'`{label}`' for label in labels)} | {help} |"
+        for name, help, labels in sorted([*counted, *given, *computed])
+    ]
+    return "\n".join([TABLE_HEAD, *rows]) + "\n"
+
+
+TABLE_HEAD = """# Metrics
+
+What `/metrics` exports ([how it is read](operations.md#metrics)). A histogram (`…_seconds` of
+requests) has `_bucket`, `_sum` and `_count`. `manage.py monitoring_files` writes this page.
+
+| metric | labels | what it is |
+|---|---|---|"""
+FILES = {RULES: rules, DASHBOARD: dashboard, TABLE: table}

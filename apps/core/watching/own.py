@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -22,6 +21,7 @@ from apps.core.kinds import job_models, kind_of
 from apps.core.models import JobState, Worker
 from apps.core.nouns import noun
 from apps.core.watching.conditions import Button, Finding, Lane, Severity, condition
+from apps.core.watching.disks import disks
 from flywheel import alive
 from flywheel.postgres.watched import watch
 
@@ -260,14 +260,13 @@ def nearly_full_disk() -> Iterator[Finding]:
 
 
 def _disk(least: float, below: float) -> Iterator[Finding]:
-    usage = shutil.disk_usage(settings.FLYWHEEL_DATA_DIR)
-    share = usage.used / (usage.used + usage.free)  # as df does: reserved blocks do not count
-    if least <= share < below:
-        yield Finding(
-            f"The disk of the data folder is {share:.0%} full: {usage.free / 2**30:.1f} GiB are"
-            " free.",
-            socket.gethostname(),
-        )
+    for disk in disks():
+        if least <= disk.share < below:
+            yield Finding(
+                f"The disk of {disk.folder} ({disk.place}) is {disk.share:.0%} full:"
+                f" {disk.free / 2**30:.1f} GiB are free.",
+                f"{socket.gethostname()}:{disk.place}",
+            )
 
 
 def _back_up(about: str, by: Any) -> str:

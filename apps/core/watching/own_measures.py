@@ -90,6 +90,24 @@ def database_bytes() -> Values:
         return {(): cursor.fetchone()[0]}
 
 
+@measured(
+    "flywheel_database_table_bytes",
+    "Size of tables with their indexes: of an app, or of a table in partitions",
+    ["tables"],
+    every_s=DEAR_S,
+)
+def table_bytes() -> Values:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(parent.relname, split_part(t.relname, '_', 1)),"
+            " sum(pg_total_relation_size(t.oid)) FROM pg_class t"
+            " LEFT JOIN pg_inherits ON inhrelid = t.oid"
+            " LEFT JOIN pg_class parent ON parent.oid = inhparent"
+            " WHERE t.relkind = 'r' AND t.relnamespace = current_schema()::regnamespace GROUP BY 1"
+        )
+        return {(group,): float(size) for group, size in cursor.fetchall()}
+
+
 @measured("flywheel_partitions", "Partitions of a table", ["table"], every_s=DEAR_S)
 def partitions() -> Values:
     with connection.cursor() as cursor:

@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from apps.core.models import Worker
 from flywheel import alive
+from flywheel.version import VERSION
 
 log = logging.getLogger(__name__)
 BEAT_EVERY_S = 5.0
@@ -82,7 +83,9 @@ def _beat(name: str, *, at_once: int, skew: float) -> bool:
     known: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
     seen = {"beat_at": Now(), "memory_mb": memory_mb(), "skew_s": skew, "at_once": at_once}
     if not Worker.objects.filter(name=name, **known).update(**seen):
-        new = known | seen | {"queue": alive.queue_of(name), "started_at": Now()}
+        new = (
+            known | seen | {"queue": alive.queue_of(name), "started_at": Now(), "version": VERSION}
+        )
         Worker.objects.update_or_create(name=name, defaults=new)
     return Worker.objects.filter(name=name).values_list("drained_at", flat=True).first() is not None
 

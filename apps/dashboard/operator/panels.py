@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,7 @@ from apps.core.kinds import job_models, kind_of
 from apps.core.models import ACTIVE_STATES, Attempts, Incident, Job, JobState, Worker
 from apps.core.nouns import noun
 from apps.core.watching.measures import Measured
+from apps.promotion.models import Channel
 from apps.promotion.watched import live_servers
 from apps.registry.licenses import license_of
 from apps.registry.models import Health, ModelKind, ModelVersion, Server
@@ -24,6 +26,7 @@ from flywheel.version import VERSION
 
 BACKUPS = 5
 MOST = 50
+TABLES = 8  # the largest
 ENDED = 10
 PACKAGES = ("django", "celery", "torch", "transformers", "peft", "trl")
 LOST = {Health.DOWN: 0, Health.UNLISTED: 1, Health.UNCHECKED: 2, Health.HEALTHY: 3}
@@ -65,6 +68,16 @@ class ServerRow:
     server: Server
     is_live: bool
     page: str
+
+
+@dataclass(frozen=True)
+class BaseRow:
+    """`license`: None where this machine does not have its folder."""
+
+    version: ModelVersion
+    license: str | None
+    made: int
+    channels: list[str]
 
 
 def active_jobs() -> list[JobRow]:
@@ -148,10 +161,32 @@ def ended(since: datetime) -> list[Incident]:
     return list(over[:ENDED])
 
 
-def bases() -> list[tuple[ModelVersion, str]]:
-    """With their licenses."""
-    rows = ModelVersion.objects.current().filter(kind=ModelKind.BASE).select_related("project")
-    return [(row, license_of(row)) for row in rows.order_by("project__slug", "name")[:MOST]]
+def bases() -> list[BaseRow]:
+    """With their licenses, under which what was made from them is used, too."""
+    current = ModelVersion.objects.current().filter(kind=ModelKind.BASE).select_related("project")
+    rows = list(current.order_by("project__slug", "name")[:MOST])
+    made = _made_from([row.pk for row in rows])
+    return [BaseRow(row, license_of(row), *made.get(row.pk, (0, []))) for row in rows]
+
+
+def _made_from(bases: list[int]) -> dict[int, tuple[int, list[str]]]:
+    """{base: (versions that were made from it, live channels that answer with one of these)}"""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "WITH RECURSIVE made(base, version) AS ("
+            " SELECT id, id FROM registry_modelversion WHERE id = ANY(%s)"
+            " UNION ALL SELECT made.base, m.id FROM made"
+            " JOIN registry_modelversion m ON m.parent_id = made.version)"
+            " SELECT base, version FROM made",
+            [bases],
+        )
+        base_of = {made: base for base, made in cursor.fetchall()}
+    counts = Counter(base_of.values())
+    channels: dict[int, list[str]] = {base: [] for base in bases}
+    live = Channel.objects.live().filter(current__in=base_of).order_by("name")
+    for name, current in live.values_list("name", "current"):
+        channels[base_of[current]].append(name)
+    return {base: (counts[base] - 1, channels[base]) for base in bases}
 
 
 def versions() -> list[tuple[str, str]]:

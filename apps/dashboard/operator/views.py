@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
@@ -20,12 +19,20 @@ from apps.core.access import page_of_request, refuse_unstorable_text, takes
 from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Backup, Incident, Worker
-from apps.core.watching import log_ins, measures, probes
+from apps.core.watching import disks, log_ins, measures, probes
 from apps.core.watching.conditions import named
 from apps.core.watching.workers import drain as drain_worker
 from apps.dashboard.operator import panels
+from flywheel.version import VERSION
 
 MUTED = timedelta(hours=24)
+TABLES = "flywheel_database_table_bytes"
+MONEY = (
+    ("Judges", "usd", "flywheel_judge_usd_today"),
+    ("Judges' budget", "usd", "flywheel_judge_budget_usd_today"),
+    ("Runs, as far as known", "usd", "flywheel_runs_usd_today"),
+    ("Managed servers", "hours", "flywheel_managed_server_hours_today"),
+)
 
 
 def operator_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -48,7 +55,6 @@ def home(request: HttpRequest) -> HttpResponse:
     last = measures.last()
     jobs = panels.active_jobs()
     machines = panels.machines(jobs)
-    usage = shutil.disk_usage(settings.FLYWHEEL_DATA_DIR)
     context = {
         "now": now,
         "wrongs": sorted(wrongs, key=lambda wrong: (wrong.condition.severity, wrong.since)),
@@ -61,7 +67,10 @@ def home(request: HttpRequest) -> HttpResponse:
         "servers": panels.servers(),
         "locks": panels.locks(),
         "guessed": log_ins.NAME,
-        "disk": {"used": usage.used, "free": usage.free, "folder": settings.FLYWHEEL_DATA_DIR},
+        "disks": disks.disks(),
+        "tables": sorted(
+            ((size, name) for (name,), size in _values(last, TABLES).items()), reverse=True
+        )[: panels.TABLES],
         "database": _one(last, "flywheel_database_bytes"),
         "connections": sum(_values(last, "flywheel_database_connections").values()),
         "connections_max": _one(last, "flywheel_database_connections_max"),
@@ -76,6 +85,8 @@ def home(request: HttpRequest) -> HttpResponse:
         },
         "bases": panels.bases(),
         "versions": panels.versions(),
+        "money": [(said, unit, _one(last, name)) for said, unit, name in MONEY],
+        "version": VERSION,
     }
     return render(request, "dashboard/operator.html", context)
 

@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from apps.core import schema
 from apps.core.models import Incident, JobState, Project, Worker
-from apps.core.watching import measures, own, watcher
+from apps.core.watching import disks, measures, own, watcher
 from apps.promotion.policies import channel_of
 from apps.registry.models import Health, Server, ServerProbe
 from apps.trajectories.models import Arrival
@@ -93,7 +93,7 @@ def poisoned(project: Project, patch: Patch) -> None:
 def disk(used: int) -> Callable[[Project, Patch], None]:
     def plant(project: Project, patch: Patch) -> None:
         usage = SimpleNamespace(used=used * 2**30, free=(100 - used) * 2**30)
-        patch.setattr(own.shutil, "disk_usage", lambda path: usage)
+        patch.setattr(disks.shutil, "disk_usage", lambda path: usage)
 
     return plant
 

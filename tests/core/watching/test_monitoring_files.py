@@ -15,7 +15,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from apps.core.watching import conditions, measures
-from apps.core.watching.monitoring_files import DASHBOARD, FILES, RULES
+from apps.core.watching.monitoring_files import DASHBOARD, FILES, RULES, TABLE
 from flywheel import counters
 
 ROOT = Path(settings.BASE_DIR)
@@ -46,6 +46,21 @@ def test_each_metric_that_they_name_exists(client: Client) -> None:
     named = {name for query in queries() for name in NAME.findall(query)}
     assert len(named) > 20
     assert named <= exist
+
+
+@pytest.mark.django_db
+def test_each_metric_that_exists_is_documented(client: Client) -> None:
+    counters.REQUESTS.labels("api", "200").inc(0)
+    counters.ENDPOINT_OPEN.labels("production").inc(0)
+    measures.Computed().compute_due()
+    text = client.get("/metrics").content.decode()
+    exist = {
+        name if family.type != "counter" else f"{name}_total"
+        for family in text_string_to_metric_families(text)
+        if (name := family.name).startswith("flywheel_") and not name.endswith("_created")
+    }
+    documented = set(re.findall(r"^\| `(flywheel_\w+)`", (ROOT / TABLE).read_text(), re.MULTILINE))
+    assert exist == documented
 
 
 def test_each_condition_has_an_alert() -> None:

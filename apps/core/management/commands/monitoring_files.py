@@ -1,4 +1,4 @@
-"""`manage.py monitoring_files`: writes the alert rules and the dashboard from what is declared."""
+"""`manage.py monitoring_files`: writes the alert rules, the dashboard and the list of metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.core.watching.monitoring_files import FILES
 
 class Command(BaseCommand):
     any_schema = True
-    help = "Writes docker/prometheus/alerts.yaml and docker/grafana/flywheel.json."
+    help = "Writes docker/prometheus/alerts.yaml, docker/grafana/flywheel.json and docs/metrics.md."
 
     def handle(self, **options: Any) -> None:
         for name, write in FILES.items():
