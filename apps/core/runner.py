@@ -22,7 +22,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from apps.core import child as children
-from apps.core import job_files, jobs
+from apps.core import job_files, jobs, placing
 from apps.core.child import Child
 from apps.core.heartbeat import Heartbeat
 from apps.core.job_files import Keeper, job_folder
@@ -49,7 +49,12 @@ KILLED_BY_KERNEL = (
 
 
 def run(job: Job) -> None:
-    """Claims the job and sees it to its end. Returns at once if another worker has it."""
+    """Claims the job and sees it to its end. Returns at once if another worker has it, or this
+    machine lacks what it needs: then it is sent to those that have it.
+    """
+    if placing.is_for_others(job, kind_of(job).queue):
+        jobs.enqueue(job)
+        return
     if not job.claim(worker=f"{socket.gethostname()}:{os.getpid()}"):
         return
     kind = kind_of(job)
