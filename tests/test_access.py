@@ -238,7 +238,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
         project=project,
         name="a",
         format="chat",
-        path="gone",
+        file="gone",
         size=1,
         state="failed",
         finished_at=timezone.now(),

@@ -9,9 +9,7 @@ unreachable database is waited for.
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -30,7 +28,7 @@ from apps.core.jobs import OwnershipLost, owned
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, Progress, kind_of
 from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
-from flywheel import logs
+from flywheel import logs, processes
 from flywheel.outages import is_transient
 from workers.lib.memory import kernel_kills
 from workers.lib.specs.job import Job as Spec
@@ -55,7 +53,7 @@ def run(job: Job) -> None:
     if placing.is_for_others(job, kind_of(job).queue):
         jobs.enqueue(job)
         return
-    if not job.claim(worker=f"{socket.gethostname()}:{os.getpid()}"):
+    if not job.claim(worker=processes.worker_id()):
         return
     kind = kind_of(job)
     with Heartbeat(job), logs.about(job=str(job.pk), project=job.project.slug):

@@ -23,11 +23,13 @@ from moto.server import ThreadedMotoServer
 from flywheel.embedded import UNPRIVILEGED, Layout, data_dir
 from flywheel.servers import _postgres_binaries, _valkey_binary
 from tests.conftest import BRIDGED
+from tests.flywheel import pgbouncer
 from tests.flywheel.machine import ROOT, eventually
 from tests.registry.s3 import BUCKET, KEYS, client_of
 
 HERE = "/srv"  # where each machine sees its own folder
-POSTGRES_PORT, BROKER_PORT = 5432, 6379
+POSTGRES_PORT, POOLER_PORT, BROKER_PORT = 5432, 6432, 6379
+POOL = 12  # sessions of PostgreSQL for all processes
 # What `ip netns exec` runs: its own /srv and /tmp, and its own name.
 INITDB = "-U flywheel -A trust -E UTF8 -N --no-locale"
 ENTER = """
@@ -158,6 +160,7 @@ class Cluster:
         self.number = os.getpid() % 200 + 10
         self.prefix = f"fw{os.getpid() % 100_000}"
         self.nodes: dict[str, Node] = {}
+        self.is_pooled = False
         self.host = self.address(1)
         self.environment = {
             "DJANGO_SETTINGS_MODULE": "flywheel.settings",
@@ -183,6 +186,7 @@ class Cluster:
             ip("link", "set", self.prefix, "up")
             self.stack.callback(self._stop)
             self._start_postgres()
+            self._start_pooler()
             self._start_broker()
             self._start_store()
             self.stack = self.stack.pop_all()
@@ -253,9 +257,26 @@ class Cluster:
 
     def _has_database(self) -> bool:
         with suppress(psycopg.OperationalError):
-            psycopg.connect(self.environment["DATABASE_URL"]).close()
+            with psycopg.connect(self.environment["DATABASE_URL"]) as connection:
+                connection.execute("SELECT 1")
             return True
         return False
+
+    def _start_pooler(self) -> None:
+        """All processes use PgBouncer, with few sessions for all of them, where it can be had."""
+        if (program := pgbouncer.found(self.folder / "pgbouncer")) is None:
+            return
+        self.is_pooled = True
+        self.environment["DATABASE_DIRECT_URL"] = self.environment["DATABASE_URL"]
+        self.environment["DATABASE_URL"] = f"postgres://flywheel@{self.host}:{POOLER_PORT}/postgres"
+        given = {"name": "postgres", "user": "flywheel", "size": POOL}
+        at = {"host": self.host, "port": POSTGRES_PORT, "own_port": POOLER_PORT}
+        path = self.folder / "pgbouncer.ini"
+        path.write_text(pgbouncer.CONFIGURATION.format(**given, **at))
+        command = [program[0], "-u", UNPRIVILEGED, path]
+        how = {"cwd": "/", "env": os.environ | program[1]}
+        self._popen("pgbouncer", command, signal.SIGTERM, how)
+        eventually(self._has_database)
 
     def _start_broker(self) -> None:
         options = ["--port", str(BROKER_PORT), "--bind", self.host, "--save", ""]

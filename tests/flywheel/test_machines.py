@@ -225,7 +225,8 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def rows(cluster: Cluster, query: str, *given: Any) -> list[tuple]:
-    with psycopg.connect(cluster.environment["DATABASE_URL"]) as connection:
+    url = cluster.environment.get("DATABASE_DIRECT_URL", cluster.environment["DATABASE_URL"])
+    with psycopg.connect(url) as connection:
         return connection.execute(query, given or None).fetchall()
 
 
@@ -341,8 +342,16 @@ def test_a_whole_turn_over_machines_that_share_no_disk(cluster: Cluster, tiny: P
     say(said[0][0])
     again = re.search(r"checkpoint at step (\d+): (?:(\d+) steps? w|no step)", said[0][0])
     assert again and int(again[1]) >= EVERY
+    eventually(lambda: where(cluster, "evals_evalrun"), PATIENCE_S)
+    say("the candidate is evaluated; its worker is asked to stop, and ends what it does")
+    leaving = nodes["eval"].started["eval"]
+    leaving.terminate()
+    assert leaving.wait(PATIENCE_S) == 0
     eventually(lambda: state(cluster, run).get("ask") == "waiting", PATIENCE_S)
-    say("the candidate is evaluated and compared")
+    tried = rows(cluster, "SELECT attempt FROM evals_evalrun ORDER BY created_at DESC LIMIT 1")
+    assert tried == [(1,)]
+    say("the candidate is compared")
+    nodes["eval"].start("eval")
     say(nodes["web1"].python(SERVE))
     asks(nodes["front"], key)
     live, better, error, outcomes = json.loads(nodes["web2"].python(PROMOTE))
@@ -360,5 +369,6 @@ def test_a_whole_turn_over_machines_that_share_no_disk(cluster: Cluster, tiny: P
     assert all(stored.get(name) == 1 for name in sender.acknowledged)
     assert all(stored.get(f"imported-{number}") == 1 for number in range(3))
     eventually(lambda: not rows(cluster, "SELECT 1 FROM trajectories_arrival LIMIT 1"), PATIENCE_S)
+    say(f"PgBouncer stood between: {cluster.is_pooled}")
     for table in ("evals_evalrun", "training_trainingrun", "trajectories_upload"):
         assert {one for (one,) in rows(cluster, f"SELECT state FROM {table}")} == {"succeeded"}

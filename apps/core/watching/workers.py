@@ -19,6 +19,7 @@ from django.utils import timezone
 from apps.core import job_files, kept, placing
 from apps.core.bus import ask
 from apps.core.models import Worker
+from apps.core.watching import machines
 from flywheel import alive
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Presence:
             try:
                 close_old_connections()
                 things = set().union(*ask(placing.Has()))
-                self._has = placing.machine(things)
+                self._has = placing.machine(things) | {"common": machines.common()}
                 self._changed.set()
                 self._tidy()
             except Exception:  # thread boundary
