@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -104,9 +105,10 @@ def _digest(folder: Path, known: Mapping[str, list[str]]) -> str:
         if digest and noted == _stamp(folder):
             return digest
         digest = base_digest(folder)
-        remember_folder(folder, digest)
     except (ModelError, OSError):
         return ""
+    with suppress(OSError):  # two processes may do so at once; it is hashed again then
+        remember_folder(folder, digest)
     return digest
 
 

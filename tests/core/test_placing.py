@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,10 +47,8 @@ def test_what_a_machine_can_do(has: dict, needs: Needs, can: bool) -> None:
 def run(submit: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     """A job that needs a base which some machines have."""
     made = submit("finish")
-    needs = Needs(things=frozenset({"base"}))
-    monkeypatch.setattr(
-        placing, "kind_of", lambda job: type("Kind", (), {"needs": lambda _: needs})()
-    )
+    kind = SimpleNamespace(needs=lambda job: Needs(things=frozenset({"base"})))
+    monkeypatch.setattr(placing, "kind_of", lambda job: kind)
     return made
 
 
@@ -76,7 +75,7 @@ def test_a_worker_that_cannot_sends_it_on(run: Any, monkeypatch: pytest.MonkeyPa
     sent: list[str] = []
     monkeypatch.setattr(jobs.outbox, "post", lambda name, *given, queue, **more: sent.append(queue))
     queue = kind_of(run).queue
-    monkeypatch.setattr(jobs, "kind_of", lambda job: type("Kind", (), {"queue": queue})())
+    monkeypatch.setattr(jobs, "kind_of", lambda job: SimpleNamespace(queue=queue))
     runner.run(run)
     assert ended(run).state == JobState.QUEUED and sent == [f"{queue}.other"]
 

@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
+from django.urls import reverse
 
 from tests.factories import row
 from tests.flywheel.cluster import HERE, Cluster, Node, why_not
@@ -272,14 +273,15 @@ def where(cluster: Cluster, table: str) -> str:
 
 def imports_a_file(browser: Browser, slug: str) -> None:
     """Previewed by one web machine, started by the other, read by a worker of a third."""
-    browser.get(0, f"/p/{slug}/import/")
-    text = "".join(json.dumps(row(id=f"imported-{number}")) + "\n" for number in range(3))
-    seen = browser.post(
-        0, f"/p/{slug}/import/", {"format": "auto"}, files={"file": ("runs.jsonl", text)}
+    form, start = (
+        reverse(f"trajectories:{name}", args=[slug]) for name in ("import", "import_start")
     )
+    browser.get(0, form)
+    text = "".join(json.dumps(row(id=f"imported-{number}")) + "\n" for number in range(3))
+    seen = browser.post(0, form, {"format": "auto"}, files={"file": ("runs.jsonl", text)})
     token = re.search(r'name="token" value="([^"]+)"', seen.text)
     assert token, seen.text
-    begun = browser.post(1, f"/p/{slug}/import/start/", {"token": token[1]})
+    begun = browser.post(1, start, {"token": token[1]})
     assert begun.status_code == 302, begun.text
 
 

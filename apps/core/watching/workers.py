@@ -20,7 +20,7 @@ from apps.core import job_files, kept, placing
 from apps.core.bus import ask
 from apps.core.models import Worker
 from apps.core.watching import machines
-from flywheel import alive
+from flywheel import alive, processes
 
 log = logging.getLogger(__name__)
 BEAT_EVERY_S = 5.0
@@ -75,7 +75,8 @@ class Presence:
         while True:
             try:
                 close_old_connections()
-                things = set().union(*ask(placing.Has()))
+                computes = {alive.queue_of(name) for name in self.consumers} & {*processes.LIGHT}
+                things = set().union(*ask(placing.Has())) if computes else set()
                 self._has = placing.machine(things) | {"common": machines.common()}
                 self._changed.set()
                 self._tidy()
