@@ -58,6 +58,11 @@ def _leave(state: Any = None, retval: Any = None, **_: Any) -> None:
 
 
 @worker_init.connect
+def _name_worker(**_: Any) -> None:
+    os.environ[processes.WORKER_PID] = str(os.getpid())
+
+
+@worker_init.connect
 def _collect_garbage_seldom(**_: Any) -> None:
     """A batch makes a hundred thousand objects that go together: looking through them as often as
     Python does by itself takes a tenth of the time.

@@ -41,6 +41,8 @@ def main() -> None:
 
             up.main(sys.argv[2:])
         else:
+            if command not in SERVICES | STACKS:
+                use_direct_database()
             run_django(command)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -49,6 +51,12 @@ def main() -> None:
     finally:
         if is_stack:
             embedded.stop_unused()
+
+
+def use_direct_database() -> None:
+    """Commands are few and may need a session (migrations, backups): they go past a pooler."""
+    if url := os.environ.pop("DATABASE_DIRECT_URL", ""):
+        os.environ["DATABASE_URL"] = url
 
 
 def run_django(command: str) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import http.client
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -46,6 +47,7 @@ ENDPOINT_STOPS_S = 30  # for which open streams may go on
 # checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
 NAMED = "FLYWHEEL_PROCESS"  # the variable that tells a process which of these it is
+WORKER_PID = "FLYWHEEL_WORKER_PID"  # the variable that tells it to the processes of its pool
 SILENT_S = 60
 CELERY = ("celery", "-q", "-A", "flywheel")
 THREADS = ("--pool", "threads")
@@ -172,6 +174,11 @@ def works(name: str, port: int) -> bool:
 def alive_file(name: str) -> Path:
     """Touched by workers and beat while they work."""
     return Path(tempfile.gettempdir()) / f"flywheel-{name}.alive"
+
+
+def worker_id() -> str:
+    """The worker that this process is, or is of the pool of."""
+    return f"{socket.gethostname()}:{os.environ.get(WORKER_PID) or os.getpid()}"
 
 
 def say_works() -> None:

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import re
 import secrets
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -247,20 +248,32 @@ TEMPLATES: list[dict[str, Any]] = [
     }
 ]
 
+
+def database(name: str, url: str) -> Any:
+    found = dj_database_url.parse(url, conn_max_age=60, conn_health_checks=True)
+    if "postgresql" not in found["ENGINE"]:
+        raise ImproperlyConfigured(
+            f"{name} must name a PostgreSQL database; no other is supported."
+        )
+    # A server that hangs accepts connections and never answers them; a machine that is cut off does
+    # not even refuse: without these its processes would wait for it for hours.
+    options = {
+        "connect_timeout": 10,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,
+    }
+    return found | {"ENGINE": "flywheel.postgres", "OPTIONS": options | found.get("OPTIONS", {})}
+
+
 DATABASES = {
-    "default": dj_database_url.parse(
-        env_service("DATABASE_URL") or embedded.database_url(),
-        conn_max_age=60,
-        conn_health_checks=True,
-    )
+    "default": database("DATABASE_URL", env_service("DATABASE_URL") or embedded.database_url())
 }
-if "postgresql" not in DATABASES["default"]["ENGINE"]:
-    raise ImproperlyConfigured(
-        "DATABASE_URL must name a PostgreSQL database; no other is supported."
-    )
-DATABASES["default"]["ENGINE"] = "flywheel.postgres"
-# A server that hangs accepts connections and never answers them.
-DATABASES["default"].setdefault("OPTIONS", {}).setdefault("connect_timeout", 10)
+# Where DATABASE_URL is a pooler's (docs/machines.md): PostgreSQL itself, for what needs a session
+# (flywheel.postgres.direct).
+if direct_url := env_service("DATABASE_DIRECT_URL"):
+    DATABASES["direct"] = database("DATABASE_DIRECT_URL", direct_url)
 # Used codes of second factors and how often resets were asked for: shared by all web processes.
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "cache"}
@@ -426,7 +439,16 @@ CELERY_BROKER_URL = env_service("BROKER_URL") or embedded.broker_url()
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Long jobs are claimed in the database and acknowledged early; a message lost with its worker is
 # sent again by the reaper, so the visibility timeout only matters to short tasks.
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_timeout": 30}
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 600,
+    "socket_timeout": 30,
+    "socket_keepalive": True,
+    "socket_keepalive_options": {
+        number: seconds
+        for name, seconds in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if (number := getattr(socket, name, None)) is not None
+    },
+}
 CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_IGNORE_RESULT = True

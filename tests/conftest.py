@@ -27,6 +27,7 @@ settings.register_profile("proof", deadline=None, suppress_health_check=[HealthC
 settings.register_profile("default", settings.get_profile("proof"), max_examples=EXAMPLES)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("default")
+BRIDGED = "10.213."  # machines on this one (tests/flywheel/cluster.py)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -230,11 +231,9 @@ def reach_only_this_machine() -> None:
 
     def guarded(self: socket.socket, address: object) -> None:
         if self.family in (socket.AF_INET, socket.AF_INET6) and isinstance(address, tuple):
-            assert address[0] in (
-                "127.0.0.1",
-                "::1",
-                "localhost",
-            ), f"a test wants to reach {address[0]}"
+            here = address[0] in ("127.0.0.1", "::1", "localhost")
+            here = here or address[0].startswith(BRIDGED)
+            assert here, f"a test wants to reach {address[0]}"
         return connect(self, address)
 
     socket.socket.connect = guarded  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection, transaction
 
 from apps.core import jobs, kept
-from apps.core.kinds import kind_of
+from apps.core.kinds import job_models, kind_of
 from apps.core.models import Job, JobLog
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,16 @@ def remove_work(model: type[Job], pks: list) -> None:
     JobLog.objects.filter(job__in=pks).delete()
     for pk in pks:
         remove(model, pk)
+
+
+def tidy() -> None:
+    """Removes from this machine the folders of jobs that were deleted on another."""
+    home = Path(settings.FLYWHEEL_DATA_DIR) / "jobs"
+    for model in job_models():
+        there = {path.name: path for path in (home / model._meta.model_name).glob("*-*-*-*-*")}
+        known = model.objects.filter(pk__in=there).values_list("pk", flat=True)
+        for name in there.keys() - {str(pk) for pk in known}:
+            shutil.rmtree(there[name], ignore_errors=True)
 
 
 def _folder(job: Job) -> str:

@@ -11,7 +11,7 @@ from django.db import models, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from apps.core import outbox
+from apps.core import outbox, placing
 from apps.core.actions import audit
 from apps.core.bus import Event, publish
 from apps.core.errors import Rejected
@@ -81,7 +81,8 @@ def enqueue(job: Job) -> None:
     """
     if job.note_send():
         label, queue = job._meta.label, kind_of(job).queue
-        outbox.post(TASK, label, str(job.pk), queue=queue, expires_s=EXPIRES_S)
+        for each in placing.queues_for(job, queue):
+            outbox.post(TASK, label, str(job.pk), queue=each, expires_s=EXPIRES_S)
 
 
 def restart(

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
+
 from apps.core.models import Job
 from workers.lib.specs.job import Job as Spec
 
@@ -24,6 +26,15 @@ class Incomplete(Exception):
     def __init__(self, sentence: str, result: dict) -> None:
         super().__init__(sentence)
         self.result = result
+
+
+class Needs(Struct, frozen=True):
+    """What a machine must have: megabytes for a model (of one GPU, or of memory where there is
+    none), and things by name (`placing.Has`).
+    """
+
+    memory_mb: int = 0
+    things: frozenset[str] = frozenset()
 
 
 def _nothing(*_: Any) -> None:
@@ -56,6 +67,7 @@ class ChildProcess(Generic[J]):
     # files and folders in the job's folder from which a later attempt continues, on whatever
     # machine; nobody writes to a folder once it is there
     keeps: Callable[[J], list[str]] | None = None
+    needs: Callable[[J], Needs] | None = None  # what its machine must have
     time_limit_s: float | None = None  # of one attempt; then it is asked to stop
     flush_every_s: float = 1.0  # how often what comes is stored
     if_lost: str = ""  # a sentence for the person whose job died too often
@@ -93,6 +105,7 @@ class InProcess(Generic[J]):
 
     queue: str
     steps: Callable[[J], Generator[Progress, Any, dict]]
+    needs: Callable[[J], Needs] | None = None
     ended: Callable[[J], None] = _nothing
     if_lost: str = ""
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum, unique
+from typing import Any
 
 from django.db import connection
+
+from flywheel.postgres.direct import direct
 
 
 @unique
@@ -75,37 +78,37 @@ def holding_in(project_id: int, lock: ProjectLock) -> Iterator[None]:
     """Outside of a transaction: one that begins inside sees all that the holder before has
     committed.
     """
-    _call("pg_advisory_lock", lock, project_id)
+    _call("pg_advisory_lock", lock, project_id, of=direct())
     try:
         yield
     finally:
-        _call("pg_advisory_unlock", lock, project_id)
+        _call("pg_advisory_unlock", lock, project_id, of=direct())
 
 
 @contextmanager
 def try_holding(lock: Lock) -> Iterator[bool]:
     """Outside of a transaction, without waiting: whether the lock is held."""
-    is_held = bool(_call("pg_try_advisory_lock", lock))
+    is_held = bool(_call("pg_try_advisory_lock", lock, of=direct()))
     try:
         yield is_held
     finally:
         if is_held:
-            _call("pg_advisory_unlock", lock)
+            _call("pg_advisory_unlock", lock, of=direct())
 
 
 @contextmanager
 def try_holding_in(project_id: int, lock: ProjectLock) -> Iterator[bool]:
     """As `holding_in`, without waiting: whether the lock is held."""
-    is_held = bool(_call("pg_try_advisory_lock", lock, project_id))
+    is_held = bool(_call("pg_try_advisory_lock", lock, project_id, of=direct()))
     try:
         yield is_held
     finally:
         if is_held:
-            _call("pg_advisory_unlock", lock, project_id)
+            _call("pg_advisory_unlock", lock, project_id, of=direct())
 
 
-def _call(function: str, *numbers: int) -> object:
-    with connection.cursor() as cursor:
+def _call(function: str, *numbers: int, of: Any = connection) -> object:
+    with of.cursor() as cursor:
         cursor.execute(
             f"SELECT {function}({', '.join(['%s'] * len(numbers))})",
             [int(number) for number in numbers],

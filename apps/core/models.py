@@ -637,6 +637,9 @@ class Worker(models.Model):
     at_once = models.PositiveSmallIntegerField(default=1)
     memory_mb = models.PositiveIntegerField(default=0)
     skew_s = models.FloatField(default=0, help_text="Its machine's clock minus the database's")
+    has = models.JSONField(
+        default=dict, help_text="{gpus, memory_mb, things} of its machine (`placing`)"
+    )
     drained_at = models.DateTimeField(null=True, help_text="Since when it should take nothing more")
     started_at = models.DateTimeField(db_default=Now())
     beat_at = models.DateTimeField(db_default=Now())

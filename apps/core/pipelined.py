@@ -1,5 +1,6 @@
 """Several statements in one round trip to the database: most of the time of a small write is
-waiting for answers. PostgreSQL reads and plans each statement once a connection.
+waiting for answers. PostgreSQL reads and plans each statement once a connection, unless a pooler
+stands between.
 
 psycopg's own pipeline sends, and wakes the server, for each statement, and its cursors take longer
 than the statements.
@@ -19,6 +20,7 @@ from django.db import connection
 from psycopg import generators, pq
 
 from flywheel import telemetry
+from flywheel.postgres.direct import is_pooled
 
 TEXT, BINARY = 0, 1
 ANSWERED = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
@@ -128,8 +130,13 @@ def _steps(
 
 
 def _queue(pgconn: Any, statement: Statement, names: dict[bytes, bytes]) -> bytes:
-    """Returns the name under which the statement is prepared now; none if it was before."""
+    """Returns the name under which the statement is prepared now; none if it was before, or a
+    pooler stands between, behind which the next transaction may meet another session.
+    """
     new = b""
+    if is_pooled():
+        pgconn.send_query_params(statement.query, statement.params, param_formats=statement.formats)
+        return new
     if statement.query not in names:
         new = names[statement.query] = b"flywheel_%d" % next(_numbers)
         pgconn.send_prepare(new, statement.query)

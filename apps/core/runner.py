@@ -9,9 +9,7 @@ unreachable database is waited for.
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import socket
 import time
 from collections.abc import Generator
 from contextlib import closing
@@ -22,7 +20,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from apps.core import child as children
-from apps.core import job_files, jobs
+from apps.core import job_files, jobs, placing
 from apps.core.child import Child
 from apps.core.heartbeat import Heartbeat
 from apps.core.job_files import Keeper, job_folder
@@ -30,7 +28,7 @@ from apps.core.jobs import OwnershipLost, owned
 from apps.core.kinds import ChildProcess, Incomplete, InProcess, Progress, kind_of
 from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
-from flywheel import logs
+from flywheel import logs, processes
 from flywheel.outages import is_transient
 from workers.lib.memory import kernel_kills
 from workers.lib.specs.job import Job as Spec
@@ -49,8 +47,13 @@ KILLED_BY_KERNEL = (
 
 
 def run(job: Job) -> None:
-    """Claims the job and sees it to its end. Returns at once if another worker has it."""
-    if not job.claim(worker=f"{socket.gethostname()}:{os.getpid()}"):
+    """Claims the job and sees it to its end. Returns at once if another worker has it, or this
+    machine lacks what it needs: then it is sent to those that have it.
+    """
+    if placing.is_for_others(job, kind_of(job).queue):
+        jobs.enqueue(job)
+        return
+    if not job.claim(worker=processes.worker_id()):
         return
     kind = kind_of(job)
     with Heartbeat(job), logs.about(job=str(job.pk), project=job.project.slug):

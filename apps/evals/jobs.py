@@ -13,7 +13,7 @@ from django.conf import settings
 from apps.core.actions import audit
 from apps.core.bus import Question, ask
 from apps.core.job_files import job_folder
-from apps.core.kinds import ChildProcess, Incomplete, InProcess, register
+from apps.core.kinds import ChildProcess, Incomplete, InProcess, Needs, register
 from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.environments.scorer import record_scorer
@@ -42,6 +42,7 @@ from apps.evals.samples.transcript import tools_of
 from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
+from apps.registry.bases import needed_base
 from apps.registry.models import ModelKind
 from workers.lib.specs.evaluate import Evaluate
 from workers.lib.specs.score_answers import ScoreAnswers
@@ -257,10 +258,17 @@ def complete(run: EvalRun, result: dict) -> dict:
     return run.result | {"metrics": metrics}
 
 
+def needs(run: EvalRun) -> Needs:
+    """The base of a model that the job loads itself."""
+    is_here = run.spec.get("engine", {}).get("kind") == "transformers"
+    return Needs(things=needed_base(run.model_version) if is_here else frozenset())
+
+
 register(
     EvalRun,
     ChildProcess(
         queue="eval",
+        needs=needs,
         child_spec=evaluation_spec,
         store_events=store_events,
         complete=complete,

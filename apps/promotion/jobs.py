@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from apps.core.kinds import ChildProcess, InProcess, register
+from apps.core.kinds import ChildProcess, InProcess, Needs, register
 from apps.promotion.deployment import fingerprints, running
 from apps.promotion.models import Deployment, FingerprintJob
+from apps.registry.bases import needed_base
 
 register(
     Deployment,
@@ -22,6 +23,7 @@ register(
     ChildProcess(
         queue="eval",
         child_spec=fingerprints.job_spec,
+        needs=lambda job: Needs(things=needed_base(job.version)),
         complete=fingerprints.complete,
         time_limit_s=1800.0,
     ),

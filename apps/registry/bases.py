@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from apps.core.backups.parts import write_file
 from apps.core.backups.restoring import Lacks
 from apps.core.bus import on
 from apps.core.errors import Rejected
+from apps.core.placing import Has
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.folder_digest import sha256_of
 from workers.lib.lora_files import AdapterError, check_base_is_plain
@@ -103,10 +105,23 @@ def _digest(folder: Path, known: Mapping[str, list[str]]) -> str:
         if digest and noted == _stamp(folder):
             return digest
         digest = base_digest(folder)
-        remember_folder(folder, digest)
     except (ModelError, OSError):
         return ""
+    with suppress(OSError):  # two processes may do so at once; it is hashed again then
+        remember_folder(folder, digest)
     return digest
+
+
+@on(Has)
+def bases_here(question: Has) -> set[str]:
+    bases = ModelVersion.objects.filter(kind=ModelKind.BASE).order_by("pk")
+    return {base.digest for base in bases if find_base(base)}
+
+
+def needed_base(version: ModelVersion) -> frozenset[str]:
+    """What a machine must have that loads the version (`Needs.things`)."""
+    base = version.base_version()
+    return frozenset([base.digest] if base.kind == ModelKind.BASE else [])
 
 
 @on(Lacks)

@@ -10,8 +10,8 @@ from datetime import timedelta
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from apps.core.data_folder import identity
 from apps.registry.artifacts import ArtifactError
-from apps.registry.data_folder import identity
 from apps.registry.models import AdapterCopy, ModelVersion, Server, ServerRun
 
 LOOK_EVERY_S = 0.1

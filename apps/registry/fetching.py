@@ -25,10 +25,10 @@ from django.utils import timezone
 
 from apps.core import whole_folders
 from apps.core.bus import Question, ask
+from apps.core.data_folder import identity
 from apps.core.stores import store
 from apps.registry import artifacts
 from apps.registry.artifacts import ArtifactError
-from apps.registry.data_folder import identity
 from apps.registry.models import AdapterCopy, Artifact, ModelVersion, ServerRun
 from apps.registry.servers import address_of
 from workers.lib.outgoing import Bounds, client

@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from django.db import connection
+from django.db import connection, connections
 
 from apps.serving.routes import Table, read_table
 from flywheel.outages import is_away
+from flywheel.postgres.direct import direct
 
 log = logging.getLogger(__name__)
 CHANNEL = "flywheel_routes"  # the channel of the migration's triggers
@@ -68,17 +69,17 @@ class Tables:
                     log.exception("The table is not read")
                 else:
                     log.warning("The table stays unchanged: %s", " ".join(str(error).split()))
-                connection.close()
+                connections.close_all()
                 self._stop.wait(AGAIN_S)
-        connection.close()
+        connections.close_all()
 
     def _listen(self) -> None:
         """Listen until the connection is lost. It listens before it reads the table, so that no
         change is missed in between.
         """
-        with connection.cursor() as cursor:
+        with direct().cursor() as cursor:
             cursor.execute(f"LISTEN {CHANNEL}")
         while not self._stop.is_set():
             self.refresh()
-            for _ in connection.connection.notifies(timeout=EVERY_S, stop_after=1):
+            for _ in direct().connection.notifies(timeout=EVERY_S, stop_after=1):
                 pass

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from django.db import transaction
 
-from apps.core.kinds import ChildProcess, register
+from apps.core.kinds import ChildProcess, Needs, register
 from apps.evals.sample_events import sample_fields
 from apps.registry.actions import register_adapter, register_reward_model
 from apps.registry.artifacts import store_folder
+from apps.registry.bases import needed_base
 from apps.registry.trained_elsewhere import numbers_of
 from apps.training import checkpoints, memory, run_alarms
 from apps.training.budget import measuring
@@ -27,6 +28,14 @@ from apps.training.models import (
 )
 from apps.training.prompt_search import job as prompt_search
 from apps.training.results import lineage, store_metrics, version_name
+
+
+def needs(run: TrainingRun) -> Needs:
+    """The base, and the memory that was estimated when it was submitted."""
+    if run.on_cluster:
+        return Needs()
+    memory = (run.spec.get("estimate") or {}).get("memory") or {}
+    return Needs(int(memory.get("likely", 0)) // 2**20, needed_base(run.parent))
 
 
 def store_events(run: TrainingRun, events: list[dict]) -> None:
@@ -95,6 +104,7 @@ register(
             ray.complete(run, result) if run.on_cluster else complete(run, result)
         ),
         keeps=checkpoints.kept_names,
+        needs=needs,
         ended=lambda run: ray.ended(run) if run.on_cluster else None,
         if_lost="The last checkpoint is kept: the run can be resumed from it.",
         memory_advice=memory.advice,

@@ -23,6 +23,7 @@ TICK_S = 0.02
 CONNECT_TICK_S = 0.1  # after which psycopg looks again
 RENEW_S = 5.0  # without an answer, after which the probe takes a new connection
 AGAIN_S = 0.2
+WATCH = "flywheel-watch"  # the application of the probe of each web process
 FROZEN = "The database server does not answer"
 
 
@@ -40,7 +41,8 @@ class Watch:
         """`parameters`: of a connection. `silent_s`: after how long without any answer the server
         is taken to be frozen.
         """
-        self._parameters, self.silent_s = parameters | {"connect_timeout": 2}, silent_s
+        self._parameters = parameters | {"connect_timeout": 2, "application_name": WATCH}
+        self.silent_s = silent_s
         self.is_on = True
         self._asked.set()  # its connection stands before it is needed
         threading.Thread(target=self._probe, name="database watch", daemon=True).start()

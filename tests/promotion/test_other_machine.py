@@ -25,6 +25,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from apps.core import bus, runner
+from apps.core.data_folder import identity
 from apps.core.models import JobState
 from apps.evals.jobs import evaluation_spec
 from apps.evals.models import Split
@@ -36,7 +37,6 @@ from apps.registry import copies, fetching, managed
 from apps.registry.actions import ModelError
 from apps.registry.adapters import path_of
 from apps.registry.artifacts import ArtifactError
-from apps.registry.data_folder import identity
 from apps.registry.models import AdapterCopy, ModelVersion, Server, ServerRun
 from apps.registry.rollout_servers import rollouts_spec, why_not
 from tests.factories import (

@@ -21,6 +21,7 @@ from psycopg import sql
 
 from apps.core.backups.manifest import BackupError
 from apps.core.backups.parts import CHUNK
+from flywheel.postgres.direct import direct
 
 OURS = "relnamespace = current_schema()::regnamespace"
 
@@ -137,7 +138,7 @@ def _address() -> tuple[str, dict[str, str]]:
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     given = {
         name: value
-        for name, value in connection.get_connection_params().items()
+        for name, value in direct().get_connection_params().items()
         if name in known and value not in (None, "")
     }
     password = given.pop("password", None)

@@ -498,6 +498,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "has",
+                    models.JSONField(
+                        default=dict,
+                        help_text="{gpus, memory_mb, things} of its machine (`placing`)",
+                    ),
+                ),
+                (
                     "drained_at",
                     models.DateTimeField(
                         help_text="Since when it should take nothing more", null=True

@@ -16,12 +16,16 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from apps.core import job_files, kept, placing
+from apps.core.bus import ask
 from apps.core.models import Worker
-from flywheel import alive
+from apps.core.watching import machines
+from flywheel import alive, processes
 from flywheel.version import VERSION
 
 log = logging.getLogger(__name__)
 BEAT_EVERY_S = 5.0
+LOOK_AROUND_EVERY_S = 120.0
 
 
 class Presence:
@@ -30,6 +34,7 @@ class Presence:
     def __init__(self) -> None:
         self.consumers: dict[str, Any] = {}
         self._drained: set[str] = set()
+        self._has: dict[str, Any] = {}
         self._thread: threading.Thread | None = None
         self._changed = threading.Event()
 
@@ -40,6 +45,9 @@ class Presence:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
             self._thread.start()
+            threading.Thread(target=self._look_around, name="inventory", daemon=True).start()
+        own = placing.own_queue(alive.queue_of(consumer.hostname), socket.gethostname())
+        consumer.call_soon(consumer.add_task_queue, own)
 
     def leave(self) -> None:
         """Removes the rows of this process, which stops in order."""
@@ -63,10 +71,30 @@ class Presence:
                 log.warning("No heartbeat of this worker: %s", error)
                 connection.close()
 
+    def _look_around(self) -> None:
+        """What this machine has: to look may take as long as to read the weights of a model."""
+        while True:
+            try:
+                close_old_connections()
+                computes = {alive.queue_of(name) for name in self.consumers} & {*processes.LIGHT}
+                things = set().union(*ask(placing.Has())) if computes else set()
+                self._has = placing.machine(things) | {"common": machines.common()}
+                self._changed.set()
+                self._tidy()
+            except Exception:  # thread boundary
+                log.exception("What this machine has is not known")
+                connection.close()
+            time.sleep(LOOK_AROUND_EVERY_S)
+
+    def _tidy(self) -> None:
+        """What this machine has of jobs and files that were deleted on another."""
+        job_files.tidy()
+        kept.tidy_copies()
+
     def beat(self) -> None:
         skew = clock_skew()
         for name, consumer in [*self.consumers.items()]:
-            drained = _beat(name, at_once=consumer.pool.limit, skew=skew)
+            drained = _beat(name, at_once=consumer.pool.limit, skew=skew, has=self._has)
             if drained != (name in self._drained):
                 self._drain(consumer, drained)
 
@@ -74,14 +102,16 @@ class Presence:
         """It takes nothing more from its queue; what it does it ends."""
         queue = alive.queue_of(consumer.hostname)
         act = consumer.cancel_task_queue if drained else consumer.add_task_queue
-        consumer.call_soon(act, queue)
+        for each in (queue, placing.own_queue(queue, socket.gethostname())):
+            consumer.call_soon(act, each)
         (self._drained.add if drained else self._drained.discard)(consumer.hostname)
 
 
-def _beat(name: str, *, at_once: int, skew: float) -> bool:
+def _beat(name: str, *, at_once: int, skew: float, has: dict[str, Any]) -> bool:
     """Whether the worker should take nothing more."""
     known: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
-    seen = {"beat_at": Now(), "memory_mb": memory_mb(), "skew_s": skew, "at_once": at_once}
+    seen = {"beat_at": Now(), "memory_mb": memory_mb(), "skew_s": skew}
+    seen |= {"at_once": at_once, "has": has}
     if not Worker.objects.filter(name=name, **known).update(**seen):
         new = (
             known | seen | {"queue": alive.queue_of(name), "started_at": Now(), "version": VERSION}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from typing import Any
 
 from django.db import connection
 from django.urls import reverse
@@ -23,6 +24,7 @@ from apps.registry.licenses import license_of
 from apps.registry.models import Health, ModelKind, ModelVersion, Server
 from flywheel import processes
 from flywheel.version import VERSION
+from workers.lib.memory import gigabytes
 
 BACKUPS = 5
 MOST = 50
@@ -52,6 +54,19 @@ class Machine:
     memory_mb: int
     skew_s: float
     workers: list[WorkerRow]
+
+    @property
+    def has(self) -> dict[str, Any]:
+        """What it says of itself (`placing.machine`)."""
+        return next((row.worker.has for row in self.workers if row.worker.has), {})
+
+    @property
+    def gpus(self) -> str:
+        """“2 × NVIDIA H200 (141 GB)”"""
+        kinds = Counter((gpu["name"], gpu["memory_mb"]) for gpu in self.has.get("gpus", ()))
+        return ", ".join(
+            f"{n} × {name} ({gigabytes(memory * 2**20)})" for (name, memory), n in kinds.items()
+        )
 
 
 @dataclass(frozen=True)
