@@ -92,9 +92,9 @@ def drop_held(project: Project, words: Words) -> Iterator[int]:
     """
     after = 0
     while rows := list(_held(project, after)):
+        after = rows[-1].pk
         for batch in rows:
             yield _drop_held(project, batch, words)
-        after = rows[-1].pk
 
 
 def _held(project: Project, after: int) -> QuerySet[HeldBatch]:

@@ -21,10 +21,11 @@ from apps.core import mentions
 from apps.core.models import AuditEvent, JobLog, Project
 from apps.core.runner import job_folder
 from apps.trajectories import digest, held
+from apps.trajectories.actions import redaction
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import HeldBatch, SpanBatch
 from tests.core.test_deletion import quieten
-from tests.factories import key_headers, make_trajectory, row
+from tests.factories import admin_of, key_headers, make_trajectory, row
 from tests.test_access import own_world  # noqa: F401 - a fixture
 from tests.trajectories.erasure.conftest import ended, submit
 from tests.trajectories.test_traces import agent_span, chat, send, text
@@ -114,6 +115,8 @@ def test_no_table_and_no_file_holds_the_person(
     django_capture_on_commit_callbacks: Any,
 ) -> None:
     project = own_world["project"]
+    for rule in redaction.own_rules(project):  # one replaces every “a”
+        redaction.delete(rule=rule, by=admin_of(project))
     make_trajectory(project, name="kept", user_id="bob")
     quieten(project)
     said = f"I am {NAME}, write to {MAIL}."
