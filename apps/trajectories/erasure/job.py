@@ -38,7 +38,6 @@ from apps.trajectories.erasure.wanted import (
     wanted_of,
 )
 from apps.trajectories.models import (
-    Arrival,
     Content,
     DataDeletion,
     HeldBatch,
@@ -50,7 +49,6 @@ from apps.trajectories.models import (
     StepChange,
     StepTotal,
     Tombstone,
-    Trace,
     Trajectory,
     TrajectoryKey,
     Upload,
@@ -61,11 +59,12 @@ AT_ONCE = 1_000
 READ_AT_ONCE = 500
 PATIENCE = timedelta(minutes=2)  # that what was accepted before is waited for
 PAUSE_S = 0.5
-MOST_NAMED = 200  # learners and sessions that the report names
+MOST_NAMED = 200  # learners
+OTHERS = "runs of other users in the same sessions"
 # Of runs, which are looked through as runs, or of numbers alone.
 LOOKED_THROUGH = (
-    *(Trajectory, TrajectoryKey, Content, SearchText, Step, Trace, SpanBatch, SpanBody, HeldBatch),
-    *(Arrival, MediumUse, Tombstone, StepTotal, StepChange),
+    *(Trajectory, TrajectoryKey, Content, SearchText, Step, SpanBatch, SpanBody, HeldBatch),
+    *(MediumUse, Tombstone, StepTotal, StepChange),
 )
 
 
@@ -124,19 +123,26 @@ class Deletion:
 
     def wait(self) -> Iterator[str]:
         """For what was accepted before the job began to become runs, which it would miss."""
-        state, began = self.state, self.job.created_at
-        state.since = state.since or timezone.now().isoformat()
-        until = datetime.fromisoformat(state.since) + PATIENCE
-        waiting.hurry(self.project, began)
+        waiting.hurry(self.project, self.job.created_at)
         yield "Waiting for what was accepted to be stored"
-        while left := waiting.left(self.project, began):
-            if timezone.now() >= until:
+        yield from self.settle(self.job.created_at)
+        self.state.before = timezone.now().isoformat()
+        yield "Deleting runs"
+
+    def settle(self, before: datetime) -> Iterator[str]:
+        """As long as there is progress, and for a while without."""
+        state = self.state
+        state.since = ""
+        while left := waiting.left(self.project, before):
+            if waiting.work():
+                state.since = ""
+            elif not state.since:
+                state.since = timezone.now().isoformat()
+            elif timezone.now() >= datetime.fromisoformat(state.since) + PATIENCE:
                 break
-            if not waiting.work():
+            else:
                 time.sleep(PAUSE_S)
             yield f"Waiting for {', '.join(left)}"
-        state.before = timezone.now().isoformat()
-        yield "Deleting runs"
 
     def delete_runs(self) -> Iterator[str]:
         """In the order of their starts, again until none are left: one may have been stored behind
@@ -159,8 +165,7 @@ class Deletion:
     def delete(self, rows: list[Trajectory]) -> None:
         state, project = self.state, self.project
         if self.wanted.is_person:
-            sessions = {row.session_id for row in rows if row.session_id}
-            state.sessions = sorted({*state.sessions, *sessions})[:MOST_NAMED]
+            self.count_others(rows)
             known = {row.pk for row in rows}
             others = in_sessions_of(project, rows, self.before)
             rows = rows + [row for row in others if row.pk not in known]
@@ -169,6 +174,15 @@ class Deletion:
         if self.wanted.copies:
             state.count(copies.erase(project, runs))
         state.count(Counter(runs=purge(project, rows, with_comments=False)))
+
+    def count_others(self, rows: list[Trajectory]) -> None:
+        """Runs of other users in the sessions of these, once. Their names are not kept."""
+        names = {row.session_id for row in rows if row.session_id}
+        digests = {self.wanted.digest(self.project, name): name for name in names}
+        new = digests.keys() - set(self.state.sessions)
+        self.state.sessions = sorted({*self.state.sessions, *new})
+        if n := of_others(self.project, self.wanted, [digests[one] for one in new]):
+            self.state.left[OTHERS] = self.state.left.get(OTHERS, 0) + n
 
     def read_runs(self) -> Iterator[str]:
         """Every run of the project, since an index of words has neither all of its texts nor all of
@@ -210,7 +224,10 @@ class Deletion:
             yield "Looking through spans"
 
     def clean_rows(self) -> Iterator[str]:
-        """Comments, feedback, caches, tasks, samples and whatever else mentions a person."""
+        """Comments, feedback, caches, tasks, samples and whatever else mentions a person. What the
+        deleted runs take from counts is taken first.
+        """
+        yield from self.settle(timezone.now())
         forget_orphans(self.project)
         yield "Looking through everything else"
         words = self.wanted.words
@@ -257,8 +274,6 @@ class Deletion:
         state, wanted = self.state, self.wanted
         forget_orphans(self.project)
         left = [f"{n:,} × {what}" for what, n in sorted(state.left.items())]
-        if wanted.users and (others := of_others(self.project, wanted, state.sessions)):
-            left.append(f"{others:,} × runs of other users in the same sessions")
         short = [name for name in wanted.users if len(name) < SHORTEST or name.isdecimal()]
         if short:
             left.append(
@@ -280,5 +295,5 @@ class Deletion:
             learned=state.learned,
             person=wanted.digests(self.project),
         )
-        DataDeletion.objects.filter(pk=self.job.pk).update(wanted="")
+        DataDeletion.objects.filter(pk=self.job.pk).update(wanted="", cursor={})
         return {"deleted": deleted, "left": left, "learned": state.learned}

@@ -12,8 +12,8 @@ import msgspec
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from apps.core.bus import Question, ask
-from apps.core.mentions import Words
+from apps.core.bus import Question, ask, on
+from apps.core.mentions import Mentioned, Words
 from apps.core.models import Project
 from apps.trajectories import assembly, digest, held, tombstones, traces
 from apps.trajectories.actions import deletions
@@ -130,6 +130,16 @@ def _drop_held(project: Project, batch: HeldBatch, words: Words) -> int:
             held.hold(project, HeldBatch.Kind.SPANS, [msgspec.json.encode(kept)])
     batch.delete()
     return 1
+
+
+@on(Mentioned[Trace])
+def clean_problems(question: Mentioned[Trace]) -> int:
+    """Why a trace was set aside may quote it. Its names stay: by them its runs are known."""
+    found = list(question.rows.exclude(problem=""))
+    for trace in found:
+        trace.problem = question.words.out_of(trace.problem)
+        trace.save(update_fields=["problem"])
+    return len(found)
 
 
 def _name_of(value: object) -> str:
