@@ -26,6 +26,7 @@ from msgspec import DecodeError, Struct, msgpack
 
 from apps.core.backups.parts import CHUNK, File, Part, Parts, write_file
 from apps.core.bus import on
+from apps.trajectories.erasure.waiting import Unstored
 from workers.lib.prices import Price
 
 log = logging.getLogger(__name__)
@@ -217,6 +218,17 @@ def _segment(path: Path) -> Iterator[bytes]:
 
 def _put(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
     write_file(folder / name, chunks)
+
+
+@on(Unstored)
+def waiting_answers(question: Unstored) -> int:
+    """Segments of this machine's endpoint that were written to before then."""
+    before = question.before.timestamp()
+    found = 0
+    for path in segments(Path(settings.FLYWHEEL_ENDPOINT_SPOOL)):
+        with contextlib.suppress(OSError):
+            found += path.stat().st_mtime <= before
+    return found
 
 
 def read(path: Path) -> Iterator[Record]:
