@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.utils import timezone
 from msgspec import Struct, field, to_builtins
 from msgspec import convert as converted
 
 from apps.core import mentions
 from apps.core.actions import audit
+from apps.core.bus import ask
 from apps.core.kinds import Progress, job_models
 from apps.core.mentions import Words
 from apps.core.models import TERMINAL_STATES, JobState
@@ -249,7 +249,7 @@ class Deletion:
             yield f"Looking through {name}"
 
     def clean_files(self) -> Iterator[str]:
-        """Folders of jobs that have ended, and files that were to be imported, on this machine."""
+        """Folders of jobs that have ended, and files that wait for a person, on this machine."""
         words = self.wanted.words
         if not words:
             return
@@ -262,8 +262,8 @@ class Deletion:
         ]
         failed = Upload.objects.filter(project=self.project, state=JobState.FAILED)
         folders += [Path(path) for path in failed.values_list("path", flat=True)]
-        home = Path(settings.FLYWHEEL_DATA_DIR)
-        here = [path for path in folders if path.exists() and path.is_relative_to(home)]
+        folders += [path for paths in ask(waiting.KeptFiles(self.project)) for path in paths]
+        here = [path for path in folders if path.exists()]
         for path in list(mentions.files_mentioning(here, words)):
             path.unlink(missing_ok=True)
             self.state.count(Counter({"files of jobs": 1}))

@@ -5,8 +5,9 @@ for Presidio, answers that the endpoint has on disk, files that are being import
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 from django.db.models import QuerySet
@@ -30,6 +31,12 @@ class Unstored(Question[int]):
     """
 
     before: datetime
+
+
+class KeptFiles(Question[Iterable[Path]]):
+    """Files of a project on this machine that wait for a person. Asks layers that have some."""
+
+    project: Project
 
 
 def hurry(project: Project, before: datetime) -> None:
