@@ -1,33 +1,33 @@
 """A tenth of the runs of an installation deleted while it ingests. `python -m bench.deletion
 [--rows 300000] [--folder DIR] [--rate 50]`
 
-Stores some thousand runs through `store.ingest`, copies their rows in SQL with other ids until
-there are enough (with words, steps and keys), and starts `manage.py up`. Then every tenth run is
-deleted by filter (`user=leaving`) while another process sends rows and a reader asks for the list.
-Rows are in the folder until `--fresh`. Prints a JSON object.
+Stores some thousand runs through `store.ingest` and copies their rows in SQL with other ids until
+there are enough (with words, steps and keys). Then every tenth run is deleted by filter
+(`user=leaving`), as a worker does it, while a process stores and digests new rows and another asks
+for the list's page through Django's test client. All of it on the embedded PostgreSQL of the
+folder, without web server and broker: what is measured is the database and the code. Rows are in
+the folder until `--fresh`. Prints a JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import os
 import shutil
-import threading
 import time
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.bodies import Text, row
-from bench.explore import Reader, prepare
-from bench.peers import HOME, Flywheel, machine, stop_servers_on_sigterm
+from bench.peers import HOME, machine
 
 DAYS, SEEDS, ROW_BYTES = 60, 3_000, 2_000
-LEAVING = "leaving"
+LEAVING, SLUG = "leaving", "bench"
 # How an id, and so its time, is moved; the rest of it stays.
 MOVED = (
     "(lpad(to_hex(('x' || substr(replace({0}::text, '-', ''), 1, 12))::bit(48)::bigint"
@@ -85,21 +85,60 @@ def load(project: Any, rows: int) -> None:
         cursor.execute("VACUUM ANALYZE")
 
 
-def send_until(over: threading.Event, server: Flywheel, rate: float, counted: dict) -> None:
-    """Rows to the API, so many a second."""
+def ingest_until(over: Any, rate: float, counted: Any) -> None:
+    """So many rows a second, digested; a process of its own."""
+    set_up()
+    from apps.core.models import Project
+    from apps.trajectories import digest
+    from apps.trajectories.actions.store import ingest
+
+    project = Project.objects.get(slug=SLUG)
     text, n, began = Text(2, 2_000), 0, time.perf_counter()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    headers = server.headers | {"Content-Type": "application/json"}
     while not over.is_set():
         now = datetime.now(UTC)
-        rows = [row(f"new-{began:.0f}-{n + i}", i, now, ROW_BYTES, text) for i in range(10)]
-        connection.request("POST", "/api/v1/trajectories/batch/", json.dumps(rows), headers)
-        response = connection.getresponse()
-        status, answer = response.status, json.loads(response.read())
-        counted["statuses"][status] = counted["statuses"].get(status, 0) + 1
-        counted["accepted"] += answer.get("accepted", 0)
+        rows = [row(f"new-{os.getpid()}-{n + i}", i, now, ROW_BYTES, text) for i in range(10)]
+        counted.value += ingest(project=project, rows=rows).accepted
+        digest.step()
         n += len(rows)
         time.sleep(max(0.0, began + n / rate - time.perf_counter()))
+
+
+def read_until(over: Any, times: Any) -> None:
+    """The first page of the list, again and again; milliseconds go into the queue."""
+    set_up()
+    from django.test import Client
+    from django.urls import reverse
+
+    from apps.core.models import Project
+
+    project, client = Project.objects.get(slug=SLUG), Client()
+    client.force_login(project.memberships.first().user)
+    url = reverse("trajectories:list", args=[SLUG]) + "?since=30d"
+    for _ in range(3):
+        assert client.get(url).status_code == 200
+    while not over.is_set():
+        at = time.perf_counter()
+        assert client.get(url).status_code == 200
+        times.put((time.perf_counter() - at) * 1000)
+        time.sleep(0.1)
+
+
+def set_up() -> None:
+    import django
+
+    django.setup()
+
+
+def made_project() -> Any:
+    from django.contrib.auth import get_user_model
+
+    from apps.core.actions import create_project
+    from apps.core.models import Project
+
+    if found := Project.objects.filter(slug=SLUG).first():
+        return found
+    admin, _ = get_user_model().objects.get_or_create(username="admin")
+    return create_project(slug=SLUG, name="Bench", by=admin)
 
 
 def main() -> None:
@@ -109,78 +148,83 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=HOME / "deletion")
     parser.add_argument("--fresh", action="store_true")
     chosen = parser.parse_args()
-    stop_servers_on_sigterm()
     if chosen.fresh:
         shutil.rmtree(chosen.folder, ignore_errors=True)
-    server = Flywheel("postgresql", chosen.folder, keep=True)
-    try:
-        server.start()
-        for name in ("DATABASE_URL", "BROKER_URL"):
-            os.environ.pop(name, None)
-        os.environ |= {
-            "FLYWHEEL_DATA_DIR": str(chosen.folder),
-            "DJANGO_SETTINGS_MODULE": "flywheel.settings",
-        }
-        import django
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    for name in ("DATABASE_URL", "BROKER_URL"):
+        os.environ.pop(name, None)
+    os.environ |= {
+        "FLYWHEEL_DATA_DIR": str(chosen.folder),
+        "DJANGO_SETTINGS_MODULE": "flywheel.settings",
+        "DJANGO_ALLOWED_HOSTS": "testserver",
+    }
+    from flywheel import embedded
 
-        django.setup()
-        print(json.dumps(measure(server, chosen), indent=1))
-    finally:
-        server.stop()
+    embedded.ensure()
+    set_up()
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    print(json.dumps(measure(chosen), indent=1))
 
 
-def measure(server: Flywheel, chosen: Any) -> dict[str, Any]:
-    from django.contrib.auth import get_user_model
+def measure(chosen: Any) -> dict[str, Any]:
     from django.db import connection
-    from django.urls import reverse
 
+    from apps.core import runner
     from apps.trajectories.erasure.operations import Confirmed, start
-    from apps.trajectories.models import DataDeletion
 
-    (project, *_), session = prepare()
+    project = made_project()
     if project.trajectories.count() < chosen.rows // 2:
         load(project, chosen.rows)
-    reader = Reader(server, session)
-    url = reverse("trajectories:list", args=[project.slug]) + "?since=30d"
-    before = reader.measure([url])
-    over, counted = threading.Event(), {"accepted": 0, "statuses": {}}
-    sender = threading.Thread(target=send_until, args=(over, server, chosen.rate, counted))
-    sender.start()
-    beside = reader.measure([url])
+    begun = get_context("spawn")
+    over, counted, times = begun.Event(), begun.Value("q", 0), begun.Queue()
+    others = [
+        begun.Process(target=ingest_until, args=(over, chosen.rate, counted)),
+        begun.Process(target=read_until, args=(over, times)),
+    ]
+    for one in others:
+        one.start()
+    before = [times.get() for _ in range(40)]
     had = project.trajectories.count()
     given = Confirmed(filters=f"user={LEAVING}", confirm=project.name)
-    job = start(project=project, by=get_user_model().objects.get(username="admin"), given=given)
-    began, load_before, seen = time.perf_counter(), os.getloadavg()[0], []
-    while DataDeletion.objects.active().filter(pk=job.pk).exists():
-        seen.append(reader.get(url))
-        time.sleep(0.2)
-    seconds = time.perf_counter() - began
+    by = project.memberships.first().user
+    job = start(project=project, by=by, given=given)
+    while not times.empty():
+        before.append(times.get())
+    arrived, began, cpu = counted.value, time.perf_counter(), time.process_time()
+    runner.run(job)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    arrived = counted.value - arrived
     over.set()
-    sender.join()
+    seen = []
+    while not times.empty():
+        seen.append(times.get())
+    for one in others:
+        one.join()
     job.refresh_from_db()
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_database_size(current_database())")
         size = cursor.fetchone()[0]
-    p50, p95 = np.percentile([ms for ms, _, _ in seen], [50, 95]).tolist()
     return {
         "machine": machine(),
-        "load": [round(load_before, 1), round(os.getloadavg()[0], 1)],
+        "load": [round(one, 1) for one in os.getloadavg()],
         "runs": had,
-        "deleted": job.result,
+        "result": job.result,
         "state": f"{job.state} {job.error}",
         "seconds": round(seconds, 1),
+        "cpu_s_of_the_worker": round(cpu, 1),
         "runs_per_second": round(job.done / seconds),
-        "list_before_ms": before,
-        "list_while_ingesting_ms": beside,
-        "list_while_deleting_ms": {
-            "p50_ms": round(p50, 1),
-            "p95_ms": round(p95, 1),
-            "n": len(seen),
-            "not_200": [status for _, status, _ in seen if status != 200][:5],
-        },
-        "ingested_meanwhile": counted,
+        "list_ms_while_ingesting": percentiles(before),
+        "list_ms_while_deleting": percentiles(seen),
+        "ingested_meanwhile": arrived,
         "database_gb": round(size / 1e9, 2),
     }
+
+
+def percentiles(seen: list[float]) -> dict[str, float]:
+    p50, p95 = np.percentile(seen, [50, 95]).tolist()
+    return {"p50": round(p50, 1), "p95": round(p95, 1), "n": len(seen)}
 
 
 if __name__ == "__main__":
