@@ -61,7 +61,7 @@ from apps.trajectories.actions.alerts import NewAlert
 from apps.trajectories.actions.alerts import add as add_alert
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.redaction import add as add_rule
-from apps.trajectories.models import Arrival, Trace, Upload
+from apps.trajectories.models import Arrival, DataDeletion, Trace, Upload
 from apps.webhooks.actions import create_webhook, send_test
 from apps.webhooks.models import Event
 from tests.amounts import amount
@@ -270,6 +270,13 @@ def make_world(data_dir: Path) -> dict[str, Any]:
         project=project, given=NewCluster(name="rays", base_url="https://ray.example.com"), by=by
     )
     reply_form = make_reply_form(trajectory)
+    deletion = DataDeletion.objects.create(
+        project=project,
+        name="Deletion of runs that match user",
+        state="cancelled",
+        finished_at=timezone.now(),
+        wanted='{"filters": {"user": "nobody"}}',
+    )
     return {
         "project": project,
         "bodies": {
@@ -349,6 +356,7 @@ def make_world(data_dir: Path) -> dict[str, Any]:
                 project.import_mappings.create(name="m", mapping={}).pk
             ),
             **dict.fromkeys(("trajectories:import_retry", "trajectories:import_cancel"), upload.pk),
+            **dict.fromkeys(("trajectories:deletion", "trajectories:deletion_status"), deletion.pk),
             **{
                 f"trajectories:trace_{name}": trace_set_aside(project, name)
                 for name in ("retry", "discard")

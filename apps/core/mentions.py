@@ -87,6 +87,7 @@ class Mentioned(Question[int], Generic[M]):
     """
 
     rows: models.QuerySet[M]
+    words: Words
 
     @property
     def about(self) -> type[models.Model]:
@@ -134,7 +135,7 @@ def mentioning(
 
 def take_out(rows: models.QuerySet, words: Words) -> int:
     """Returns how many rows do not mention the words any more."""
-    if answers := ask(Mentioned(rows)):
+    if answers := ask(Mentioned(rows, words)):
         return sum(answers)
     return sum(_rewrite(row, words) for row in rows)
 

@@ -18,6 +18,8 @@ class Verifier(models.Model):
     spec is a new row.
     """
 
+    mentions_stay = "a hash identifies what it says"
+
     nouns = ("verifier version", "verifier versions")
 
     project = models.ForeignKey(Project, models.CASCADE, related_name="verifiers")
@@ -96,6 +98,8 @@ class Environment(Archivable):
     covers everything. `task_hash` covers the task and `agent_hash` the agent's part (`agent_part`):
     only evaluations of the same task can be compared.
     """
+
+    mentions_stay = "a hash identifies what it says"
 
     nouns = ("environment version", "environment versions")
 

@@ -122,9 +122,7 @@ def _patience() -> timedelta:
 
 def task_ids(run: EvalRun) -> list[str]:
     """In a fixed order."""
-    return fixed_order(
-        str(pk) for pk in run.eval_set.tasks.filter(split=run.split).values_list("pk", flat=True)
-    )
+    return fixed_order(str(pk) for pk in Task.every.planned_for(run).values_list("pk", flat=True))
 
 
 def indices_of(run: EvalRun, tasks: Iterable[str]) -> dict[str, set[int]]:

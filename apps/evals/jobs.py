@@ -111,7 +111,7 @@ def stream_tasks(run: EvalRun) -> Iterator[Task]:
     for start in range(0, len(ids), TASKS_AT_ONCE):
         chunk = ids[start : start + TASKS_AT_ONCE]
         found = {str(task.pk): task for task in Task.objects.filter(pk__in=chunk)}
-        yield from (found[pk] for pk in chunk)
+        yield from (found[pk] for pk in chunk if pk in found)  # erased meanwhile
 
 
 def planned_ids(run: EvalRun) -> list[str]:
@@ -119,16 +119,13 @@ def planned_ids(run: EvalRun) -> list[str]:
     size = run.spec.get("subset")
     if size is None:
         return task_ids(run)
-    return fixed_order(
-        str(task.pk) for task in subset(run.eval_set.tasks.filter(split=run.split), size)
-    )
+    return fixed_order(str(task.pk) for task in subset(Task.every.planned_for(run), size))
 
 
 def planned_groups(run: EvalRun) -> dict[str, str]:
     """{id: group} of the tasks to evaluate, in `fixed_order`."""
     groups = {
-        str(pk): group
-        for pk, group in run.eval_set.tasks.filter(split=run.split).values_list("pk", "group")
+        str(pk): group for pk, group in Task.every.planned_for(run).values_list("pk", "group")
     }
     whole = run.spec.get("subset") is None
     return {pk: groups[pk] for pk in (fixed_order(groups) if whole else planned_ids(run))}

@@ -120,6 +120,13 @@ class TaskQuerySet(models.QuerySet["Task"]):
         """Tasks of the train split, without unreviewed synthetic ones."""
         return self.filter(split=Split.TRAIN).exclude(**WAITING)
 
+    def planned_for(self, run: EvalRun) -> Self:
+        """The tasks of an evaluation's split, and (of `Task.every`) those that were erased since it
+        was submitted: their samples still count.
+        """
+        tasks = self.filter(eval_set=run.eval_set_id, split=run.split)
+        return tasks.filter(Q(erased_at=None) | Q(erased_at__gt=run.created_at))
+
     def search(self, text: str) -> Self:
         """Tasks whose key or messages contain the text."""
         return self.filter(Q(key__icontains=text) | Q(messages__icontains=text))

@@ -160,6 +160,8 @@ class GateReport(models.Model):
     `policy` are the values of version `policy_version` of the channel's policy; 0 are the defaults.
     """
 
+    mentions_stay = "a hash identifies what it says"
+
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     project = models.ForeignKey(Project, models.CASCADE, related_name="gate_reports")
     baseline = models.ForeignKey(EvalRun, models.PROTECT, related_name="+")

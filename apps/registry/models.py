@@ -353,6 +353,8 @@ class ModelVersion(Archivable):
     creating the same content twice gives the same row.
     """
 
+    mentions_stay = "a hash identifies what it says"
+
     project = models.ForeignKey(Project, models.CASCADE, related_name="model_versions")
     name = models.SlugField(max_length=80)
     version = models.PositiveIntegerField()

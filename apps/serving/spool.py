@@ -27,6 +27,7 @@ from msgspec import DecodeError, Struct, msgpack
 
 from apps.core.backups.parts import CHUNK, File, Part, Parts, write_file
 from apps.core.bus import on
+from apps.trajectories.erasure.waiting import KeptFiles, Unstored
 from workers.lib.prices import Price
 
 log = logging.getLogger(__name__)
@@ -229,6 +230,28 @@ def _segment(path: Path) -> Iterator[bytes]:
 
 def _put(folder: Path, name: str, chunks: Iterator[bytes]) -> None:
     write_file(folder / name, chunks)
+
+
+@on(KeptFiles)
+def refused_answers(question: KeptFiles) -> list[Path]:
+    """Answers of the project that the database has refused."""
+    found = []
+    for path in (Path(settings.FLYWHEEL_ENDPOINT_SPOOL) / "refused").glob("*.msgpack"):
+        with contextlib.suppress(OSError, DecodeError):
+            if _decode(path.read_bytes()).project == question.project.pk:
+                found.append(path)
+    return found
+
+
+@on(Unstored)
+def waiting_answers(question: Unstored) -> int:
+    """Segments of this machine's endpoint that were written to before then."""
+    before = question.before.timestamp()
+    found = 0
+    for path in segments(Path(settings.FLYWHEEL_ENDPOINT_SPOOL)):
+        with contextlib.suppress(OSError):
+            found += path.stat().st_mtime <= before
+    return found
 
 
 def read(path: Path) -> Iterator[Record]:

@@ -19,6 +19,7 @@ class TrajectoriesConfig(AppConfig):
         "actions.store",
         "audit_words",
         "erasure.operations",
+        "erasure.waiting",
         "jobs",
         "media_store",
         "parquet_files",

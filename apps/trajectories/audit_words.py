@@ -12,6 +12,9 @@ declare(
         "trajectories.mapping_saved": "saved the import mapping “{name}”",
         "trajectories.mapping_deleted": "deleted the import mapping “{name}”",
         "trajectories.deleted": "deleted {n|trajectory|trajectories}",
+        "trajectories.deleted_again": (
+            "deleted {n|trajectory|trajectories} again, which a restored backup had brought back"
+        ),
         "datadeletion.finished": (
             "deleted {what}: {runs|run|runs}[; models that learned from it: {learned}]"
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -41,7 +41,7 @@ def ensure(months: Collection[datetime | None]) -> None:
     Months that `drop_empty` may take away are looked up each time, under a shared lock that keeps
     them till the end.
     """
-    droppable = {month for month in months if month and _may_go(month)}
+    droppable = {month for month in months if month and may_go(month)}
     missing = droppable | {month for month in months if month not in _known}
     if not missing:
         return
@@ -63,33 +63,48 @@ def drop_empty(now: datetime | None = None) -> list[str]:
     One that is in use is left for the next time: nobody waits behind the drop for longer than
     `lock_timeout`.
     """
-    dropped = []
-    for month in _months():
-        if not _may_go(month, now):
-            continue
-        try:
-            with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute("SET LOCAL lock_timeout = '500ms'")
-                locks.acquire(Lock.OLD_MONTHS)
-                if _is_empty(cursor, month):
-                    for table in TABLES:  # detached first: foreign keys hold what is attached
-                        cursor.execute(
-                            f"ALTER TABLE {table} DETACH PARTITION {table}_{suffix(month)}"
-                        )
-                        cursor.execute(f"DROP TABLE {table}_{suffix(month)}")
-                    dropped.append(suffix(month))
-        except OperationalError as error:
-            log.info(
-                "The empty partitions of %s are in use and stay for now: %s", suffix(month), error
-            )
-    return dropped
+    return [suffix(month) for month in months() if may_go(month, now) and drop(month, _is_empty)]
 
 
-def _may_go(month: datetime, now: datetime | None = None) -> bool:
+def drop_removed(month: datetime) -> bool:
+    """Drops the partitions of a month whose runs were all removed but for their rows
+    (`store.remove`): no key names one any more.
+    """
+    return drop(month, _is_removed)
+
+
+def drop(month: datetime, may_be: Callable[[Any, datetime], bool]) -> bool:
+    """True if it went. `may_be` is asked while nobody can write to the month."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '500ms'")
+            locks.acquire(Lock.OLD_MONTHS)
+            if not may_be(cursor, month):
+                return False
+            for table in TABLES:  # detached first: foreign keys hold what is attached
+                cursor.execute(f"ALTER TABLE {table} DETACH PARTITION {table}_{suffix(month)}")
+                cursor.execute(f"DROP TABLE {table}_{suffix(month)}")
+            return True
+    except OperationalError as error:
+        log.info("The partitions of %s are in use and stay for now: %s", suffix(month), error)
+        return False
+
+
+def projects_of(month: datetime) -> set[int]:
+    """Whose runs a month has: a look at an index for each project."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM core_project AS project WHERE EXISTS (SELECT FROM"
+            f" {FIRST}_{suffix(month)} AS run WHERE run.project_id = project.id)"
+        )
+        return {pk for (pk,) in cursor.fetchall()}
+
+
+def may_go(month: datetime, now: datetime | None = None) -> bool:
     return next_month(month) + KEPT < (now or timezone.now())
 
 
-def _months() -> list[datetime]:
+def months() -> list[datetime]:
     """The months that have partitions."""
     with connection.cursor() as cursor:
         cursor.execute(
@@ -103,6 +118,15 @@ def _months() -> list[datetime]:
 def _is_empty(cursor: Any, month: datetime) -> bool:
     holds = " OR ".join(f"EXISTS (SELECT 1 FROM {table}_{suffix(month)})" for table in TABLES)
     cursor.execute(f"SELECT NOT ({holds})")
+    return cursor.fetchone()[0]
+
+
+def _is_removed(cursor: Any, month: datetime) -> bool:
+    cursor.execute(
+        f"SELECT NOT EXISTS (SELECT FROM {FIRST}_{suffix(month)} AS run JOIN"
+        " trajectories_trajectorykey AS key ON key.project_id = run.project_id AND key.external_id"
+        " = run.external_id AND key.trajectory_id = run.id)"
+    )
     return cursor.fetchone()[0]
 
 

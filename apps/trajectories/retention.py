@@ -5,6 +5,7 @@ stay.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,13 +14,15 @@ from django.utils import timezone
 
 from apps.core.actions import audit
 from apps.core.models import Project
+from apps.teamwork.actions import forget_orphans
+from apps.trajectories import partitions, step_totals
 from apps.trajectories.actions.deletions import purge
 from apps.trajectories.actions.feedback import forget_unclaimed
 from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Retention, Trajectory
 
 log = logging.getLogger(__name__)
-AT_ONCE = 500
+AT_ONCE, OF_MONTH_AT_ONCE = 500, 1_000
 LONGEST = 36_500
 
 
@@ -46,10 +49,14 @@ def expired(project: Project, days: int, now: datetime | None = None) -> Any:
 
 
 def enforce(now: datetime | None = None) -> int:
-    """Removes what is older than its project keeps, some rows a transaction. Returns how many."""
-    removed = 0
+    """Removes what is older than its project keeps, some rows a transaction. Returns how many.
+
+    A month of which nobody keeps anything goes with its partitions: only what is outside of them is
+    removed row by row.
+    """
+    removed, of_months = 0, drop_months(now or timezone.now())
     for retention in Retention.objects.select_related("project"):
-        gone = 0
+        gone = of_months.get(retention.project_id, 0)
         forget_unclaimed(
             retention.project, (now or timezone.now()) - timedelta(days=retention.days)
         )
@@ -66,4 +73,35 @@ def enforce(now: datetime | None = None) -> int:
                 days=retention.days,
             )
         removed += gone
+    return removed
+
+
+def drop_months(now: datetime) -> Counter[int]:
+    """{project: how many of its runs were removed with whole months}."""
+    kept = {row.project_id: row for row in Retention.objects.select_related("project")}
+    removed: Counter[int] = Counter()
+    for month in partitions.months():
+        end = partitions.next_month(month)
+        projects = partitions.projects_of(month)
+        expired_in = [
+            kept[pk] for pk in projects if pk in kept and end <= now - timedelta(days=kept[pk].days)
+        ]
+        if not partitions.may_go(month, now) or not projects or len(expired_in) < len(projects):
+            continue
+        for retention in expired_in:
+            removed[retention.project_id] += _remove_of_month(retention.project, month, end)
+        if partitions.drop_removed(month):
+            step_totals.forget_month(month, end)
+    return removed
+
+
+def _remove_of_month(project: Project, month: datetime, end: datetime) -> int:
+    runs = Trajectory.objects.filter(
+        project=project, pk__gte=floor_of(month), pk__lt=floor_of(end)
+    ).order_by("pk")
+    removed, after = 0, floor_of(month)
+    while rows := list(runs.filter(pk__gt=after)[:OF_MONTH_AT_ONCE]):
+        after = rows[-1].pk
+        removed += purge(project, rows, with_comments=False, with_their_month=True)
+    forget_orphans(project)
     return removed

@@ -123,6 +123,12 @@ def note_all(project: int) -> None:
         cursor.execute(_NOTE_ALL, [project, project, project, project])
 
 
+def forget_month(begin: datetime, end: datetime) -> None:
+    """Its steps are gone, of all projects."""
+    for model in (StepTotal, StepChange):
+        model.objects.filter(at__gte=begin, at__lt=end).delete()
+
+
 def add_up(until: float, now: datetime | None = None) -> int:
     """Counts hours, then days, until a moment of `time.monotonic`. Returns how many."""
     done = 0

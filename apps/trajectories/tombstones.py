@@ -94,6 +94,10 @@ def lift(project: Project, names: Collection[str]) -> int:
     return Tombstone.objects.filter(project=project, digest__in=digests).delete()[0]
 
 
+def digest_of_person(name: str) -> str:
+    return _digest(_keys()[0], Kind.PERSON, name).hex()
+
+
 def _digest(key: bytes, kind: Kind, name: str) -> bytes:
     return hmac.digest(key, f"{kind}:{name}".encode("utf-8", "replace"), "sha256")[:16]
 

@@ -59,7 +59,7 @@ from apps.training.models import PromptSearch
 from apps.trajectories.actions.alerts import NewAlert, check_all
 from apps.trajectories.actions.alerts import add as add_alert
 from apps.trajectories.metrics import figures
-from apps.trajectories.models import Arrival, Trace, Trajectory, Upload
+from apps.trajectories.models import Arrival, DataDeletion, Trace, Trajectory, Upload
 from apps.webhooks.actions import create_webhook, send_test
 from apps.webhooks.models import Event
 from apps.webhooks.sending import Outcome, claim, store
@@ -92,6 +92,7 @@ STATIONS = {
     "trajectories:alerts": "No alerts yet",
     "failures:signals": "No signals yet",
     "trajectories:parquet": "No files yet",
+    "trajectories:deletions": "Nothing was deleted here yet",
     "trajectories:sessions": "No sessions",
     "trajectories:arrivals": "All batches are indexed",
     "failures:list": "No trajectories yet",
@@ -134,6 +135,7 @@ FORMS = (
     "dashboard:explore",
     "trajectories:live",
     "trajectories:alert_new",
+    "trajectories:deletion_new",
     "trajectories:import",
     "trajectories:redaction",
     "failures:modes",
@@ -175,6 +177,8 @@ NO_PAGES = {
         "trajectories:steps_chart",
         "trajectories:scores_chart",
         "trajectories:import_status",
+        "trajectories:deletions_preview",
+        "trajectories:deletion_status",
         "trajectories:part",
         "failures:part",
         "failures:check_part",
@@ -351,6 +355,15 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         channel=channel_of(project), policy=Policy(min_tasks=40), reason="More tasks", by=by
     )
     make_measurement([world.baseline, world.grpo], [200.0, 230.0])
+    deletion = DataDeletion.objects.create(
+        project=project,
+        name="Deletion of runs that match user",
+        state=JobState.SUCCEEDED,
+        finished_at=timezone.now(),
+        done=3,
+        total=3,
+        result={"deleted": {"runs": 3}, "left": ["1 × comments: quoted"], "learned": ["a-v1"]},
+    )
     upload = Upload.objects.create(
         project=project,
         name="runs.jsonl",
@@ -413,6 +426,7 @@ def pages_of(world: World, by: Any) -> dict[str, str]:
         **told(project, by),
         "trajectories:detail": (failure.trajectory_id,),
         "trajectories:import_detail": (upload.pk,),
+        "trajectories:deletion": (deletion.pk,),
         "failures:case": (failure.pk,),
         "failures:mark": (runs[0].pk,),
         "failures:cluster": (make_cluster(failure).pk,),

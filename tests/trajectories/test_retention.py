@@ -11,7 +11,7 @@ from apps.core.models import AuditEvent, Project
 from apps.evals.models import Split, Task
 from apps.trajectories import digest, partitions
 from apps.trajectories.actions.store import ingest
-from apps.trajectories.models import HourlyCount
+from apps.trajectories.models import Facet, HourlyCount, Tombstone
 from apps.trajectories.retention import enforce, set_retention
 from tests.factories import (
     admin_of,
@@ -77,7 +77,7 @@ def test_nonsense_is_refused(days: int) -> None:
 
 
 def months() -> set[str]:
-    return {f"{month:%Y_%m}" for month in partitions._months()}
+    return {f"{month:%Y_%m}" for month in partitions.months()}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -113,3 +113,53 @@ def test_a_month_that_is_written_to_is_left_for_the_next_time() -> None:
     finally:
         writer.close()
     assert partitions.drop_empty(NOW)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_month_of_which_nobody_keeps_anything_goes_with_its_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    project, other = make_project(), make_project()
+    at = (NOW - timedelta(days=400)).replace(day=15)
+    old, rows = f"{at:%Y_%m}", [row(name=f"old {n}", started_at=at.isoformat()) for n in range(5)]
+    assert ingest(project=project, rows=rows).accepted == 5
+    failed = make_failed(project, name="failed", expected=CALL, started_at=at.isoformat())
+    assert ingest(project=other, rows=rows).accepted == 5
+    sent(project, 1)
+    while digest.step():
+        pass
+    for owner, days in ((project, 30), (other, 4_000)):
+        set_retention(project=owner, days=days, by=admin_of(owner))
+    assert enforce(NOW) == 6 and old in months()  # the other keeps its runs
+    assert names(project) == ["1 days"] and len(names(other)) == 5
+    assert ingest(project=project, rows=rows[:1]).deleted == 1
+    set_retention(project=other, days=30, by=admin_of(other))
+    monkeypatch.setattr("apps.trajectories.retention.OF_MONTH_AT_ONCE", 2)
+    deleted_from = []
+    plain = partitions.drop_removed
+    monkeypatch.setattr(
+        partitions, "drop_removed", lambda month: deleted_from.append(names(other)) or plain(month)
+    )
+    assert enforce(NOW) == 5 and old not in months()
+    assert len(deleted_from[-1]) == 5  # no row was deleted by itself
+    assert not names(other) and not Tombstone.objects.filter(project=other).count() < 5
+    while digest.step():
+        pass
+    counted = HourlyCount.objects.filter(trajectories__gt=0)
+    assert [(count.project_id, count.trajectories) for count in counted] == [(project.pk, 1)]
+    assert not Facet.objects.filter(project=other).exists()
+    assert ingest(project=other, rows=rows).deleted == 5 and failed
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_a_month_that_is_in_use_the_rows_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = make_project()
+    sent(project, 400)
+    while digest.step():
+        pass
+    set_retention(project=project, days=30, by=admin_of(project))
+    monkeypatch.setattr(partitions, "drop_removed", lambda month: False)
+    assert enforce(NOW) == 1 and not names(project)
+    while digest.step():
+        pass
+    assert not HourlyCount.objects.exclude(trajectories=0).exists()

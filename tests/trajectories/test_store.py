@@ -115,7 +115,7 @@ def test_partitions_are_made_ahead(
     moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
     monkeypatch.setattr(partitions.timezone, "now", lambda: moment)
     partitions.ensure_ahead()
-    assert {f"{month:%Y_%m}" for month in partitions._months()} >= set(months)
+    assert {f"{month:%Y_%m}" for month in partitions.months()} >= set(months)
     with connection.cursor() as cursor:
         for month in months:
             for table in partitions.TABLES:

@@ -34,9 +34,16 @@ def delete(*, trajectory: Trajectory, key: ApiKey | None = None, by: Any = None)
 
 
 @transaction.atomic
-def purge(project: Project, rows: Iterable[Trajectory], *, with_comments: bool = True) -> int:
+def purge(
+    project: Project,
+    rows: Iterable[Trajectory],
+    *,
+    with_comments: bool = True,
+    with_their_month: bool = False,
+) -> int:
     """Deletes runs with their spans; tasks made from them stay. Returns how many this call
-    deleted. Who deletes many removes the comments at the end (`forget_orphans`).
+    deleted. Who deletes many removes the comments at the end (`forget_orphans`), and who deletes
+    all of a month leaves the rows to its partitions (`store.remove`).
     """
     rows = list(rows)
     names = {row.external_id for row in rows}
@@ -49,7 +56,8 @@ def purge(project: Project, rows: Iterable[Trajectory], *, with_comments: bool =
     )
     shared = [trace for trace in of_runs if not names.issuperset(trace.runs)]
     spans = _spans_of(row for row in rows if any(row.external_id in trace.runs for trace in shared))
-    gone = {row.external_id for row in store.remove(project, rows)}
+    removed = store.remove(project, rows, with_their_month=with_their_month)
+    gone = {row.external_id for row in removed}
     tombstones.bury(project, Kind.RUN, gone)
     kept = {trace.trace_id for trace in of_runs}
     tombstones.bury(

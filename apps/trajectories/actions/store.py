@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 from django.contrib.postgres.fields import ArrayField
-from django.db import connection, transaction
+from django.db import connection, models, transaction
 from django.utils import timezone
 
 from apps.core.bus import on
@@ -502,7 +502,7 @@ def announce(
     """Leaves a note for `digest`, and wakes it once this is committed. `only_new`: none of the runs
     was there before.
     """
-    if touched:
+    if touched or counts.hours:
         send(
             "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) SELECT $1, $2,"
             " $3, now()" + condition,
@@ -612,32 +612,56 @@ def _jsonable(value: Any) -> Any:
 
 
 @transaction.atomic
-def remove(project: Project, rows: Iterable[Trajectory]) -> list[Trajectory]:
+def remove(
+    project: Project, rows: Iterable[Trajectory], *, with_their_month: bool = False
+) -> list[Trajectory]:
     """Removes trajectories with all that depends on them, except their spans; they may come again.
+    `with_their_month`: their rows, words and steps stay, since the partitions of their month are
+    dropped as soon as all of it is removed (`partitions.drop_removed`).
 
     Returns those that this call removed: of two that remove the same ones, the second waits for the
     rows, finds them gone, and subtracts nothing from the counts.
     """
     counts, removed = Counts(), []
     wanted = [row.pk for row in rows]
-    for row in (
-        Trajectory.objects.filter(project=project, pk__in=wanted).select_for_update().order_by("pk")
-    ):
-        counts.add(row.pk, {name: getattr(row, name) for name in SENT}, -1)
-        removed.append(row)
-    gone, names = [row.pk for row in removed], [row.external_id for row in removed]
+    locked = Trajectory.objects.filter(project=project, pk__in=wanted).select_for_update()
+    found = list(locked.order_by("pk"))
+    keys = TrajectoryKey.objects.filter(
+        project=project, external_id__in=[row.external_id for row in found]
+    )
+    here = set(keys.values_list("trajectory_id", flat=True))
+    for row in found:
+        if row.pk in here:  # else it was removed, and waits for the end of its month
+            counts.add(row.pk, {name: getattr(row, name) for name in SENT}, -1)
+            removed.append(row)
+    gone = [row.pk for row in (removed if with_their_month else found)]
+    names = [row.external_id for row in removed]
     parquet_files.forget_days(project, gone, names)
-    Content.objects.filter(trajectory_id__in=gone).delete()
-    SearchText.objects.filter(trajectory_id__in=gone).delete()
-    step_store.delete(project.pk, gone)
     media_store.release(project.pk, gone)
     TrajectoryKey.objects.filter(project=project, external_id__in=names).delete()
     for said in (Feedback, Score):
         said.objects.filter(project=project, external_id__in=names).delete()
     UploadedTrajectory.objects.filter(trajectory_id__in=gone).delete()
+    if with_their_month:
+        _remove_dependents(gone)
+        announce(project, [], counts)
+        return removed
+    Content.objects.filter(trajectory_id__in=gone).delete()
+    SearchText.objects.filter(trajectory_id__in=gone).delete()
+    step_store.delete(project.pk, gone)
     Trajectory.objects.filter(pk__in=gone).delete()
     announce(project, gone, counts)
     return removed
+
+
+def _remove_dependents(gone: list[UUID]) -> None:
+    """What refers to runs by a foreign key goes, or lets go of them, as when they are deleted."""
+    for relation in Trajectory._meta.related_objects:
+        rows = relation.related_model._base_manager.filter(**{f"{relation.field.name}__in": gone})
+        if relation.on_delete is models.CASCADE:
+            rows.delete()
+        else:
+            rows.update(**{relation.field.name: None})
 
 
 @on(Deleting[Trajectory])

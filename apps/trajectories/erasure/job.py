@@ -18,6 +18,7 @@ from msgspec import convert as converted
 
 from apps.core import job_files, kept, mentions
 from apps.core.actions import audit
+from apps.core.bus import ask
 from apps.core.kinds import Progress, job_models
 from apps.core.mentions import Words
 from apps.core.models import TERMINAL_STATES, JobState, KeptFile
@@ -36,7 +37,6 @@ from apps.trajectories.erasure.wanted import (
     wanted_of,
 )
 from apps.trajectories.models import (
-    Arrival,
     Content,
     DataDeletion,
     HeldBatch,
@@ -48,7 +48,6 @@ from apps.trajectories.models import (
     StepChange,
     StepTotal,
     Tombstone,
-    Trace,
     Trajectory,
     TrajectoryKey,
     Upload,
@@ -59,11 +58,12 @@ AT_ONCE = 1_000
 READ_AT_ONCE = 500
 PATIENCE = timedelta(minutes=2)  # that what was accepted before is waited for
 PAUSE_S = 0.5
-MOST_NAMED = 200  # learners and sessions that the report names
+MOST_NAMED = 200  # learners
+OTHERS = "runs of other users in the same sessions"
 # Of runs, which are looked through as runs, or of numbers alone.
 LOOKED_THROUGH = (
-    *(Trajectory, TrajectoryKey, Content, SearchText, Step, Trace, SpanBatch, SpanBody, HeldBatch),
-    *(Arrival, MediumUse, Tombstone, StepTotal, StepChange),
+    *(Trajectory, TrajectoryKey, Content, SearchText, Step, SpanBatch, SpanBody, HeldBatch),
+    *(MediumUse, Tombstone, StepTotal, StepChange),
 )
 
 
@@ -122,19 +122,26 @@ class Deletion:
 
     def wait(self) -> Iterator[str]:
         """For what was accepted before the job began to become runs, which it would miss."""
-        state, began = self.state, self.job.created_at
-        state.since = state.since or timezone.now().isoformat()
-        until = datetime.fromisoformat(state.since) + PATIENCE
-        waiting.hurry(self.project, began)
+        waiting.hurry(self.project, self.job.created_at)
         yield "Waiting for what was accepted to be stored"
-        while left := waiting.left(self.project, began):
-            if timezone.now() >= until:
+        yield from self.settle(self.job.created_at)
+        self.state.before = timezone.now().isoformat()
+        yield "Deleting runs"
+
+    def settle(self, before: datetime) -> Iterator[str]:
+        """As long as there is progress, and for a while without."""
+        state = self.state
+        state.since = ""
+        while left := waiting.left(self.project, before):
+            if waiting.work():
+                state.since = ""
+            elif not state.since:
+                state.since = timezone.now().isoformat()
+            elif timezone.now() >= datetime.fromisoformat(state.since) + PATIENCE:
                 break
-            if not waiting.work():
+            else:
                 time.sleep(PAUSE_S)
             yield f"Waiting for {', '.join(left)}"
-        state.before = timezone.now().isoformat()
-        yield "Deleting runs"
 
     def delete_runs(self) -> Iterator[str]:
         """In the order of their starts, again until none are left: one may have been stored behind
@@ -157,8 +164,7 @@ class Deletion:
     def delete(self, rows: list[Trajectory]) -> None:
         state, project = self.state, self.project
         if self.wanted.is_person:
-            sessions = {row.session_id for row in rows if row.session_id}
-            state.sessions = sorted({*state.sessions, *sessions})[:MOST_NAMED]
+            self.count_others(rows)
             known = {row.pk for row in rows}
             others = in_sessions_of(project, rows, self.before)
             rows = rows + [row for row in others if row.pk not in known]
@@ -167,6 +173,15 @@ class Deletion:
         if self.wanted.copies:
             state.count(copies.erase(project, runs))
         state.count(Counter(runs=purge(project, rows, with_comments=False)))
+
+    def count_others(self, rows: list[Trajectory]) -> None:
+        """Runs of other users in the sessions of these, once. Their names are not kept."""
+        names = {row.session_id for row in rows if row.session_id}
+        digests = {self.wanted.digest(self.project, name): name for name in names}
+        new = digests.keys() - set(self.state.sessions)
+        self.state.sessions = sorted({*self.state.sessions, *new})
+        if n := of_others(self.project, self.wanted, [digests[one] for one in new]):
+            self.state.left[OTHERS] = self.state.left.get(OTHERS, 0) + n
 
     def read_runs(self) -> Iterator[str]:
         """Every run of the project, since an index of words has neither all of its texts nor all of
@@ -208,7 +223,10 @@ class Deletion:
             yield "Looking through spans"
 
     def clean_rows(self) -> Iterator[str]:
-        """Comments, feedback, caches, tasks, samples and whatever else mentions a person."""
+        """Comments, feedback, caches, tasks, samples and whatever else mentions a person. What the
+        deleted runs take from counts is taken first.
+        """
+        yield from self.settle(timezone.now())
         forget_orphans(self.project)
         yield "Looking through everything else"
         words = self.wanted.words
@@ -230,8 +248,8 @@ class Deletion:
             yield f"Looking through {name}"
 
     def clean_files(self) -> Iterator[str]:
-        """What jobs that have ended left on this machine, and what they and failed imports left for
-        others.
+        """What jobs that have ended left on this machine, files that wait for a person there, and what
+        jobs and failed imports left for others.
         """
         words = self.wanted.words
         if not words:
@@ -252,6 +270,7 @@ class Deletion:
                 kept.remove(KeptFile.objects.filter(pk=row.pk))
                 self.state.count(Counter({"files of jobs": 1}))
         here = [job_files.job_folder(model(pk=pk)) for model, pk in ended]
+        here += [path for paths in ask(waiting.KeptFiles(self.project)) for path in paths]
         for path in list(mentions.files_mentioning(filter(Path.exists, here), words)):
             path.unlink(missing_ok=True)
             self.state.count(Counter({"files of jobs": 1}))
@@ -262,8 +281,6 @@ class Deletion:
         state, wanted = self.state, self.wanted
         forget_orphans(self.project)
         left = [f"{n:,} × {what}" for what, n in sorted(state.left.items())]
-        if wanted.users and (others := of_others(self.project, wanted, state.sessions)):
-            left.append(f"{others:,} × runs of other users in the same sessions")
         short = [name for name in wanted.users if len(name) < SHORTEST or name.isdecimal()]
         if short:
             left.append(
@@ -285,5 +302,5 @@ class Deletion:
             learned=state.learned,
             person=wanted.digests(self.project),
         )
-        DataDeletion.objects.filter(pk=self.job.pk).update(wanted="")
+        DataDeletion.objects.filter(pk=self.job.pk).update(wanted="", cursor={})
         return {"deleted": deleted, "left": left, "learned": state.learned}

@@ -5,15 +5,16 @@ for Presidio, answers that the endpoint has on disk, files that are being import
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 
-from apps.core.bus import Question, ask
-from apps.core.mentions import Words
+from apps.core.bus import Question, ask, on
+from apps.core.mentions import Mentioned, Words
 from apps.core.models import Project
 from apps.trajectories import assembly, digest, held, tombstones, traces
 from apps.trajectories.actions import deletions
@@ -30,6 +31,12 @@ class Unstored(Question[int]):
     """
 
     before: datetime
+
+
+class KeptFiles(Question[Iterable[Path]]):
+    """Files of a project on this machine that wait for a person. Asks layers that have some."""
+
+    project: Project
 
 
 def hurry(project: Project, before: datetime) -> None:
@@ -92,9 +99,9 @@ def drop_held(project: Project, words: Words) -> Iterator[int]:
     """
     after = 0
     while rows := list(_held(project, after)):
+        after = rows[-1].pk
         for batch in rows:
             yield _drop_held(project, batch, words)
-        after = rows[-1].pk
 
 
 def _held(project: Project, after: int) -> QuerySet[HeldBatch]:
@@ -130,6 +137,16 @@ def _drop_held(project: Project, batch: HeldBatch, words: Words) -> int:
             held.hold(project, HeldBatch.Kind.SPANS, [msgspec.json.encode(kept)])
     batch.delete()
     return 1
+
+
+@on(Mentioned[Trace])
+def clean_problems(question: Mentioned[Trace]) -> int:
+    """Why a trace was set aside may quote it. Its names stay: by them its runs are known."""
+    found = list(question.rows.exclude(problem=""))
+    for trace in found:
+        trace.problem = question.words.out_of(trace.problem)
+        trace.save(update_fields=["problem"])
+    return len(found)
 
 
 def _name_of(value: object) -> str:

@@ -52,12 +52,10 @@ class Wanted(Struct, frozen=True):
 
     def digests(self, project: Project) -> list[str]:
         """By which a person is recognised who asks whether they were deleted."""
-        names = [f"{project.pk}:{name}" for name in (*self.users, *self.texts)]
-        return sorted(
-            digest.removeprefix(r"\x")
-            for name in names
-            for digest in list(tombstones.digests_of(tombstones.Kind.PERSON, [name]))[:1]
-        )
+        return sorted(self.digest(project, name) for name in (*self.users, *self.texts))
+
+    def digest(self, project: Project, name: str) -> str:
+        return tombstones.digest_of_person(f"{project.pk}:{name}")
 
 
 def wanted_of(job: DataDeletion) -> Wanted:
@@ -101,6 +99,8 @@ def in_sessions_of(
 
 def of_others(project: Project, wanted: Wanted, sessions: list[str]) -> int:
     """How many runs of other users are in these sessions: they stay."""
+    if not sessions:
+        return 0
     rows = project.trajectories.exclude(Q(user_id="") | Q(user_id__in=wanted.users))
     return rows.filter(terms__overlap=[f"session:{name}" for name in sessions]).count()
 

@@ -11,7 +11,6 @@ from django.views.decorators.http import require_POST
 from apps.core.access import project_view
 from apps.core.models import Project, Role
 from apps.core.operations.pages import submitted
-from apps.core.routes import RUNS, shows
 from apps.trajectories.erasure import operations
 from apps.trajectories.models import DataDeletion
 
@@ -25,7 +24,6 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
     return render(request, "trajectories/deletions.html", context)
 
 
-@shows(RUNS)
 @require_POST
 @project_view(Role.OWNER)
 def preview(request: HttpRequest, project: Project) -> HttpResponse:
