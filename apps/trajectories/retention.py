@@ -8,7 +8,7 @@ import logging
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from apps.core.actions import audit
@@ -21,6 +21,19 @@ from apps.trajectories.models import Retention, Trajectory
 log = logging.getLogger(__name__)
 AT_ONCE = 500
 LONGEST = 36_500
+EXPIRED = """
+    SELECT project FROM unnest(%s::bigint[], %s::timestamptz[], %s::uuid[])
+        AS kept(project, before, floor)
+    WHERE EXISTS (
+        SELECT FROM trajectories_trajectory WHERE project_id = project AND id < floor
+    ) OR EXISTS (
+        SELECT FROM trajectories_feedback WHERE project_id = project AND given_at < before
+    ) OR EXISTS (
+        SELECT FROM trajectories_score
+        WHERE project_id = project AND trajectory_id IS NULL AND created_at < before
+    )
+    ORDER BY project
+"""
 
 
 @transaction.atomic
@@ -45,14 +58,22 @@ def expired(project: Project, days: int, now: datetime | None = None) -> Any:
     )
 
 
+def _with_expired(now: datetime) -> list[Retention]:
+    """Those of projects that have something older than they keep, found for all in one query."""
+    retentions = {row.pk: row for row in Retention.objects.select_related("project")}
+    before = [now - timedelta(days=row.days) for row in retentions.values()]
+    with connection.cursor() as cursor:
+        cursor.execute(EXPIRED, [list(retentions), before, list(map(floor_of, before))])
+        return [retentions[project] for (project,) in cursor.fetchall()]
+
+
 def enforce(now: datetime | None = None) -> int:
     """Removes what is older than its project keeps, some rows a transaction. Returns how many."""
     removed = 0
-    for retention in Retention.objects.select_related("project"):
+    now = now or timezone.now()
+    for retention in _with_expired(now):
         gone = 0
-        forget_unclaimed(
-            retention.project, (now or timezone.now()) - timedelta(days=retention.days)
-        )
+        forget_unclaimed(retention.project, now - timedelta(days=retention.days))
         while rows := list(
             expired(retention.project, retention.days, now).order_by("pk")[:AT_ONCE]
         ):
