@@ -1,4 +1,4 @@
-"""A million runs with their steps and scores, in minutes.
+"""Millions of runs with their steps and scores, in minutes.
 
 Some thousand runs go through `store.ingest` and `digest`; the others are copies of those rows, made
 by PostgreSQL, with times, ids, words and figures of their own. Rows come in the order of time, and
@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 from bench.bodies import MODELS, RARE, RARE_EVERY, WORKLOADS, Text, tool_schema
 
 DAYS, AT_ONCE = 60, 10_000
-PER_RUN = 10  # an agent turn, five model calls, four of tools
 VERSIONS = tuple(str(number) for number in range(1, 13))  # one after the other, with overlap
 TOOLS = (
     "search",
@@ -30,6 +30,30 @@ TOOLS = (
 )
 OF_VERSION = 200  # runs that go through the product
 BAD = ("search", "7")  # a third of these calls fails
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run looks like: so many model calls with a tool's call between two of them, and the
+    characters of its messages.
+    """
+
+    calls: int = 5
+    request: int = 160
+    query: int = 50
+    reply: int = 150
+    answer: int = 240
+    tools: int = 4  # whose schemas the run has
+    has_agent: bool = True  # a step around the others
+    has_scores: bool = True
+
+    @property
+    def steps(self) -> int:
+        return 2 * self.calls - 1 + self.has_agent
+
+
+USUAL = Shape()  # ten steps
+SMALL = Shape(2, 120, 20, 80, 120, tools=0, has_agent=False, has_scores=False)  # three
 TABLES = (
     "trajectories_trajectory",
     "trajectories_trajectorykey",
@@ -121,14 +145,14 @@ SCORES = """
 
 
 def templates(
-    index: int, version: str, at: datetime, text: Text, reply_length: int = 150
+    index: int, version: str, at: datetime, text: Text, shape: Shape = USUAL
 ) -> dict[str, Any]:
-    """A run of PER_RUN steps, as an SDK reports it: messages, and spans in `metadata.steps`."""
+    """A run as an SDK reports it: messages, and spans in `metadata.steps`."""
     rng = text.random
     model, clock = rng.choice(MODELS), 5.0
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Help the customer. Use the tools."},
-        {"role": "user", "content": f"case0 {text.of(160)}"},
+        {"role": "user", "content": f"case0 {text.of(shape.request)}"},
     ]
     spans: list[dict[str, Any]] = []
 
@@ -147,7 +171,7 @@ def templates(
         spans.append(made)
         return made
 
-    for call in range(5):
+    for call in range(shape.calls):
         tokens = {"input_tokens": 700 + 400 * call, "output_tokens": rng.randint(30, 300)}
         span(
             "llm",
@@ -158,13 +182,13 @@ def templates(
             cost_usd=round(rng.random() / 100, 6),
             **tokens,
         )
-        if call == 4:
+        if call == shape.calls - 1:
             break
         tool = "search" if rng.random() < 0.25 else rng.choice(TOOLS)
         fails = rng.random() < (0.33 if (tool, version) == BAD else 0.03)
         function = {
             "name": tool,
-            "arguments": json.dumps({"query": f"case0 {text.of(50)}", "limit": 5}),
+            "arguments": json.dumps({"query": f"case0 {text.of(shape.query)}", "limit": 5}),
         }
         messages.append(
             {
@@ -175,9 +199,9 @@ def templates(
         )
         failed = {"error": f"Upstream declined case0: {text.of(30)}"} if fails else {}
         span("tool", f"execute_tool {tool}", 250, tool=tool, message_index=len(messages), **failed)
-        reply = failed["error"] if fails else text.of(reply_length)
+        reply = failed["error"] if fails else text.of(shape.reply)
         messages.append({"role": "tool", "tool_call_id": f"call_{call}", "content": reply})
-    messages.append({"role": "assistant", "content": text.of(240)})
+    messages.append({"role": "assistant", "content": text.of(shape.answer)})
     agent = {
         "span_id": f"{rng.getrandbits(64):016x}",
         "name": "invoke_agent helpdesk",
@@ -186,8 +210,9 @@ def templates(
         "start_ms": 0.0,
         "duration_ms": round(clock, 1),
     }
-    for made in spans:
-        made["parent_id"] = agent["span_id"]
+    if shape.has_agent:
+        for made in spans:
+            made["parent_id"] = agent["span_id"]
     spent = [made for made in spans if made["kind"] == "llm"]
     return {
         "id": f"template-{index}",
@@ -199,7 +224,7 @@ def templates(
         "started_at": at.isoformat(),
         "ended_at": (at + timedelta(milliseconds=clock)).isoformat(),
         "messages": messages,
-        "tools": [tool_schema(name) for name in TOOLS[:4]],
+        "tools": [tool_schema(name) for name in TOOLS[: shape.tools]],
         "outcome": {"status": rng.choice(("success", "success", "success", "failure", "unknown"))},
         "usage": {
             name: sum(made[name] for made in spent)
@@ -207,17 +232,20 @@ def templates(
         },
         "latency_ms": round(clock, 1),
         "tags": rng.sample(("beta", "eu", "us", "night", "vip"), 2),
-        "metadata": {"region": rng.choice(("eu-1", "us-1")), "steps": [agent, *spans]},
+        "metadata": {
+            "region": rng.choice(("eu-1", "us-1")),
+            "steps": [agent] * shape.has_agent + spans,
+        },
     }
 
 
-def make_templates(project: Any, text: Text) -> None:
+def make_templates(project: Any, text: Text, shape: Shape) -> None:
     from apps.trajectories import digest
     from apps.trajectories.actions.store import ingest
 
     at = project.created_at - timedelta(days=DAYS, hours=1)
     rows = [
-        templates(number * OF_VERSION + index, version, at, text)
+        templates(number * OF_VERSION + index, version, at, text, shape)
         for number, version in enumerate(VERSIONS)
         for index in range(OF_VERSION)
     ]
@@ -227,7 +255,7 @@ def make_templates(project: Any, text: Text) -> None:
     digest.run()
 
 
-def load(project: Any, source: Any, runs: int, folder: Path) -> float | None:
+def load(project: Any, source: Any, runs: int, folder: Path, shape: Shape = USUAL) -> float | None:
     """So many runs in `project`, like those of `source`; goes on where an earlier load ended.
     Seconds; None where they are all there.
     """
@@ -237,7 +265,7 @@ def load(project: Any, source: Any, runs: int, folder: Path) -> float | None:
     from apps.trajectories.models import Trajectory, TrajectoryKey
 
     if not Trajectory.objects.filter(project=source).exists():
-        make_templates(source, Text(1))
+        make_templates(source, Text(1), shape)
     names = TrajectoryKey.objects.filter(project=project)
     last = names.order_by("-external_id").values_list("external_id", flat=True).first()
     have, kept = int(last.split("-")[1]) + 1 if last else 0, folder / "indexes.json"
@@ -267,7 +295,8 @@ def load(project: Any, source: Any, runs: int, folder: Path) -> float | None:
             cursor.execute(MADE.replace("% ", "%% "), values)
             for sql in _copies():
                 cursor.execute(sql, values)
-            cursor.execute(SCORES.replace("% ", "%% "), values)
+            if shape.has_scores:
+                cursor.execute(SCORES.replace("% ", "%% "), values)
         if begin // AT_ONCE % 3 == 0:
             print(f"  {begin:,} runs, {time.perf_counter() - started:,.0f} s", flush=True)
     with connection.cursor() as cursor:

@@ -28,7 +28,7 @@ import numpy as np
 
 from bench.bodies import RARE, Text
 from bench.explore import Reader
-from bench.many_runs import OF_VERSION, VERSIONS, load, templates
+from bench.many_runs import OF_VERSION, VERSIONS, Shape, load, templates
 from bench.peers import HOME, Flywheel, machine, stop_servers_on_sigterm
 from flywheel.embedded import Layout
 
@@ -271,7 +271,7 @@ def disk_of_arrivals(project: Any, runs: int, folder: Path, reply_length: int) -
     for part, first in enumerate(range(0, runs, 500)):
         now = datetime.now(UTC) - timedelta(minutes=5)
         rows = [
-            templates(n, VERSIONS[n // OF_VERSION % 12], now, text, reply_length)
+            templates(n, VERSIONS[n // OF_VERSION % 12], now, text, Shape(reply=reply_length))
             for n in range(first, first + 500)
         ]
         named = [row | {"id": f"size-{reply_length}-{row['id']}"} for row in rows]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from django.db.models import Field, ForeignObject, Lookup
+from django.db import connection
+from django.db.models import Field, ForeignObject, Lookup, Model
+
+Bound = tuple[str, list[str]]
 
 
 def array(values: Iterable[str]) -> str:
@@ -19,6 +22,21 @@ def array(values: Iterable[str]) -> str:
     return f'{{"{escaped}"}}'
 
 
+def unnested(model: type[Model], rows: Collection[Sequence[Any]], names: Sequence[str]) -> Bound:
+    """(SQL, values) of a FROM item with these rows: a parameter for each of the columns `names` of
+    the model, where INSERT … VALUES and executemany have one for each value. A tenth of the time.
+    """
+    columns = [kind_of(model._meta.get_field(name).db_type(connection) or "") for name in names]
+    arrays = ", ".join(f"%s::{kind}[]" for kind in columns)
+    values = [array(map(str, column)) for column in zip(*rows, strict=True)]
+    return f"unnest({arrays}) AS given({', '.join(names)})", values or ["{}"] * len(names)
+
+
+def kind_of(db_type: str) -> str:
+    """The type of a column without its length, which an array would cut values to."""
+    return db_type.partition("(")[0]
+
+
 @ForeignObject.register_lookup
 @Field.register_lookup
 class Among(Lookup):
@@ -29,5 +47,5 @@ class Among(Lookup):
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
         column, params = self.process_lhs(compiler, connection)
-        kind = self.lhs.output_field.db_type(connection).partition("(")[0]
+        kind = kind_of(self.lhs.output_field.db_type(connection))
         return f"{column} = ANY(%s::{kind}[])", [*params, array(map(str, self.rhs))]

@@ -26,6 +26,7 @@ from apps.core.bus import on
 from apps.core.kinds import Progress
 from apps.core.lags import lag
 from apps.core.models import ACTIVE_STATES, JobState, Project
+from apps.core.postgres import array
 from apps.failures.actions.diagnose import diagnose_and_draw
 from apps.failures.classify import RULES_VERSION
 from apps.failures.clusters.store import PLACED_AT_ONCE, place, place_new
@@ -51,8 +52,8 @@ def classify_soon(trajectories: Iterable[UUID]) -> None:
         cursor.execute(
             "INSERT INTO failures_unclassified (trajectory_id, project_id) SELECT id, project_id"
             " FROM trajectories_trajectory JOIN failures_classifier USING (project_id) WHERE id ="
-            " ANY(%s) ON CONFLICT DO NOTHING",
-            [sorted(trajectories)],
+            " ANY(%s::uuid[]) ON CONFLICT DO NOTHING",
+            [array(map(str, sorted(trajectories)))],
         )
 
 

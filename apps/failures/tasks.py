@@ -83,7 +83,7 @@ def try_signal(pk: int, version: int) -> dict | None:
 @shared_task(name="failures.look_at_prompts", expires=150)
 def look_at_prompts() -> int:
     """Every few minutes, for each project with new runs, or rules that were not tried yet."""
-    projects = [each for each in Project.objects.running() if prompt_reading.due(each)]
+    projects = prompt_reading.due()
     for project in projects:
         look_at_prompts_of.apply_async(args=[project.pk], expires=150)
     return len(projects)
@@ -98,7 +98,7 @@ def look_at_prompts_of(project_id: int, now: bool = False) -> dict | None:
 @shared_task(name="failures.look_at_replies", expires=150)
 def look_at_replies() -> int:
     """Every few minutes, for each project with new runs, or forms that the judge is to read."""
-    projects = [each for each in Project.objects.running() if reply_reading.due(each)]
+    projects = reply_reading.due()
     for project in projects:
         look_at_replies_of.apply_async(args=[project.pk], expires=150)
     return len(projects)

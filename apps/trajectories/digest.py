@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from apps.core import locks
 from apps.core.bus import Event, publish
 from apps.core.lags import lag
 from apps.core.locks import ProjectLock
-from apps.core.postgres import array
+from apps.core.postgres import array, unnested
 from apps.core.waking import Waker
 from apps.trajectories import contents, media, step_store
 from apps.trajectories.actions import scores
@@ -100,9 +100,9 @@ def _claimed(project: int) -> list[Arrival]:
     what is read last is what is written last.
     """
     waiting = Arrival.objects.waiting().filter(project=project).order_by("pk")
-    new = Q(counts__contains={"only_new": True})
-    changed = waiting.exclude(new).values_list("pk", flat=True).first()
-    before = waiting.filter(new) if changed is None else waiting.filter(new, pk__lt=changed)
+    new = waiting.filter(only_new=True)
+    changed = waiting.filter(only_new=False).values_list("pk", flat=True).first()
+    before = new if changed is None else new.filter(pk__lt=changed)
     if before.exists():
         if not locks.try_acquire_in(project, ProjectLock.DIGEST, shared=True):
             return []
@@ -153,14 +153,15 @@ def _digest(arrivals: list[Arrival]) -> None:
 
 def _add_hours(project: int, counts: Counts) -> None:
     table, key = HourlyCount._meta.db_table, ("project_id", "hour", *KIND)
-    columns = (*key, *SUMS)
+    names = ("hour", *KIND, *SUMS)
     added = ", ".join(f"{name} = {table}.{name} + EXCLUDED.{name}" for name in SUMS)
+    rows = [[row[name] for name in names] for row in counts.hour_rows()]
+    source, values = unnested(HourlyCount, rows, names)
     with connection.cursor() as cursor:
-        cursor.executemany(
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES"
-            f" ({', '.join(['%s'] * len(columns))}) ON CONFLICT ({', '.join(key)}) DO UPDATE SET"
-            f" {added}",
-            [[project, *(row[name] for name in columns[1:])] for row in counts.hour_rows()],
+        cursor.execute(
+            f"INSERT INTO {table} (project_id, {', '.join(names)}) SELECT %s, given.* FROM"
+            f" {source} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}",
+            [project, *values],
         )
 
 
@@ -176,12 +177,14 @@ def _add_facets(project: int, counts: Counts) -> None:
         if room[kind] <= 0:
             del given[kind, value]
         room[kind] -= 1
+    rows = [(kind, value, n) for (kind, value), n in sorted(given.items())]
+    source, values = unnested(Facet, rows, ("kind", "value", "trajectories"))
     with connection.cursor() as cursor:
-        cursor.executemany(
-            "INSERT INTO trajectories_facet (project_id, kind, value, trajectories) VALUES (%s, %s,"
-            " %s, %s) ON CONFLICT (project_id, kind, value) DO UPDATE SET trajectories ="
-            " trajectories_facet.trajectories + EXCLUDED.trajectories",
-            [[project, kind, value, n] for (kind, value), n in sorted(given.items())],
+        cursor.execute(
+            "INSERT INTO trajectories_facet (project_id, kind, value, trajectories) SELECT %s,"
+            f" given.* FROM {source} ON CONFLICT (project_id, kind, value) DO UPDATE SET"
+            " trajectories = trajectories_facet.trajectories + EXCLUDED.trajectories",
+            [project, *values],
         )
     # The words of runs that were deleted; below 0, a run was deleted before it was counted.
     facets.filter(value__in={value for _, value in given}, trajectories=0).delete()

@@ -722,6 +722,7 @@ class Arrival(models.Model):
     )
     trajectories = ArrayField(models.UUIDField(), default=list)
     counts = models.JSONField(default=list, help_text="See `rollups.Counts`")
+    only_new = models.BooleanField(db_default=False, help_text="None of the runs was there before")
     at = models.DateTimeField(default=timezone.now)
     problem = models.TextField(blank=True, db_default="")
 
@@ -732,7 +733,12 @@ class Arrival(models.Model):
         indexes = [
             models.Index(
                 fields=["project"], name="arrival_set_aside", condition=~models.Q(problem="")
-            )
+            ),
+            models.Index(
+                fields=["project", "only_new", "id"],
+                name="arrival_waiting",
+                condition=models.Q(problem=""),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from apps.core.actions import audit
@@ -24,6 +25,19 @@ from apps.trajectories.models import Retention, Trajectory
 log = logging.getLogger(__name__)
 AT_ONCE, OF_MONTH_AT_ONCE = 500, 1_000
 LONGEST = 36_500
+EXPIRED = """
+    SELECT project FROM unnest(%s::bigint[], %s::timestamptz[], %s::uuid[])
+        AS kept(project, before, floor)
+    WHERE EXISTS (
+        SELECT FROM trajectories_trajectory WHERE project_id = project AND id < floor
+    ) OR EXISTS (
+        SELECT FROM trajectories_feedback WHERE project_id = project AND given_at < before
+    ) OR EXISTS (
+        SELECT FROM trajectories_score
+        WHERE project_id = project AND trajectory_id IS NULL AND created_at < before
+    )
+    ORDER BY project
+"""
 
 
 @transaction.atomic
@@ -48,18 +62,29 @@ def expired(project: Project, days: int, now: datetime | None = None) -> Any:
     )
 
 
+def _with_expired(now: datetime, besides: Collection[int]) -> list[Retention]:
+    """Those of projects that have something older than they keep, found for all in one query, and
+    of these projects.
+    """
+    retentions = {row.pk: row for row in Retention.objects.select_related("project")}
+    before = [now - timedelta(days=row.days) for row in retentions.values()]
+    with connection.cursor() as cursor:
+        cursor.execute(EXPIRED, [list(retentions), before, list(map(floor_of, before))])
+        found = {*besides, *(project for (project,) in cursor.fetchall())}
+    return [retentions[project] for project in sorted(found)]
+
+
 def enforce(now: datetime | None = None) -> int:
     """Removes what is older than its project keeps, some rows a transaction. Returns how many.
 
     A month of which nobody keeps anything goes with its partitions: only what is outside of them is
     removed row by row.
     """
-    removed, of_months = 0, drop_months(now or timezone.now())
-    for retention in Retention.objects.select_related("project"):
-        gone = of_months.get(retention.project_id, 0)
-        forget_unclaimed(
-            retention.project, (now or timezone.now()) - timedelta(days=retention.days)
-        )
+    now = now or timezone.now()
+    removed, of_months = 0, drop_months(now)
+    for retention in _with_expired(now, of_months):
+        gone = of_months[retention.project_id]
+        forget_unclaimed(retention.project, now - timedelta(days=retention.days))
         while rows := list(
             expired(retention.project, retention.days, now).order_by("pk")[:AT_ONCE]
         ):

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import numpy as np
 from django.db import connection, transaction
-from django.db.models import Func, Max, Min, Q, QuerySet, Sum, UUIDField, Value
+from django.db.models import Count, Func, Max, Min, Q, QuerySet, Sum, UUIDField, Value
 from django.utils import timezone
 
 from apps.core import locks
@@ -137,7 +137,8 @@ def add_up(until: float, now: datetime | None = None) -> int:
             if time.monotonic() >= until:
                 return done
             done += _add_up(project, unit, at)
-    for project in StepChange.objects.order_by().values_list("project", flat=True).distinct():
+    notes = StepChange.objects.order_by().values("project", "unit", "at").annotate(n=Count("pk"))
+    for project in {note["project"] for note in notes.filter(n__gt=2)}:
         _forget_between(project)
     return done
 

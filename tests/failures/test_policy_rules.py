@@ -146,7 +146,7 @@ def test_the_judge_reads_a_prompt_once_and_its_rules_are_tried(
     send(read, sent("next", more="Heute ist der 16.05.2024."), *(sent(f"n{n}") for n in range(4)))
     look(read)
     assert len(judge.seen) == 1 and by_check(read).tried == 8
-    assert not prompt_reading.due(read) or not Classifier.objects.filter(project=read).exists()
+    assert read not in prompt_reading.due() or not Classifier.objects.filter(project=read).exists()
 
 
 def test_a_call_whose_reply_says_that_it_failed_breaks_no_rule_in_the_trial(read: Project) -> None:
@@ -161,7 +161,7 @@ def test_a_call_whose_reply_says_that_it_failed_breaks_no_rule_in_the_trial(read
         by=make_member(read),
         given=ReplyDecision(forms=[form.pk], state="confirmed"),
     )
-    assert prompt_reading.due(read)
+    assert read in prompt_reading.due()
     look(read)
     assert (by_check(read).tried, by_check(read).examples.count()) == (3, 0)
     actions.decide(rule=by_check(read), by=make_member(read), state="confirmed")

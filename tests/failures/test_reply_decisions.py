@@ -84,9 +84,9 @@ def project(db: None) -> Project:
 def test_recent_replies_tell_what_a_broken_call_got_and_runs_are_looked_at_again(
     project: Project,
 ) -> None:
-    assert reply_reading.due(project)
+    assert project in reply_reading.due()
     look(project)
-    assert not reply_reading.due(project)
+    assert project not in reply_reading.due()
     assert list(project.unclassified.values_list("pk", flat=True)) == [
         project.trajectories.get(external_id="broken").pk
     ]
@@ -183,10 +183,10 @@ def test_a_server_that_is_down_is_asked_again_and_at_once_on_request(
     for _ in range(retries.MOST_TRIES + 1):
         assert look(project).errors and look(project).asked == 0
         ReplyForm.objects.update(asked_at=timezone.now() - retries.RETRY_AFTER)
-        assert reply_reading.due(project), "no new run is needed"
+        assert project in reply_reading.due(), "no new run is needed"
     assert {form.tries for form in project.reply_forms.all()} == {0}
     look(project)
-    assert not reply_reading.due(project)
+    assert project not in reply_reading.due()
     assert "Asked again at" in client.get(page).content.decode()
     failed = client.get(listed, **sending).json()["results"]
     assert all(row["error"] and row["asked_again_at"] for row in failed)
@@ -206,10 +206,10 @@ def test_forms_counted_before_the_judge_is_on_are_read_when_it_is(
     project: Project, judge: JudgeServer
 ) -> None:
     look(project)
-    assert not reply_reading.due(project)
+    assert project not in reply_reading.due()
     make_rubric(project, judge)
-    assert reply_reading.due(project)
-    assert look(project).proposed == 1 and not reply_reading.due(project)
+    assert project in reply_reading.due()
+    assert look(project).proposed == 1 and project not in reply_reading.due()
 
 
 def test_a_person_confirms_by_page_and_undoes_it(project: Project) -> None:

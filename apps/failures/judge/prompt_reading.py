@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from apps.core.locks import ProjectLock, acquire_in
@@ -72,12 +72,18 @@ def known_tools(recent: Collection[Seen]) -> Tools:
     return tools_of((seen.row.tools for seen in recent), called)
 
 
-def due(project: Project) -> bool:
-    """Whether there are runs, or rules, that were not looked at yet."""
-    newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
-    looked = Classifier.objects.filter(project=project).values_list("prompts_of", flat=True).first()
-    untried = project.policy_rules.current().exclude(state=State.DISMISSED).filter(tried=None)
-    return newest is not None and (newest != looked or untried.exists())
+def with_newest(projects: QuerySet[Project]) -> QuerySet[Project]:
+    """Those that have runs, with the `newest` of them."""
+    runs = Trajectory.objects.filter(project=OuterRef("pk")).order_by("-pk")
+    return projects.annotate(newest=Subquery(runs.values("pk")[:1])).filter(newest__isnull=False)
+
+
+def due() -> list[Project]:
+    """Active projects with runs, or rules, that were not looked at yet."""
+    looked = Classifier.objects.filter(project=OuterRef("pk"), prompts_of=OuterRef("newest"))
+    rules = PolicyRule.objects.current().filter(project=OuterRef("pk"), tried=None)
+    untried = rules.exclude(state=State.DISMISSED)
+    return list(with_newest(Project.objects.running()).filter(~Exists(looked) | Exists(untried)))
 
 
 def look(project: Project, *, now: bool = False, sleep: batch.Sleep = time.sleep) -> Report:

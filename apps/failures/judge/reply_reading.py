@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from apps.core.locks import ProjectLock, acquire_in
@@ -23,7 +23,7 @@ from apps.failures.classify_job import classify_soon
 from apps.failures.judge import batch, retries, rubrics
 from apps.failures.judge.asking import Answered, Chat
 from apps.failures.judge.client import Server
-from apps.failures.judge.prompt_reading import Seen, recent_runs, storable
+from apps.failures.judge.prompt_reading import Seen, recent_runs, storable, with_newest
 from apps.failures.judge.reply_question import MAX_OUTPUT, MOST_AT_ONCE, Example, Reader, chat_about
 from apps.failures.models import Classifier, ReplyForm, Rubric
 from apps.failures.replies import COUNTS, State, forms_of
@@ -46,22 +46,23 @@ class Report(batch.Report):
     proposed: int = 0
 
 
-def due(project: Project) -> bool:
-    newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
-    looked = Classifier.objects.filter(project=project).values_list("replies_of", flat=True).first()
-    if newest is None:
-        return False
-    return newest != looked or (rubrics.current(project) is not None and waiting(project).exists())
+def due() -> list[Project]:
+    """Active projects with new runs, or forms that the judge is to read."""
+    of_project = {"project": OuterRef("pk")}
+    looked = Classifier.objects.filter(replies_of=OuterRef("newest"), **of_project)
+    has_judge = Exists(Rubric.objects.filter(is_on=True, **of_project))
+    asked = has_judge & Exists(waiting(ReplyForm.objects.filter(**of_project)))
+    return list(with_newest(Project.objects.running()).filter(~Exists(looked) | asked))
 
 
-def waiting(project: Project) -> QuerySet[ReplyForm]:
-    """The forms that the judge is to read now."""
-    rows = _unread(project).filter(tries__lt=retries.MOST_TRIES)
+def waiting(forms: QuerySet[ReplyForm]) -> QuerySet[ReplyForm]:
+    """Those of the forms that the judge is to read now."""
+    rows = _unread(forms).filter(tries__lt=retries.MOST_TRIES)
     return rows.filter(retries.ready("asked_at"))
 
 
-def _unread(project: Project) -> QuerySet[ReplyForm]:
-    return project.reply_forms.filter(read_at=None, state=State.SEEN).exclude(kind=NOTHING)
+def _unread(forms: QuerySet[ReplyForm]) -> QuerySet[ReplyForm]:
+    return forms.filter(read_at=None, state=State.SEEN).exclude(kind=NOTHING)
 
 
 def look(project: Project, *, now: bool = False, sleep: batch.Sleep = time.sleep) -> Report:
@@ -143,7 +144,8 @@ def _entries(
     """The questions, each about some forms: first those that answer broken calls."""
     today = timezone.now() - timedelta(days=1)
     read_today = project.reply_forms.filter(read_at__gt=today).count()
-    rows = {row.digest: row for row in (_unread(project) if now else waiting(project))}
+    forms = project.reply_forms.all()
+    rows = {row.digest: row for row in (_unread(forms) if now else waiting(forms))}
     about = [(rows[item.form.digest], item) for item in counted if item.form.digest in rows]
     about.sort(key=lambda pair: (-pair[1].broken, -pair[1].calls))
     about = about[: max(0, MOST_A_DAY - read_today)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import compress
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 from django.urls import reverse
 from django.utils import timezone
 
@@ -20,6 +22,8 @@ from apps.failures.outcomes.model import FALSE_ALARMS, OVER
 from apps.failures.outcomes.rate import ESTIMATE, Estimate, effective
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
+
+ANSWERED = timedelta(hours=1)  # four rounds, so that a missed one is made up for
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,21 @@ def observed(project: Project, model: OutcomeModel) -> Alarms | None:
 
 
 def watched() -> list[Project]:
-    """Active projects with a model in use."""
-    return [project for project in Project.objects.running() if OutcomeModel.in_use(project)]
+    """Active projects with a model in use on whose runs people have decided in the last rounds:
+    only that changes what is known of its false alarms.
+    """
+    since, of_project = timezone.now() - ANSWERED, {"project": OuterRef("project")}
+    answers = OutcomeCheck.objects.filter(at__gt=since, **of_project)
+    cases = Failure.objects.filter(source=Source.PERSON, decided_at__gt=since, **of_project)
+    models = OutcomeModel.objects.filter(is_better=True, project__in=Project.objects.running())
+    newest = models.order_by("project", "-number").distinct("project")
+    in_use = OutcomeModel.objects.filter(pk__in=newest.values("pk"), off_at=None)
+    return [
+        model.project
+        for model in in_use.filter(Exists(answers) | Exists(cases))
+        .defer("weights", "usual", "measured")
+        .select_related("project")
+    ]
 
 
 @transaction.atomic

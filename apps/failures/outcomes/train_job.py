@@ -4,6 +4,7 @@ periodically after enough new decisions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db import IntegrityError
-from django.db.models import Max
+from django.db.models import Count, Exists, Max, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from apps.core import jobs
 from apps.core.actions import audit
 from apps.core.kinds import Progress
-from apps.core.models import Project
+from apps.core.models import ACTIVE_STATES, Project
 from apps.failures.actions.diagnose import as_input, diagnose, inputs_of
 from apps.failures.models import (
     Failure,
@@ -32,7 +34,7 @@ from apps.failures.outcomes.estimates import agent_of, facts_of, verdicts_of
 from apps.failures.outcomes.features import LOOKED_AT, Usual, features, sizes, words_of
 from apps.failures.outcomes.model import FEWEST_FAILED, FEWEST_FINE, Weights
 from apps.failures.rules.reading import read
-from apps.trajectories.models import Outcome, Trajectory, in_chunks, with_content
+from apps.trajectories.models import HourlyCount, Outcome, Trajectory, in_chunks, with_content
 
 if TYPE_CHECKING:
     from apps.failures.outcomes.training import Example
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 MOST = 4_000  # the newest decided runs, used for training
 MOST_USUAL = 2_000  # runs whose sizes define what is usual
 NEW_DECISIONS = 20  # or a tenth of the decisions that the model knows, whichever is more
+PAUSE = timedelta(minutes=30)  # after a training
+DECIDING = (OutcomeCheck.Answer.FAILED, OutcomeCheck.Answer.FINE)
+WITHOUT_ONE = Q(trajectory__outcome_status=Outcome.UNKNOWN)
 MODELS_KEPT = 20
 MOST_ESTIMATED_AGAIN, CHUNK = (
     20_000,
@@ -69,18 +74,40 @@ def _total(project: Project) -> int:
 
 def due() -> list[Project]:
     """Active projects with enough decisions that their newest model does not know."""
-    return [project for project in Project.objects.running() if _is_due(project)]
+    of_project = {"project": OuterRef("pk")}
+    lately = Q(state__in=ACTIVE_STATES) | Q(created_at__gt=timezone.now() - PAUSE)
+    newest = OutcomeModel.objects.filter(**of_project).order_by("-number")
+    projects = Project.objects.running().annotate(
+        known=Coalesce(Subquery(newest.values("decisions")[:1]), 0)
+    )
+    at_most = _decided_at_most()
+    return [
+        project
+        for project in projects.exclude(
+            Exists(OutcomeTraining.objects.filter(lately, **of_project))
+        )
+        if _are_enough(at_most[project.pk], project.known)
+        and _are_enough(len(decided(project)), project.known)
+    ]
 
 
-def _is_due(project: Project) -> bool:
-    if project.outcometrainings.active().exists():
-        return False
-    last = project.outcometrainings.aggregate(at=Max("created_at"))["at"]
-    if last is not None and last > timezone.now() - timedelta(minutes=30):
-        return False
-    model = project.outcome_models.first()
-    known = model.decisions if model else 0
-    return len(decided(project)) - known >= max(NEW_DECISIONS, known // 10)
+def _are_enough(decisions: int, known: int) -> bool:
+    return decisions - known >= max(NEW_DECISIONS, known // 10)
+
+
+def _decided_at_most() -> Counter[int]:
+    """How many runs of each project are decided, or fewer, for all projects in three queries: by
+    their outcomes as they are counted by hour, and people's decisions on runs without one.
+    """
+    found: Counter[int] = Counter()
+    decisions = Failure.objects.filter(source=Source.PERSON).exclude(state=FailureState.OPEN)
+    for rows, count in (
+        (HourlyCount.objects.exclude(outcome_status=Outcome.UNKNOWN), Sum("trajectories")),
+        (OutcomeCheck.objects.filter(WITHOUT_ONE, answer__in=DECIDING), Count("pk")),
+        (decisions.filter(WITHOUT_ONE), Count("pk")),
+    ):
+        found.update(dict(rows.order_by().values_list("project").annotate(n=count)))
+    return Counter({project: min(n, MOST) for project, n in found.items()})
 
 
 @dataclass(frozen=True)
@@ -117,7 +144,7 @@ def decided(project: Project) -> dict[UUID, Decision]:
         pk: Decision(status == Outcome.FAILURE)
         for pk, status in known.values_list("pk", "outcome_status")[:MOST]
     }
-    checks = OutcomeCheck.objects.filter(project=project, answer__in=["failed", "fine"])
+    checks = OutcomeCheck.objects.filter(project=project, answer__in=DECIDING)
     answers = checks.order_by("-trajectory_id").values_list("pk", "answer", "at", "probability")
     found |= {
         pk: Decision(answer == "failed", at, bool(chance))

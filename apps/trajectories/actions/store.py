@@ -504,12 +504,13 @@ def announce(
     """
     if touched or counts.hours:
         send(
-            "INSERT INTO trajectories_arrival (project_id, trajectories, counts, at) SELECT $1, $2,"
-            " $3, now()" + condition,
+            "INSERT INTO trajectories_arrival (project_id, trajectories, counts, only_new, at)"
+            " SELECT $1, $2, $3, $4, now()" + condition,
             [
                 str(project.pk),
                 array(map(str, touched)),
-                msgspec.json.encode(counts.as_json() | {"only_new": only_new}).decode(),
+                msgspec.json.encode(counts.as_json()).decode(),
+                "true" if only_new else "false",
             ],
         )
         transaction.on_commit(digest.wake)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from datetime import datetime
+from typing import Any
 
+import msgspec
 from django.db import connection
 
-from apps.core.postgres import array
+from apps.core.postgres import array, unnested
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.cells import COUNTED, SKETCHED, Cell
 from apps.trajectories.models import MetricCell
@@ -46,23 +47,27 @@ def _add(project: int, cells: dict[Key, Cell]) -> None:
         found, rows = list(cells.values()), cursor.fetchall()
     for n, *columns in rows:
         found[n - 1].merge(_read(columns))
-    MetricCell.objects.bulk_create(
-        [
-            MetricCell(project_id=project, **dict(zip(KEY, key, strict=True)), **_columns(cell))
-            for key, cell in cells.items()
-        ],
-        update_conflicts=True,
-        unique_fields=["project", "unit", "dimension", "at", "value"],
-        update_fields=[*COUNTED, *SKETCHED],
+    columns = (*KEY, *COUNTED, *SKETCHED)
+    source, values = unnested(
+        MetricCell, [[*key, *_columns(cell)] for key, cell in cells.items()], columns
     )
+    changed = ", ".join(f"{name} = EXCLUDED.{name}" for name in (*COUNTED, *SKETCHED))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO trajectories_metriccell (project_id, {', '.join(columns)}) SELECT %s,"
+            f" given.* FROM {source} ON CONFLICT (project_id, unit, dimension, at, value) DO UPDATE"
+            f" SET {changed}",
+            [project, *values],
+        )
 
 
-def _columns(cell: Cell) -> dict:
-    return {name: getattr(cell, name) for name in COUNTED} | {
-        name: sketch.as_json(getattr(cell, name)) for name in SKETCHED
-    }
+def _columns(cell: Cell) -> list[Any]:
+    return [getattr(cell, name) for name in COUNTED] + [
+        msgspec.json.encode(sketch.as_json(getattr(cell, name))).decode() for name in SKETCHED
+    ]
 
 
 def _read(columns: list) -> Cell:
     counted = len(COUNTED)
-    return Cell.from_list([*columns[:counted], *(json.loads(item) for item in columns[counted:])])
+    sketches = map(msgspec.json.decode, columns[counted:])
+    return Cell.from_list([*columns[:counted], *sketches])

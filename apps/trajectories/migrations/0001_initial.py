@@ -149,6 +149,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("counts", models.JSONField(default=list, help_text="See `rollups.Counts`")),
+                (
+                    "only_new",
+                    models.BooleanField(
+                        db_default=False, help_text="None of the runs was there before"
+                    ),
+                ),
                 ("at", models.DateTimeField(default=django.utils.timezone.now)),
                 ("problem", models.TextField(blank=True, db_default="")),
                 (
@@ -169,7 +175,12 @@ class Migration(migrations.Migration):
                         condition=models.Q(("problem", ""), _negated=True),
                         fields=["project"],
                         name="arrival_set_aside",
-                    )
+                    ),
+                    models.Index(
+                        condition=models.Q(("problem", "")),
+                        fields=["project", "only_new", "id"],
+                        name="arrival_waiting",
+                    ),
                 ],
             },
         ),

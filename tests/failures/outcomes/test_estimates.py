@@ -31,6 +31,7 @@ from apps.failures.outcomes import checks, estimates, train_job
 from apps.failures.outcomes.features import Usual, bucket_of
 from apps.failures.outcomes.model import Weights
 from apps.failures.outcomes.training import Example
+from apps.trajectories import digest
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Trajectory, with_content
 from tests.factories import make_failed, make_member, make_project, row, tool_message
@@ -260,6 +261,7 @@ def test_two_trainings_at_once_are_refused_by_the_database(project: Project) -> 
 
 def test_it_learns_again_when_enough_decisions_are_new() -> None:
     project = decided_project(24)
+    digest.run()
     assert train_job.due() == [project]  # no model yet
     OutcomeModel.objects.create(project=project, number=1, decisions=5)
     assert train_job.due() == []

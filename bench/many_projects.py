@@ -1,0 +1,156 @@
+"""What a round of the schedule costs with many projects:
+`python -m bench.many_projects [--projects 1000] [--folder F]`
+
+Projects are made with some runs each, a judge that is on, a model of outcomes in use, retention and
+an alert; then each task of the schedule is called twice in this process. Counted, for the second
+round, are its statements, the messages that it sends (which are not sent on), and the processor
+time of this process and of its connection's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from bench.ingest_cpu import database_s
+from bench.peers import HOME, stop_servers_on_sigterm
+
+RUNS = 5
+MADE = 50
+
+
+def make(projects: int) -> None:
+    from django.contrib.auth import get_user_model
+    from django.utils import timezone
+
+    from apps.core.actions import create_project
+    from apps.core.models import Project
+    from apps.failures.models import Classifier, OutcomeModel, Rubric
+    from apps.trajectories import digest
+    from apps.trajectories.actions.store import ingest
+    from apps.trajectories.models import Alert, Retention
+
+    admin, _ = get_user_model().objects.get_or_create(
+        username="bench", defaults={"is_superuser": True}
+    )
+    for n in range(Project.objects.filter(slug__startswith="many-").count(), projects):
+        project = create_project(slug=f"many-{n}", name=f"Many {n}", by=admin)
+        now = timezone.now().isoformat()
+        ingest(
+            project=project,
+            rows=[
+                {
+                    "id": f"run-{run}",
+                    "started_at": now,
+                    "messages": [
+                        {"role": "user", "content": f"Question {run}"},
+                        {"role": "assistant", "content": "Answer"},
+                    ],
+                    "outcome": {"status": "failure" if run % 2 else "success"},
+                }
+                for run in range(RUNS)
+            ],
+        )
+        newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
+        Classifier.objects.update_or_create(
+            project=project, defaults={"prompts_of": newest, "replies_of": newest}
+        )
+        Rubric.objects.create(project=project, version=1, text="Good?", is_on=True)
+        OutcomeModel.objects.create(project=project, number=1, is_better=True)
+        Retention.objects.create(project=project, days=30 + n % 300)
+        Alert.objects.create(
+            project=project,
+            name="Failures",
+            measure="failure_rate",
+            condition="above",
+            line=0.9,
+            window_minutes=60,
+            at_least=2,
+        )
+        if n % MADE == MADE - 1:
+            digest.run()
+            print(f"  {n + 1} projects", flush=True)
+    digest.run()
+
+
+@contextmanager
+def messages_kept() -> Iterator[list[str]]:
+    """The names of the tasks of messages that would be sent."""
+    sent: list[str] = []
+
+    def keep(task: Any, *_: Any, **__: Any) -> None:
+        sent.append(getattr(task, "name", str(task)))
+
+    with (
+        patch("celery.app.task.Task.apply_async", lambda self, *a, **k: keep(self)),
+        patch("celery.app.base.Celery.send_task", lambda self, name, *a, **k: keep(name)),
+    ):
+        yield sent
+
+
+def rounds() -> dict[str, dict[str, Any]]:
+    """By task: statements, messages, CPU ms of this process and of PostgreSQL's."""
+    from django.conf import settings
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    from flywheel.celery import app
+
+    app.loader.import_default_modules()
+    found: dict[str, dict[str, Any]] = {}
+    for _ in range(2):
+        for task in sorted({entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}):
+            ours, theirs = time.process_time(), database_s()
+            with messages_kept() as sent, CaptureQueriesContext(connection) as queries:
+                app.tasks[task]()
+            found[task] = {
+                "statements": len(queries),
+                "messages": len(sent),
+                "ours_ms": round((time.process_time() - ours) * 1000, 1),
+                "database_ms": round((database_s() - theirs) * 1000, 1),
+            }
+    return found
+
+
+def show(found: dict[str, dict[str, Any]]) -> None:
+    print("| task | statements | messages | CPU ms, ours | CPU ms, PostgreSQL |")
+    for name, cost in sorted(found.items(), key=lambda pair: -pair[1]["ours_ms"]):
+        print(f"| {name} | {' | '.join(map(str, cost.values()))} |")
+    total = {key: sum(cost[key] for cost in found.values()) for key in next(iter(found.values()))}
+    print(f"| all | {' | '.join(f'{value:,.0f}' for value in total.values())} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--projects", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, default=HOME / "projects")
+    chosen = parser.parse_args()
+    stop_servers_on_sigterm()
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    for name in ("DATABASE_URL", "BROKER_URL"):
+        os.environ.pop(name, None)
+    os.environ |= {
+        "FLYWHEEL_DATA_DIR": str(chosen.folder),
+        "DJANGO_SETTINGS_MODULE": "flywheel.settings",
+    }
+    from flywheel import embedded
+
+    embedded.ensure()
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    make(chosen.projects)
+    show(rounds())
+
+
+if __name__ == "__main__":
+    main()
