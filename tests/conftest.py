@@ -156,9 +156,12 @@ def load_for_all() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Proofs are minutes long and only run when asked for."""
+    """Proofs only run when asked for."""
     from tests import amounts
 
+    if "proof" not in (config.option.markexpr or ""):
+        # a folder of that name is a keyword, too
+        leave_out(config, items, {item for item in items if item.get_closest_marker("proof")})
     if not amounts.in_proof:
         keep_some_rows(config, items)
     for item in items:
@@ -166,12 +169,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--hypothesis-profile") != "proof":
         for item in items:
             try_fewer_examples(item)
-    if "proof" in (config.option.markexpr or ""):
-        return
-    skip = pytest.mark.skip(reason="run by `make proof`")
-    for item in items:
-        if item.get_closest_marker("proof"):  # a folder of that name is a keyword, too
-            item.add_marker(skip)
 
 
 # Fixtures that pytest-django has for every test, and the mark without which they do nothing.
@@ -197,6 +194,10 @@ def keep_some_rows(config: pytest.Config, items: list[pytest.Item]) -> None:
         for at, item in enumerate(table)
         if at * rows % len(table) >= rows
     }
+    leave_out(config, items, left_out)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[pytest.Item]) -> None:
     if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]

@@ -777,8 +777,8 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
 ) -> None:
     """One visit for both: every form, button and link of every page × every role, against what the
     routes allow. Who writes is asked at the border: the least role that may, and the one below. In
-    the suite a page is opened at its border, to one more role, and to somebody who is either not
-    logged in or no member; in proof to all.
+    the suite a page is opened at its border, every third to one more role, and to somebody who is
+    either not logged in or no member; in proof to all.
     """
     project, seen = world["project"], Counter()
     stranger, people = (
@@ -798,7 +798,7 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
         others = [role for role in Role if role not in border and role != Role.OWNER]
         if name in WRITES:
             others = []
-        for role in {*border, *amount(others[number % 3 :][:1], others)}:
+        for role in {*border, *amount([] if number % 3 else others[number // 3 % 2 :][:1], others)}:
             answer = undone(people[role], name, world)
             if answer.status_code not in ((200, 302) if role in ROLES[name].upward else (403,)):
                 wrong.append(f"{name} answers {role} with {answer.status_code}")
@@ -815,7 +815,7 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
             assert is_page(answer), (name, role)
             wrong += not_for(role, name, answer)
     assert not wrong, "\n".join(wrong)
-    assert min(seen[role] for role in Role if role != Role.OWNER) > amount(30, 60)
+    assert min(seen[role] for role in Role if role != Role.OWNER) > amount(15, 60)
 
 
 def around(least: Role) -> set[Role]:
@@ -1202,6 +1202,7 @@ NUMBERS = (
 NUL = "\x00"
 VALUES = ("9" * 5000, "-1", "²", NUL, "0190a5c4-0000-7000-8000-000000000000")
 ALL = "all of them"
+BY_NUMBER = {"trajectories:list", "trajectories:compare", "training:curve"}  # surely look at one
 
 
 @pytest.fixture
@@ -1241,8 +1242,8 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: set[str]) -> None:
     """A person may have typed anything into an address or a form: the page is shown, or says what
     is wrong. What looks at none of these fields when it is given the first value would do the same
-    with each of the others, except that a NUL is refused before it. In the suite, each page is
-    given the first and one of the others, and every other one of those that write is left out.
+    with each of the others, except that a NUL is refused before it. In the suite, every third page
+    is given the first and one of the others.
     """
     admin, by_name = logged_in(admin_of(world["project"])), set()
     for number, name in enumerate(PAGES):
@@ -1250,7 +1251,7 @@ def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: 
             ("core:", "trajectories:redaction", "trajectories:retention")
         ):
             continue
-        if name in WRITES and number % amount(2, 1):
+        if number % amount(3, 1) and name not in BY_NUMBER:
             continue
         others = VALUES[1:]
         for value in (VALUES[0], *amount([others[number % len(others)]], others)):
@@ -1261,4 +1262,4 @@ def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: 
             assert undone(admin, name, world, fields).status_code < 500, (name, value)
             if looked & {*NUMBERS, ALL}:
                 by_name.add(name)
-    assert {"trajectories:list", "trajectories:compare", "training:curve"} <= by_name
+    assert by_name >= BY_NUMBER

@@ -84,6 +84,7 @@ def test_the_curl_snippet_stores_a_trajectory(live_server: Any) -> None:
     assert Trajectory.objects.get().external_id == "run-1"
 
 
+@pytest.mark.proof
 def test_the_make_targets_exist() -> None:
     for target in set(re.findall(r"^make (\w+)", README, re.MULTILINE)) | {"setup", "proof"}:
         assert (

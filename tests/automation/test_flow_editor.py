@@ -132,6 +132,7 @@ def post(client: Client, project: Project, name: str, data: dict[str, Any]) -> s
     return client.post(reverse(f"automation:{name}", args=[project.slug]), data).content.decode()
 
 
+@pytest.mark.proof
 def test_parts_are_added_moved_and_removed_by_buttons(project: Project, member: Client) -> None:
     data = {"as": "form", "new-steps": "train", "new-starts": "cron", "new-quiet": ""}
     shown = post(member, project, "editor", data | {"act": "add:steps"})

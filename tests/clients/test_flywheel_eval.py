@@ -172,6 +172,7 @@ def test_an_evaluation_is_one_call(scene: Scene) -> None:
     assert alone.verdict is None and not alone.problem
 
 
+@pytest.mark.proof
 def test_it_works_inside_an_event_loop(scene: Scene) -> None:
     async def program() -> Any:
         with pytest.raises(FlywheelError, match="evaluate_async"):
@@ -185,6 +186,7 @@ class Killed(BaseException):
     """What no agent's fault is: the machine goes away."""
 
 
+@pytest.mark.proof
 def test_a_run_that_was_killed_goes_on_where_it_was(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +254,7 @@ def test_what_an_agent_does_wrong_is_its_failure_and_the_run_is_complete(scene: 
     )
 
 
+@pytest.mark.proof
 def test_two_processes_share_one_evaluation(scene: Scene) -> None:
     results: list[Any] = []
     threads = [
@@ -270,6 +273,7 @@ def test_two_processes_share_one_evaluation(scene: Scene) -> None:
     assert EvalRun.objects.get().samples.count() == 6
 
 
+@pytest.mark.proof
 def test_an_agent_may_be_a_command(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +288,7 @@ def test_an_agent_may_be_a_command(
     assert "0.500" in capsys.readouterr().out
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -177,6 +177,7 @@ def test_a_prompt_version_comes_as_json_with_the_adapter_that_it_stands_on(
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "left", ['{"model": "cut', "", "[]", "{}", '{"files": null, "etag": "x"}', "\x00" * 100]
 )
@@ -189,6 +190,7 @@ def test_a_damaged_note_of_what_is_kept_is_written_again(
     assert pull("production", tmp_path) == first and pull("production", tmp_path) == first
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "sent",
     [

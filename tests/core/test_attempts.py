@@ -70,6 +70,7 @@ def test_after_many_wrong_passwords_the_right_one_does_not_log_in(project: Proje
     assert log_in("secret").status_code == 302
 
 
+@pytest.mark.proof
 def test_each_further_failure_locks_for_twice_as_long(project: Project) -> None:
     waits = []
     for _ in range(13):
@@ -81,6 +82,7 @@ def test_each_further_failure_locks_for_twice_as_long(project: Project) -> None:
     assert waits == [0, 0, 0, 0, 30, 60, 120, 240, 480, 900, 900, 900, 900]
 
 
+@pytest.mark.proof
 def test_a_success_and_a_day_forget_the_failures(project: Project) -> None:
     for _ in range(3):
         for _ in range(4):
@@ -98,6 +100,7 @@ def test_a_success_and_a_day_forget_the_failures(project: Project) -> None:
     assert forget_attempts() == 1
 
 
+@pytest.mark.proof
 def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(project: Project) -> None:
     statuses = [log_in("wrong", name=f"somebody-{number}").status_code for number in range(25)]
     assert statuses == [200] * 20 + [429] * 5
@@ -118,6 +121,7 @@ def test_many_wrong_passwords_of_one_account_do_not_lock_an_office_out(project: 
     assert Attempts.objects.get(kind=ADDRESS, digest=attempts._digest("192.0.2.1")).failures == 3
 
 
+@pytest.mark.proof
 def test_a_browser_that_has_logged_in_before_gets_in_from_a_locked_address(
     project: Project,
 ) -> None:
@@ -310,6 +314,7 @@ def test_an_admin_unlocks_a_member(project: Project) -> None:
     assert log_in("secret").status_code == 302
 
 
+@pytest.mark.proof
 def test_the_command_unlocks(project: Project, capsys: pytest.CaptureFixture) -> None:
     for _ in range(21):
         log_in("wrong")
@@ -345,6 +350,7 @@ def test_only_proxies_of_ours_are_believed(
 DOORS = ["/api/v1/trajectories/", "/env/workplace@1/verify", "/v1/traces"]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("path", DOORS)
 def test_an_address_that_tries_keys_is_told_to_wait_and_right_keys_still_work(
     project: Project, path: str

@@ -223,6 +223,7 @@ def test_promotions_close_together_share_a_label_and_keep_a_line_each() -> None:
     ]
 
 
+@pytest.mark.proof
 def test_a_promotion_is_compared_with_the_days_before_it(data_dir: Path) -> None:
     project = make_project()
     base = make_base(project, data_dir)

@@ -47,7 +47,7 @@ def test_a_verifier_is_written_tried_and_saved(world: World, logged_in: Any) -> 
     assert project.environments.filter(slug=world.environment.slug).count() == 2
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_the_probes_run_and_their_findings_are_shown(
     world: World, logged_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
@@ -51,6 +52,7 @@ def shown(page: Any, pk: int) -> None:
     expect(page.locator(f'[data-sample="{pk}"]')).to_be_visible()
 
 
+@pytest.mark.proof
 def test_the_pace_of_a_server_is_said_of_the_model_that_is_selected(
     page: Any, user: Any, data_dir: Path, settings: Any
 ) -> None:

@@ -22,6 +22,7 @@ def palette(page: Any) -> Any:
     return page.get_by_role("dialog", name="Search and commands")
 
 
+@pytest.mark.proof
 def test_the_palette_goes_to_a_run_and_an_action_and_remembers(
     world: World, logged_in: Any
 ) -> None:
@@ -124,6 +125,7 @@ def test_help_lists_the_keys_of_this_page_and_is_modal(world: World, logged_in: 
     expect(box.get_by_text("Confirm", exact=True)).to_have_count(0)
 
 
+@pytest.mark.proof
 def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("training:list", args=[world.project.slug]))
     rows = logged_in.locator("tr[data-row]")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
@@ -72,6 +73,7 @@ def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     assert sentence.evaluate("(p) => getComputedStyle(p).display") == "block"
 
 
+@pytest.mark.proof
 def test_a_phone_shows_values_beside_what_they_are_of(
     world: World, user: Any, logged_in: Any
 ) -> None:
@@ -174,6 +176,7 @@ key, bubbles: true }));
 }).observe(document, { childList: true, subtree: true });"""
 
 
+@pytest.mark.proof
 def test_keys_pressed_while_a_page_loads_are_heard_but_decide_nothing(
     world: World, logged_in: Any
 ) -> None:
@@ -189,6 +192,7 @@ def test_keys_pressed_while_a_page_loads_are_heard_but_decide_nothing(
     assert Failure.objects.filter(project=world.project, state="open").count() == waiting
 
 
+@pytest.mark.proof
 def test_a_running_job_is_followed_without_reloading(
     world: World, user: Any, logged_in: Any
 ) -> None:

@@ -241,6 +241,7 @@ def test_the_same_answer_twice_is_one_and_another_does_not_replace_it(agent: Age
     assert len([index for task in agent.tasks(missing="1") for index in task["missing"]]) == 3
 
 
+@pytest.mark.proof
 def test_after_the_end_only_what_was_acknowledged_may_come_again(agent: Agent) -> None:
     rows = agent.rows()
     assert agent.send(rows).json()["accepted"] == 6
@@ -346,6 +347,7 @@ def test_characters_that_no_database_keeps_are_replaced_and_the_answer_is_kept(
     assert agent.send(b"[" + calls + b"]", lines=False).json()["accepted"] == 1
 
 
+@pytest.mark.proof
 def test_calls_and_messages_of_strange_forms_are_answers_that_fail_not_crashes(
     agent: Agent,
 ) -> None:
@@ -436,6 +438,7 @@ def test_who_starts_again_goes_on_where_it_stopped(agent: Agent) -> None:
         ]
 
 
+@pytest.mark.proof
 def test_it_waits_for_answers_then_ends_as_incomplete(agent: Agent) -> None:
     agent.send(agent.rows()[:2])
     jobs.reap()

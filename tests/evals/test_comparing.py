@@ -65,7 +65,7 @@ def test_a_task_changed_by_its_share_of_passes(
     assert changes_of(table).tolist() == [change] and drops_of(table).tolist() == [drop]
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_no_effect_is_claimed_in_at_most_one_made_table_of_twenty() -> None:
     """All intervals of a table together: 30 measures of two equal models on 60 tasks of 15 groups,
     and of half the tasks.
@@ -183,6 +183,7 @@ def test_any_number_of_evaluations_stand_side_by_side(client: Client, tmp_path: 
     assert "<html" not in fragment.content.decode()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.django_db
 @pytest.mark.parametrize("sort", ["", "drop"])
 def test_a_task_that_comes_in_meanwhile_moves_no_row_to_another_page(
@@ -366,6 +367,7 @@ def test_a_running_evaluation_is_not_compared_yet(
     assert "3. " in said and "is still running" in said and shown == [1]
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_other_verifiers_sets_and_samples_are_named(
     pair: tuple[EvalRun, EvalRun], data_dir: Path, client: Client

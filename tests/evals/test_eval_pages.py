@@ -34,6 +34,7 @@ def url(eval_set: EvalSet, name: str = "detail") -> str:
     return reverse(f"evals:{name}", args=[eval_set.project.slug, eval_set.pk])
 
 
+@pytest.mark.proof
 def test_the_general_set_is_added_once(client: Client) -> None:
     draft = make_eval_set(make_project(), frozen=False)
     client.force_login(admin_of(draft.project))
@@ -323,6 +324,7 @@ def test_a_name_that_is_none_is_answered_with_one(name: str, example: str) -> No
     assert str(message) == f"Enter a name: letters a to z, digits and dashes.{example}"
 
 
+@pytest.mark.proof
 def test_an_environment_for_a_set_is_offered_productions_system_prompt(client: Client) -> None:
     project = make_project()
     eval_set = make_eval_set(project, train=4, holdout=3, frozen=False)

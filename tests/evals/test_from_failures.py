@@ -293,6 +293,7 @@ def test_bad_input_is_told_and_nothing_is_stored(
     assert not Task.objects.exists()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "request_", ["Close ticket 1234.", "Please could you close the ticket 1234?"]
 )
@@ -353,6 +354,7 @@ def test_successes_that_match_become_regression_tasks(world: dict[str, Any]) -> 
     assert {task.origin for task in draft.tasks.all()} == {Origin.SUCCESS}
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("state", "then"),
     [("new", "in_evals"), ("triaged", "in_evals"), ("reopened", "in_evals"), ("fixed", "fixed")],

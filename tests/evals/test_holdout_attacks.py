@@ -42,7 +42,7 @@ def index(tasks: list[Invented]) -> HeldOut:
     return HeldOut([held(task) for task in tasks])
 
 
-@pytest.mark.more(rows=25)
+@pytest.mark.more(rows=10)
 @pytest.mark.parametrize("name", KEPT)
 def test_no_dress_hides_a_request(name: str, tasks: list[Invented], index: HeldOut) -> None:
     pairs = [(task, row(task, user(AROUND.format(KEPT[name](task.request))))) for task in tasks]

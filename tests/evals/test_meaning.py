@@ -142,6 +142,7 @@ def page(user: Any, eval_set: EvalSet, name: str = "evals:meaning", **query: str
 # The job
 
 
+@pytest.mark.proof
 def test_a_servers_vectors_find_the_same_task_in_other_words(
     server: EmbeddingServer, draft: EvalSet
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_servers_vectors_find_the_same_task_in_other_words(
     )
 
 
+@pytest.mark.proof
 def test_a_bad_server_ends_the_job_in_a_sentence(server: EmbeddingServer, draft: EvalSet) -> None:
     server.raw = HTML
     job = done(ask(draft, Source(base_url=server.url, model="m")))

@@ -180,6 +180,7 @@ def test_an_export_of_a_hold_out_is_asked_for_and_counted_each_time(
         )
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_latency_tokens_and_money_are_drawn(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
@@ -400,6 +401,7 @@ def test_a_late_mistake_becomes_a_task_that_begins_there(tmp_path: Path) -> None
     assert made.messages[0] == task.messages[0] and len(made.messages) == 3
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.django_db
 @pytest.mark.parametrize("split", [Split.HOLDOUT, Split.REGRESSION, Split.GENERAL])
 def test_nothing_that_measures_becomes_a_task(client: Client, tmp_path: Path, split: Split) -> None:

@@ -150,6 +150,7 @@ def test_long_outputs_are_shown_whole(client: Client, tmp_path: Path) -> None:
     )  # as said, and raw
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "text", ['"' * 200_000, "line & <b>\n" * 20_000, '{"a": "' + "<" * 200_000 + '"}']
 )
@@ -271,6 +272,7 @@ def test_a_regression_is_a_task_that_passed_more_often_elsewhere(
     assert [s.run_id for s in page.context["elsewhere"]["samples"]] == [first.pk] * 2
 
 
+@pytest.mark.proof
 def test_pages_go_through_all_samples_and_back(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +379,7 @@ def test_nothing_to_show_says_so(client: Client, tmp_path: Path) -> None:
     assert "No samples" in client.get(url(run)).content.decode()
 
 
+@pytest.mark.proof
 def test_the_filters_count_what_they_would_find(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     first = run.samples.first()
@@ -396,6 +399,7 @@ def test_the_filters_count_what_they_would_find(client: Client, tmp_path: Path) 
     assert {item.value: item.n for item in facets.outcomes}["masked"] == 1
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("split", "opened"), [(Split.TRAIN, True), (Split.HOLDOUT, False)])
 def test_an_evaluation_without_a_scored_sample_says_why(
     client: Client, tmp_path: Path, split: Split, opened: bool

@@ -170,6 +170,7 @@ def test_what_does_not_fit_stays_a_trajectory_that_says_why(
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("changes", "says"), [UNFIT[0], UNFIT[2]])
 def test_the_pages_say_what_does_not_fit_and_of_a_hold_out_only_to_who_opens_it(
     agent: Agent, changes: dict, says: str
@@ -343,6 +344,7 @@ def exported(agent: Agent, *spans: dict, **resource: Any) -> None:
     traces.settle()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("way", ["attributes", "on a child", "resource", "langfuse", "langfuse id"])
 def test_spans_name_the_sample(agent: Agent, way: str) -> None:
     task = agent.tasks()[0]

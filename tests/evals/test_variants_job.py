@@ -256,6 +256,7 @@ def test_the_page_says_what_it_will_cost(client: Client, draft: EvalSet, plays: 
     assert "may need up to" in kept and 'value="7"' in kept and f'value="{WANTED.base_url}"' in kept
 
 
+@pytest.mark.proof
 def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> None:
     held = actions.create_eval_set(project=draft.project, slug="held", by=None)
     actions.add_task(
@@ -292,6 +293,7 @@ def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> N
     assert not draft.tasks.filter(messages__0__content=near).exists()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -429,6 +431,7 @@ def test_what_cannot_go_well_is_refused_before_it_is_asked(
     assert model_job.latest(draft) is None
 
 
+@pytest.mark.proof
 def test_seeds_and_a_free_place_are_needed(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     ask(draft)

@@ -186,6 +186,7 @@ def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None
     assert payments.versions == ["a 1", "a 2"] and of(project, REFUND) == refunds
 
 
+@pytest.mark.proof
 def test_purity_is_the_share_of_confirmed_failures_with_the_most_common_mode(
     empty: Project, client: Client
 ) -> None:

@@ -534,6 +534,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     assert "The judge is off" in post(admin, "judge_off", project).content.decode()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("changes", "says_"),
     [
@@ -677,6 +678,7 @@ def test_verdicts_are_listed(judge: JudgeServer) -> None:
 # All traffic
 
 
+@pytest.mark.proof
 def test_the_share_is_drawn_by_numbers_and_reviewed_in_their_order(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -751,6 +753,7 @@ def test_what_a_person_asks_about_says_nothing_of_the_rest_until_it_is_drawn(
     assert (report.asked, report.kept) == (0, 1) and JudgeVerdict.objects.get().probability == 0.6
 
 
+@pytest.mark.proof
 def test_the_days_money_ends_a_round_and_not_its_number(judge: JudgeServer) -> None:
     project = make_project()
     for _ in range(25):
@@ -774,6 +777,7 @@ def test_the_page_says_which_price_the_model_has(judge: JudgeServer) -> None:
     assert rubrics.server_of(rubric).cost(used) == pytest.approx(0.5)
 
 
+@pytest.mark.proof
 def test_what_is_not_found_without_a_judge_and_what_one_costs_is_said_before_the_first_call(
     judge: JudgeServer,
 ) -> None:

@@ -93,6 +93,7 @@ def test_modes_of_one_rank_are_mixed_by_time(failures_of: FailuresOf) -> None:
     assert (first, second) == (newest.pk, middle.pk)
 
 
+@pytest.mark.proof
 def test_the_most_informative_come_first_where_asked_for() -> None:
     """Nearest to the threshold, then clusters with few decisions, then what is in no cluster; the
     newest first among equals.
@@ -517,6 +518,7 @@ def test_evidence_and_quotes_are_text(failures_of: FailuresOf) -> None:
     assert "<script>alert(1)" not in content and "&lt;script&gt;alert(1)" in content
 
 
+@pytest.mark.proof
 def test_a_long_run_opens_at_its_blamed_part() -> None:
     project = make_project()
     turns = [{"role": ("user", "assistant")[n % 2], "content": f"word {n}"} for n in range(900)]

@@ -130,6 +130,7 @@ def test_bulk_on_all_that_match_is_counted_by_the_server() -> None:
     assert Failure.objects.filter(assigned_to=user).count() == 4
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("body", [{}, {"ids": "1", "do": "explode"}, {"do": "confirm"}])
 def test_a_bulk_change_that_makes_no_sense_says_so(body: dict[str, str]) -> None:
     project, client, _ = seeded(1, 0)
@@ -166,6 +167,7 @@ def test_a_project_adds_and_changes_its_own_mode() -> None:
     assert not project.failure_modes.filter(slug="rude_tone").exists()
 
 
+@pytest.mark.proof
 def test_own_modes_take_their_positions_and_keys_follow_the_order_shown() -> None:
     project, client, _ = seeded(1, 0)
     for position, name in enumerate(("First", "Second", "Third"), 1):

@@ -107,7 +107,7 @@ def broker_url(folder: Path) -> Iterator[str]:
     server.wait(timeout=300)
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_a_command_starts_no_services_where_both_are_ones_own(
     machine: Machine, database_url: str, broker_url: str
 ) -> None:
@@ -141,6 +141,7 @@ def test_all_is_up_on_services_of_ones_own(
     eventually(machine.is_quiet)
 
 
+@pytest.mark.proof
 def test_each_service_may_be_ones_own_alone(machine: Machine, broker_url: str) -> None:
     machine.environment["BROKER_URL"] = broker_url
     program = "from flywheel import alive\nprint(connection.cursor() and alive.missing(['x']))"

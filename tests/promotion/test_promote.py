@@ -153,6 +153,7 @@ PROMPTS = [
 ]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("harness", "sign"), PROMPTS)
 def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
     harness: dict, sign: str, project: Project, base: ModelVersion, channel: Channel, pair: Pair
@@ -180,6 +181,7 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
         )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "harness", [{"max_turns": 5}, {"max_seconds": 10}, {"tools": [{"type": "function"}]}]
 )

@@ -91,6 +91,7 @@ def changes() -> dict[str, Any]:
     return {"renamed": renamed, "proved": proved, "moved": moved}
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("change", changes())
 def test_the_etag_changes_with_what_matters_and_with_nothing_else(
     channel: Channel, change: str

@@ -230,6 +230,7 @@ def test_without_an_expected_answer_there_is_no_score(live: World) -> None:
     assert answer.masked and "No expected answer" in answer.mask_reason and answer.reward is None
 
 
+@pytest.mark.proof
 def test_where_no_version_answers_it_fails_with_the_reason(live: World) -> None:
     run = live.start(Side(live.broken))
     runner.run(run)
@@ -357,6 +358,7 @@ def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: No
         assert run.state == JobState.SUCCEEDED and "HTTP 401" in status_of(world, run)
 
 
+@pytest.mark.proof
 def test_what_a_failed_version_was_writing_is_partial_and_only_its_cells_are_news(
     world: World,
 ) -> None:
@@ -471,6 +473,7 @@ def test_a_killed_process_leaves_its_partial_text_and_is_followed_by_another(
         ) and run.answers.get().output.startswith("HalfClose")
 
 
+@pytest.mark.proof
 def test_a_worker_that_died_too_often_leaves_a_reason_and_the_partial_text(world: World) -> None:
     run = world.start(tasks=list(world.set.tasks.filter(split=Split.TRAIN))[:1])
     event = {
@@ -670,6 +673,7 @@ def test_the_editor_leads_here_with_what_is_typed(world: World) -> None:
     assert not ModelVersion.objects.filter(kind=ModelKind.PROMPT).exists()
 
 
+@pytest.mark.proof
 def test_a_runs_page_leads_here_from_each_step(world: World) -> None:
     trajectory = world.run()
     page = world.client.get(

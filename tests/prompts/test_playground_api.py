@@ -166,6 +166,7 @@ def test_playgrounds_are_listed_in_pages_and_cancelled(world: World) -> None:
     )
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -193,6 +194,7 @@ def test_what_makes_no_sense_is_refused(world: World, changes: dict, status: int
     assert not Playground.objects.exists()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "status"),
     [

@@ -108,6 +108,7 @@ def test_it_is_loaded_under_its_digests_name_once(world: World) -> None:
     assert world.loaded == [adapter_name(version)]
 
 
+@pytest.mark.proof
 def test_the_least_recently_used_one_leaves_and_one_in_use_stays(world: World) -> None:
     one, two, three, four = (world.adapter(name) for name in ("one", "two", "three", "four"))
     first, second = world.begin(one), world.begin(two)

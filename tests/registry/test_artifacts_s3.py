@@ -115,6 +115,7 @@ def test_an_upload_that_broke_goes_on(
     assert local_path(elsewhere(made)).is_dir()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -185,7 +186,7 @@ class Odd(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("status", "body", "says", "asked"),
     [
@@ -249,6 +250,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(
     assert not list(_home(made.digest).parent.glob("incoming-*"))
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", ["../../etc/cron.txt", "/etc/passwd", "a/../../b", "..\\b"])
 def test_a_name_that_climbs_out_is_refused(bucket: Any, folder: Path, name: str) -> None:
     made = elsewhere(store_folder(folder))
@@ -393,6 +395,7 @@ def test_artifacts_move_to_a_bucket_and_back(
     assert local_path(kept_here[0]).is_dir() and not keys(bucket)
 
 
+@pytest.mark.proof
 def test_a_move_goes_on_where_it_broke_and_replaces_what_is_damaged(
     kept_here: list[Artifact], bucket: Any
 ) -> None:

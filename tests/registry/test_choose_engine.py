@@ -184,6 +184,7 @@ def test_the_spec_keeps_the_engine_and_the_adapter_is_loaded_when_the_job_begins
         submitted(world, world.adapter, engine="gone")
 
 
+@pytest.mark.proof
 def test_the_same_evaluation_on_another_engine_is_another(world: World) -> None:
     environment, eval_set = make_environment(world.project), make_eval_set(world.project)
 

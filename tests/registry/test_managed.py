@@ -179,6 +179,7 @@ def test_it_is_started_again_when_it_dies_at_another_port(
     assert run.attempt == 1 and run.up_at and Server.objects.get(pk=server.pk).base_url
 
 
+@pytest.mark.proof
 @threads
 def test_one_that_does_not_start_fails_and_says_what_to_do(world: World) -> None:
     world.plan(says="ValueError: No available memory for the cache blocks. <i>", status=1)
@@ -226,6 +227,7 @@ def spec_of(world: World, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.proof
 def test_it_does_not_outlive_the_process_that_keeps_it(world: World, tmp_path: Path) -> None:
     """A worker that is killed takes its child with it (tests/core); here the child takes vLLM with
     it, and its engine.
@@ -301,6 +303,7 @@ def test_a_port_of_those_that_are_allowed_is_taken() -> None:
 # What may be asked of it
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -380,6 +383,7 @@ def client(world: World, role: Role) -> Client:
     return made
 
 
+@pytest.mark.proof
 def test_by_page(world: World) -> None:
     member, slug = client(world, Role.OPERATOR), world.project.slug
     new = reverse("registry:managed_new", args=[slug])
@@ -473,6 +477,7 @@ def test_by_api(world: World) -> None:
     assert call(make_project(), "post", "servers/b/stop/").status_code == 404
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("change", "path"),
     [

@@ -79,6 +79,7 @@ def found(made: Made, *findings: dict, locks: int) -> ProbeRun:
     return run
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("masked", "scored", "says_something"),
     [(0, 4, True), (5, 4, True), (6, 4, False), (10, 0, False), (0, 0, False)],
@@ -304,6 +305,7 @@ def test_a_cheating_model_is_asked_as_its_server_is(made: Made, cheat: dict) -> 
     assert chat_server(spec, "server").protocol == "responses"
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("fields", "model", "said"),
     [

@@ -272,6 +272,7 @@ def copy_of(made: Made) -> EvalRun:
     return run
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_an_output_that_was_judged_twice_is_one_label(made: Made) -> None:
     """Neither the lock nor the effect of an edit counts a person's word on the same output

@@ -83,7 +83,7 @@ def test_the_form_refuses_and_says_why(made: Made) -> None:
     assert not TrainingRun.objects.exists()
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -238,6 +238,7 @@ def test_what_leaves_a_server_waits_for_what_was_just_asked_of_it(production: Pr
     )
 
 
+@pytest.mark.proof
 def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get_404(
     production: Production,
 ) -> None:

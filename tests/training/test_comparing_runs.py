@@ -197,6 +197,7 @@ def test_a_link_says_which_of_its_runs_are_not_shown(
         assert said in answer.content.decode()
 
 
+@pytest.mark.proof
 def test_twenty_runs_of_a_thousand_steps_are_a_light_page(
     runs: list[TrainingRun], client: Client
 ) -> None:

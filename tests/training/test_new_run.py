@@ -77,6 +77,7 @@ def test_it_starts_with_what_the_advisor_says(client: Client, run: EvalRun) -> N
     assert page(client, run, method="sft").context["form"].initial["method"] == "sft"
 
 
+@pytest.mark.proof
 def test_fields_of_the_other_method_are_not_checked(client: Client, run: EvalRun) -> None:
     assert (
         post(client, run, method="grpo", batch_size="nonsense", lora_dropout="9").status_code == 302
@@ -199,10 +200,10 @@ def test_the_form_hides_the_settings_of_a_new_adapter(
     assert all(f"#id_{name}" in rule for name in SETTINGS) and "lora_dropout" not in rule
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("field", "value"),
-    few([("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")], 2),
+    [("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")],
 )
 def test_bounds_of_lora_are_said_at_the_field(
     client: Client, run: EvalRun, field: str, value: str
@@ -213,6 +214,7 @@ def test_bounds_of_lora_are_said_at_the_field(
     assert not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_layers_that_the_base_does_not_have_are_refused_by_name(
     client: Client, run: EvalRun, monkeypatch: Any
 ) -> None:
@@ -236,6 +238,7 @@ def test_only_weights_of_this_installation_are_offered(
     assert run.model_version in offered and served not in offered
 
 
+@pytest.mark.proof
 def test_advantages_per_turn_are_offered_where_an_environment_reports_them(
     client: Client, run: EvalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +295,7 @@ def test_a_finished_evaluation_leads_to_its_comparison(
     assert f"{reverse('evals:compare', args=[slug])}?run={run.pk}&amp;run={after.pk}" in html
 
 
+@pytest.mark.proof
 def test_a_model_that_cannot_carry_tools_is_not_trained_where_they_are_needed(
     client: Client, run: EvalRun
 ) -> None:

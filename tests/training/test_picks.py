@@ -70,6 +70,7 @@ def test_all_training_tasks_are_the_default(client: Client, run: EvalRun) -> Non
     assert "of" not in AuditEvent.objects.get(action="dataset.frozen").detail
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("method", ["grpo", "sft"])
 def test_the_tasks_that_teach_are_trained_on_when_chosen(
     client: Client, run: EvalRun, method: str
@@ -95,6 +96,7 @@ def test_the_cap_on_a_group_holds(client: Client, db: None, data_dir: Path) -> N
     assert TrainingRun.objects.get().dataset.size == 1
 
 
+@pytest.mark.proof
 def test_the_form_offers_what_an_evaluation_says_and_the_link_chooses_it(
     client: Client, run: EvalRun
 ) -> None:

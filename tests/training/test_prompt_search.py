@@ -29,7 +29,6 @@ from apps.training.models import PromptSearch
 from apps.training.prompt_search import actions
 from apps.training.prompt_search.cost import Size, expected
 from apps.training.prompt_search.job import search_spec
-from tests.amounts import few
 from tests.factories import (
     admin_of,
     candidate_event,
@@ -145,6 +144,7 @@ def test_a_reward_that_nobody_reviewed_optimises_no_prompt(world: dict[str, Any]
     )
 
 
+@pytest.mark.proof
 def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], settings: Any) -> None:
     """Its address is private, and another one after each start."""
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
@@ -163,18 +163,15 @@ def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], setting
     assert spec.server.base_url == "http://127.0.0.1:9999/v1" and spec.server.allow_private
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("prices", "usd", "says"),
-    few(
-        [
-            ({"*": [1.0, 2.0]}, 0.5, "$0.5000"),
-            ({"*": [0.0, 0.0]}, 0.5, "$0.5000"),
-            ({"other": [1.0, 2.0]}, None, "no price is known for writer on"),
-            ({}, None, "no price is known for writer on"),
-        ],
-        2,
-    ),
+    [
+        ({"*": [1.0, 2.0]}, 0.5, "$0.5000"),
+        ({"*": [0.0, 0.0]}, 0.5, "$0.5000"),
+        ({"other": [1.0, 2.0]}, None, "no price is known for writer on"),
+        ({}, None, "no price is known for writer on"),
+    ],
 )
 def test_a_failed_search_says_what_it_used(
     world: dict[str, Any], prices: dict, usd: float | None, says: str
@@ -269,6 +266,7 @@ def test_a_prompt_version_is_where_it_starts(world: dict[str, Any]) -> None:
     assert (made.parent, made.name, str(made)) == (version, "kind", "kind-v2")
 
 
+@pytest.mark.proof
 def test_the_failures_evidence_goes_along(world: dict[str, Any]) -> None:
     project = world["project"]
     trajectory = make_failed(project, request="Close ticket 4321.")
@@ -442,6 +440,7 @@ def client_of(user: Any) -> Client:
     return client
 
 
+@pytest.mark.proof
 def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any]) -> None:
     project = world["project"]
     client, slug = client_of(make_member(project, Role.ENGINEER)), project.slug
@@ -645,22 +644,19 @@ def test_a_candidate_is_saved_by_api_unless_it_says_what_is_held_out(world: dict
     )
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
-    few(
-        [
-            ({"most_calls": 0}, 400, "most_calls"),
-            ({"most_calls": None}, 400, "most_calls"),
-            ({"surplus": 1}, 400, "surplus"),
-            ({"server": "nowhere"}, 404, "no server"),
-            ({"version": "none-v9"}, 404, "model_version"),
-            ({"most_calls": 8}, 409, "Raise the limit to at least that"),
-            ({"engine": "nowhere"}, 409, "nothing else can generate"),
-            ({"model": " "}, 409, "Enter the model on"),
-        ],
-        3,
-    ),
+    [
+        ({"most_calls": 0}, 400, "most_calls"),
+        ({"most_calls": None}, 400, "most_calls"),
+        ({"surplus": 1}, 400, "surplus"),
+        ({"server": "nowhere"}, 404, "no server"),
+        ({"version": "none-v9"}, 404, "model_version"),
+        ({"most_calls": 8}, 409, "Raise the limit to at least that"),
+        ({"engine": "nowhere"}, 409, "nothing else can generate"),
+        ({"model": " "}, 409, "Enter the model on"),
+    ],
 )
 def test_a_bad_request_is_told_what_is_wrong(
     world: dict[str, Any], changes: dict, status: int, says: str

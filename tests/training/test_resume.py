@@ -61,6 +61,7 @@ def test_it_goes_on_from_the_last_checkpoint(failed: TrainingRun) -> None:
     assert (event.actor, event.detail["step"]) == (by, 7)
 
 
+@pytest.mark.proof
 def test_it_has_as_many_attempts_as_a_new_run(submit: Submit) -> None:
     run = submit("checkpoint", "die")
     for _ in range(3):
@@ -85,7 +86,7 @@ def test_a_cancelled_run_is_resumed(submit: Submit) -> None:
     assert ended(run).state == JobState.SUCCEEDED
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("state", few([JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED], 1))
 def test_others_are_not(failed: TrainingRun, state: JobState) -> None:
     finished = failed.finished_at if state == JobState.SUCCEEDED else None
@@ -103,6 +104,7 @@ def test_a_reward_that_was_locked_meanwhile_trains_no_more(failed: TrainingRun) 
         actions.resume(run=failed, by=None)
 
 
+@pytest.mark.proof
 def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
     client = Client()
     client.force_login(make_member(failed.project, Role.ENGINEER))
@@ -138,6 +140,7 @@ def test_the_button(failed: TrainingRun) -> None:
     assert viewer.post(reverse("training:resume", args=args)).status_code == 403
 
 
+@pytest.mark.proof
 def test_old_checkpoints_go_and_the_best_stays(submit: Submit, settings: Any) -> None:
     settings.FLYWHEEL_KEPT_CHECKPOINTS = 2
     script: list[Any] = []

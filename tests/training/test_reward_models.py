@@ -323,6 +323,7 @@ def test_what_it_makes_is_a_reward_model_and_offered_as_no_agent(
         promotion.set_initial(channel=channel_of(run.project), version=model, by=None)
 
 
+@pytest.mark.proof
 def test_its_page_says_what_it_is_worth_and_where_it_scores(
     client: Client, run: EvalRun, data_dir: Path
 ) -> None:

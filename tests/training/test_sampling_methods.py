@@ -321,6 +321,7 @@ def test_a_model_of_this_installation_teaches_on_a_server_where_one_is_named(
     assert "teacher_on: renamed" in write(config_of(made))
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("method", "kind", "more", "said"),
     [
@@ -389,6 +390,7 @@ def test_the_tokenizer_of_a_served_teacher_is_compared_where_its_weights_are_kno
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=large)
 
 
+@pytest.mark.proof
 def test_the_form_and_a_config_file_choose_a_served_teacher(
     client: Client, run: EvalRun, served: ModelVersion
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_number_of_runs_always_has_data(project: Project) -> None:
     assert one.state == "firing" and one.unmeasured_since is None
 
 
+@pytest.mark.proof
 def test_its_chart_leads_to_what_was_measured(project: Project, client: Client) -> None:
     one = alert(project, window_minutes=60)
     send(project, NOW - 10 * MINUTE, failed=0, fine=10)
@@ -320,6 +321,7 @@ def test_by_api_and_page(project: Project, client: Client) -> None:
     assert Alert.objects.get().window_minutes == 30
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("route", "query", "measure", "filters"),
     [

@@ -36,6 +36,7 @@ def purge(project: Project, pk: Any) -> None:
     deletions.purge(project, [Trajectory.objects.get(pk=pk)])
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("first", [single, in_bulk])
 @pytest.mark.parametrize("second", [single, in_bulk, purge])
 def test_two_deletions_of_one_trajectory_are_counted_once(

@@ -37,7 +37,6 @@ from apps.trajectories.models import (
     TrajectoryKey,
 )
 from apps.trajectories.retention import enforce, set_retention
-from tests.amounts import amount
 from tests.factories import admin_of, make_failed, make_member, make_project, make_trajectory, row
 from tests.trajectories.test_late_spans import forget, whole_run
 from tests.trajectories.test_traces import (
@@ -93,8 +92,8 @@ LATE = ["one span again", "a new span", "the whole trace", "a log"]
 CASES = list(product([single, in_bulk, by_retention], ["fresh", "forgotten"], LATE))
 
 
-@pytest.mark.more
-@pytest.mark.parametrize(("delete", "age", "late"), CASES[:: amount(5, 1)])
+@pytest.mark.more(rows=2)
+@pytest.mark.parametrize(("delete", "age", "late"), CASES)
 def test_a_deleted_trace_stays_deleted(
     agent: Client, project: Project, delete: Callable, age: str, late: str
 ) -> None:
@@ -241,6 +240,7 @@ def test_words_that_the_digest_wrote_too_late_go(project: Project) -> None:
     assert not SearchText.objects.exists()
 
 
+@pytest.mark.more(rows=1)
 @WAYS
 def test_what_people_said_of_it_goes_with_it(project: Project, delete: Callable) -> None:
     author, reader = admin_of(project), make_member(project)

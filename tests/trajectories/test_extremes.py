@@ -307,6 +307,7 @@ def test_in_batches(project: Project, agent: Client, admin: Client, kind: str) -
     everything_reads(project, agent, admin, each=False)
 
 
+@pytest.mark.proof
 def test_as_a_file(project: Project, agent: Client, admin: Client) -> None:
     data = b"\n".join(text_of(item) for item in EXTREMES)
 
@@ -324,6 +325,7 @@ def test_as_a_file(project: Project, agent: Client, admin: Client) -> None:
     everything_reads(project, agent, admin, each=False)
 
 
+@pytest.mark.proof
 def test_as_spans(project: Project, agent: Client, admin: Client) -> None:
     times = [
         0,
@@ -369,6 +371,7 @@ def test_as_spans(project: Project, agent: Client, admin: Client) -> None:
     everything_reads(project, agent, admin)
 
 
+@pytest.mark.proof
 def test_as_feedback(project: Project, agent: Client, admin: Client) -> None:
     names = [
         "a run",
@@ -400,6 +403,7 @@ def test_as_feedback(project: Project, agent: Client, admin: Client) -> None:
     assert not Feedback.objects.filter(project=project, external_id__in=names).exists()
 
 
+@pytest.mark.proof
 def test_megabytes_of_one_string(project: Project, agent: Client, admin: Client) -> None:
     rows = [
         extreme("a message", "messages", [{"role": "user", "content": HUGE}]),
@@ -415,6 +419,7 @@ def test_megabytes_of_one_string(project: Project, agent: Client, admin: Client)
     everything_reads(project, agent, admin)
 
 
+@pytest.mark.proof
 @settings(
     max_examples=amount(3, 15),
     deadline=None,

@@ -79,6 +79,7 @@ def forget() -> None:
 SAID = ["Case 1", None, "found", "Done"]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("number", range(4))
 def test_a_span_that_is_sent_again_after_the_others_are_gone_changes_nothing(
     agent: Client, project: Project, number: int

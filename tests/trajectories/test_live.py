@@ -135,6 +135,7 @@ def test_paused_it_reads_nothing_and_goes_on_where_it_was(project: Project, view
     assert len(look(viewer, project, after=before)["tail"].rows) == 1
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "after",
     [

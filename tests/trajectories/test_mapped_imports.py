@@ -207,6 +207,7 @@ def test_a_path_a_column_and_a_meaning_once_chosen_can_be_removed(
     assert not any(row["outcome"].get("status") in ("success", "failure") for row in seen["rows"])
 
 
+@pytest.mark.proof
 def test_a_path_is_added_in_two_steps_and_merged_cells_are_a_choice(
     project: Project, member: Client
 ) -> None:

@@ -643,6 +643,7 @@ def test_parquet_with_nested_messages_is_chat_and_with_columns_is_mapped() -> No
     ]
 
 
+@pytest.mark.proof
 def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
     bomb = parquet_of({"question": pa.array(["x" * 100_000] * 400), "answer": ["y"] * 400})
     assert len(bomb) < 2**20
@@ -755,6 +756,7 @@ def test_any_records_of_mixed_types_are_guessed_at_without_an_error(records_: li
         assert str(error)
 
 
+@pytest.mark.proof
 def test_a_conversation_table_is_held_on_the_disk_not_in_memory() -> None:
     """Rows of 10 MB are gathered while less than that is allocated."""
     import tracemalloc

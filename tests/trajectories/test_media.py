@@ -92,6 +92,7 @@ def viewer(project: Project) -> Client:
     return client
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("content", SENT.values(), ids=SENT)
 def test_what_was_sent_is_given_back_and_kept_apart(
     project: Project, agent: Client, content: Any
@@ -155,6 +156,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(("data", "kind"), HOSTILE.values(), ids=HOSTILE)
 def test_the_page_shows_what_the_bytes_are(
     project: Project, viewer: Client, data: bytes, kind: str

@@ -185,6 +185,7 @@ def at_minutes(project: Project, *minutes: int) -> datetime:
     return hour
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("begin", "end", "runs"),
@@ -289,7 +290,7 @@ def test_the_bucket_grows_with_the_span() -> None:
     assert query.unit_of(None, None, "minute") == "hour"
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_every_measure_can_be_drawn(busy: Project) -> None:
     number = 0
@@ -330,6 +331,7 @@ def test_the_failure_rate_is_of_known_outcomes_and_says_so() -> None:
     assert MEASURES["latency_p95"].value(cell) is None and MEASURES["latency_p95"].n(cell) == 0
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_many_small_arrivals_are_digested_together_and_large_ones_are_not(
     project: Project, monkeypatch: pytest.MonkeyPatch

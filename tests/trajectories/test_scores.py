@@ -58,6 +58,7 @@ def helpful(runs: Project, agent: Client) -> None:
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("value", "kind", "stored"),
     [
@@ -323,6 +324,7 @@ def test_scores_are_columns_of_the_list(runs: Project, agent: Client, client: Cl
     assert cells["run-1-0"] == ["1", "1", "calm"] and cells["run-2-3"] == ["2", "2.3", ""]
 
 
+@pytest.mark.proof
 def test_a_name_of_two_kinds_is_two_scores(runs: Project, agent: Client) -> None:
     for value in (True, True, False, 40, 60, "good"):
         send(agent, {"run": "run-1-0", "name": "ok", "value": value, "id": str(value)})
@@ -339,6 +341,7 @@ def test_a_name_of_two_kinds_is_two_scores(runs: Project, agent: Client) -> None
     assert score_rows.whole(runs, {"name": "ok"}).scores == 3
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("value", "text"), [(True, "yes"), (3, "3"), (0.25, "0.25"), ("a", "a")])
 def test_a_category_of_another_type_is_written_as_people_do(
     runs: Project, agent: Client, value: Any, text: str

@@ -67,6 +67,7 @@ def names(client: Client, project: Project, **given: Any) -> str:
     return "".join(row.external_id for row in page["rows"])
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("sort", "order"),
     [
@@ -84,6 +85,7 @@ def test_every_order(runs: Project, viewer: Client, sort: str, order: str) -> No
     assert names(viewer, runs, sort=sort) == order
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("sort", "size"), [("", 1), ("started", 3), ("-latency", 1), ("latency", 3), ("-tokens", 1)]
 )

@@ -126,7 +126,7 @@ def check(
                 assert one.percentiles == pytest.approx(exact, rel=0.0201, abs=1e-9), given
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("small", [0, 60, 10_000])
 def test_totals_are_right_after_any_change(
     project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch, small: int
@@ -222,6 +222,7 @@ def test_what_changes_while_an_hour_is_counted_stays_noted(
     assert StepChange.objects.filter(unit="hour", at=START).count() == 1
 
 
+@pytest.mark.proof
 def test_steps_that_are_all_different_are_read(
     project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +261,7 @@ def test_drawn_times_have_their_share_of_the_steps(share: float) -> None:
     assert all(drawn[span] <= n * 1.001 for span, n in known.items())
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("is_added_up", [False, True])
 @pytest.mark.parametrize("apart_ms", [0, 5])
 def test_a_sample_of_a_burst_has_its_steps(
@@ -318,6 +320,7 @@ def test_a_sample_says_that_it_is_one(
     assert found["steps"] == exact
 
 
+@pytest.mark.proof
 def test_more_are_drawn_where_few_have_the_words(
     many: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +352,7 @@ def test_few_matches_are_counted(many: Project, monkeypatch: pytest.MonkeyPatch)
         assert found.sample or found.steps == exact
 
 
+@pytest.mark.proof
 def test_an_index_is_not_trusted_with_words_that_it_takes_for_rare(
     many: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +366,7 @@ def test_an_index_is_not_trusted_with_words_that_it_takes_for_rare(
     assert asked == [True, False]
 
 
+@pytest.mark.proof
 def test_what_is_drawn_is_all_of_these_times(many: Project) -> None:
     times = [Span(START + HOUR * n, START + HOUR * (n + 1)) for n in range(0, 72, 7)]
     said, values = step_totals.of_times(many.pk, list(map(Ids.of, times)))
@@ -372,6 +377,7 @@ def test_what_is_drawn_is_all_of_these_times(many: Project) -> None:
     assert drawn == Step.objects.filter(step_totals.within(times)).count()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("given", [{"score": "fit"}, {"score": "fit", "score_value_max": "0.4"}])
 def test_steps_with_a_score_are_counted_or_drawn(
     many: Project, monkeypatch: pytest.MonkeyPatch, given: dict

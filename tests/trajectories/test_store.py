@@ -397,6 +397,7 @@ def test_what_is_no_json_is_refused_in_both(text: bytes) -> None:
         decoding.decode(text)
 
 
+@pytest.mark.proof
 @given(
     st.recursive(
         st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)

@@ -124,6 +124,7 @@ def test_a_tool_that_was_not_offered() -> None:
     assert Checker([]).problems("open", {}) == []
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "schema",
     [

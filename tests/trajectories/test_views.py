@@ -153,6 +153,7 @@ def test_columns_are_chosen_in_the_url(project: Project, viewer: Client) -> None
     assert len(viewer.get(url(project, cols="bogus")).context["columns"]) > 3
 
 
+@pytest.mark.proof
 def test_the_list_asks_as_much_for_fifty_rows_as_for_two(project: Project, viewer: Client) -> None:
     for item in (make_failed(project), make_failed(project)):
         assert item
@@ -248,6 +249,7 @@ def test_a_count_that_takes_too_long_is_given_up(
     assert ">many<" in viewer.get(url(project, "count", tag="t")).content.decode()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("measure", "title"),
     [
@@ -392,6 +394,7 @@ def test_all_that_match_up_to_a_limit(
     assert names(member, project, tag="t") == ["r3", "r2", "r1"]
 
 
+@pytest.mark.proof
 def test_a_change_of_more_than_a_page_is_taken_back_once(project: Project, member: Client) -> None:
     send(project, *(row(name=f"r{n}") for n in range(listing.PAGE + 10)))
     member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "all": "1", "query": ""})
@@ -456,6 +459,7 @@ def test_what_is_not_ones_own_is_not_touched(
     assert [json.loads(line)["id"] for line in lines] == ["own"]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "given",
     [
@@ -657,6 +661,7 @@ def long_run(count: int) -> dict:
     }
 
 
+@pytest.mark.proof
 def test_a_long_run_comes_in_parts_with_every_message_once(
     project: Project, viewer: Client
 ) -> None:
@@ -730,6 +735,7 @@ def test_a_waterfall_where_there_are_times(project: Project, viewer: Client) -> 
     assert "waterfall" not in viewer.get(url(project, "detail", without.pk)).content.decode()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("more", "says"),
     [

@@ -48,6 +48,7 @@ def test_a_webhook_is_added_and_its_secret_shown_once(project: Project, admin: C
     assert event.detail == {"host": "ci.example.com", "events": ["evaluation.finished"]}
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "change,said",
     [

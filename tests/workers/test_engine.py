@@ -84,7 +84,7 @@ def test_logprobs_are_those_of_the_plain_model(
             assert output.logprobs == pytest.approx(expected, abs=CLOSE)
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "options",
     [

@@ -48,10 +48,10 @@ def test_every_kind_of_the_registry_is_fuzzed() -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("number", range(len(LIGHT)))
 def test_a_hostile_answer_gets_a_score(number: int) -> None:
-    """In the suite each verifier gets a sixth of the answers, the next one the next sixth."""
+    """In the suite each verifier gets a twelfth of the answers, the next one the next twelfth."""
     kind, options, expected = LIGHT[number]
     judged = verifier(kind, options)
-    for name, said in [*messages()][number % amount(6, 1) :: amount(6, 1)]:
+    for name, said in [*messages()][number % amount(12, 1) :: amount(12, 1)]:
         with processor_time():
             score = judged.score(rollout(said, expected))
         try:

@@ -58,6 +58,7 @@ def kto_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
     return make_spec(rows=rows(), config=CONFIG | config)
 
 
+@pytest.mark.proof
 def test_good_answers_rise_and_bad_ones_fall(
     make_spec: Callable[..., dict], events: Recorder
 ) -> None:
@@ -73,7 +74,7 @@ def test_good_answers_rise_and_bad_ones_fall(
     assert events.rows()[-1]["type"] == "result"
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("from_adapter", amount([True], [False, True]))
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     from_adapter: bool,

@@ -95,7 +95,7 @@ def test_sft_in_smaller_parts_has_the_same_gradient(tiny_model: Path, smaller: d
     torch.testing.assert_close(gradients(**smaller), gradients(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("smaller", few([{"micro_batch": 1}, {"gradient_checkpointing": True}], 1))
 def test_dpo_in_smaller_parts_makes_the_same_adapter(
     make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, smaller: dict

@@ -72,7 +72,7 @@ def test_where_the_range_is_not_known_nothing_is_a_slope() -> None:
     )
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("bonus", "probe", "severity"),
     [
@@ -119,7 +119,7 @@ def drawn(seed: int, width: float, bonus: Any = lambda text: 0.0) -> Any:
     return score
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", few(range(3), 1))
 def test_luck_is_no_finding_and_a_slope_in_noise_is_one(seed: int) -> None:
     judge = structs.replace(LIST_ONLY, stochastic=True)
@@ -163,6 +163,7 @@ def test_the_search_finds_what_the_list_does_not_cuts_it_down_and_says_how() -> 
     assert all("therefore" in item.shown and item.shown.count("!") == 3 for item in found)
 
 
+@pytest.mark.proof
 def test_the_search_is_the_same_each_time_and_keeps_to_its_budget() -> None:
     calls = [0]
 
@@ -204,6 +205,7 @@ def search_of(score: Any, tasks: list[dict], scores: int) -> tuple[ProbeResult, 
     return next(row for row in rows if row.name == "search"), calls - listed
 
 
+@pytest.mark.proof
 def test_the_report_counts_what_the_search_really_scored() -> None:
     row, scored = search_of(paying(lambda text: 0), TASKS, 40)
     assert (row.status, row.n) == ("passed", scored) and 0 < scored <= 40
@@ -343,6 +345,7 @@ def test_a_model_that_gives_nothing_of_use_changes_nothing(answer: str) -> None:
     assert Cheat(complete(answer), "m", 10_000).outputs(TASKS[0], [], 4) == []
 
 
+@pytest.mark.proof
 def test_the_budget_of_tokens_and_a_server_that_fails_end_in_a_note() -> None:
     report = attack(
         paying(lambda text: 0),

@@ -108,6 +108,7 @@ def grpo_spec(
     return make
 
 
+@pytest.mark.proof
 def test_two_processes_take_the_steps_of_one_and_go_on_from_their_checkpoints(
     grpo_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
@@ -354,7 +355,7 @@ def of_run(folder: Path, name: str) -> dict[tuple[int, str], float]:
     )
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("run", [*METHODS, *(f"{method}-shard" for method in SHARDED)])
 def test_rows_are_learned_from_in_two_processes_as_in_one(run: str, runs: Path) -> None:
     """The reported metrics are those of the whole batch, KTO's KL among them; checkpoints are

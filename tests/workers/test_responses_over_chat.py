@@ -413,6 +413,7 @@ def answers_with(served: Served, texts: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("workers.ml.batches.sample", scripted)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_openai_client_calls_a_tool_and_answers_with_its_result(
     served: Served, client: openai.AsyncOpenAI, stream: bool, monkeypatch: pytest.MonkeyPatch

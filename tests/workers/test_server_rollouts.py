@@ -260,6 +260,7 @@ def test_a_run_through_a_server_learns_what_it_learns_in_process(
     )
 
 
+@pytest.mark.proof
 def test_outputs_at_checkpoints_are_sampled_with_their_own_weights(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
 ) -> None:
@@ -279,6 +280,7 @@ def test_outputs_at_checkpoints_are_sampled_with_their_own_weights(
     ]
 
 
+@pytest.mark.proof
 def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_update(
     spec: Callable[..., dict],
     peer: tuple[TinyVllm, ModelServer],
@@ -318,6 +320,7 @@ def test_one_step_off_policy_samples_the_next_batch_with_the_weights_before_the_
     assert steps == sorted(steps) and len(steps) == 3 * 8
 
 
+@pytest.mark.proof
 def test_several_servers_share_the_episodes_and_one_that_dies_is_left_out(
     spec: Callable[..., dict],
     peer: tuple[TinyVllm, ModelServer],
@@ -349,7 +352,7 @@ def test_a_server_of_another_base_does_not_start_a_run(
     assert not metrics(events)
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -450,6 +453,7 @@ def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_r
     assert len(metrics(events)) == 2
 
 
+@pytest.mark.proof
 def test_a_single_500_is_asked_again(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
 ) -> None:
@@ -469,6 +473,7 @@ def test_an_adapter_that_is_not_loaded_is_said_before_anything_is_sampled(
     assert not events.rows("checkpoint") and not events.rows("sample")
 
 
+@pytest.mark.proof
 def test_a_stop_while_the_next_batch_is_sampled_ends_both(
     spec: Callable[..., dict],
     peer: tuple[TinyVllm, ModelServer],

@@ -58,7 +58,7 @@ def values(recorder: Recorder, prefix: str) -> dict[int, dict[str, float]]:
     return found
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", amount(["dpo"], ["sft", "dpo", "kto"]))
 def test_it_validates_at_intervals_and_trains_as_without(
     kind: str, make_spec: Callable[..., dict], tmp_path: Path

@@ -160,7 +160,7 @@ def test_a_person_begins_and_ends_on_pages(
     assert trial.state == "stopped" and "enough" in trial.ended_because
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "share", ["0", "91", "00000009012345", "1e9", "NaN", "-1", "", "30,5", "\uff15"]
 )

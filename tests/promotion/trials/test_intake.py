@@ -127,6 +127,7 @@ def fail_late(processes: Processes) -> None:
                 fail(processes.trial, one.trace_id)
 
 
+@pytest.mark.proof
 def test_no_more_fail_than_the_limit_though_the_outcomes_come_late(
     trial: Trial, clock: Clock, settings: Any
 ) -> None:

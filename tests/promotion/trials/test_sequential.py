@@ -182,6 +182,7 @@ def outcomes(drop: float, trials: int = 300) -> tuple[float, float]:
     return float(found[:, 0].mean()), float(found[:, 1].mean())
 
 
+@pytest.mark.proof
 def test_an_equal_candidate_is_rolled_back_no_more_often_than_alpha() -> None:
     rolled_back, shown = outcomes(0.0)
     assert rolled_back <= ALPHA and shown > 0.5
