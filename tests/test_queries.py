@@ -392,6 +392,7 @@ def test_no_page_links_to_an_address_that_is_refused(world: dict[str, Any]) -> N
     assert len(seen) > amount(25, 60)
 
 
+@pytest.mark.proof
 def test_a_filter_for_one_person_never_shows_everybody() -> None:
     from apps.trajectories.actions.store import ingest
 
@@ -431,6 +432,7 @@ def test_a_filter_for_one_person_never_shows_everybody() -> None:
         ] == ["b"]
 
 
+@pytest.mark.more(rows=5)
 @pytest.mark.parametrize(
     ("path", "fields", "named"),
     [

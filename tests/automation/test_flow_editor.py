@@ -102,6 +102,7 @@ class Offline(Editor):
     _known, _clusters = NOTHING, {}  # type: ignore[assignment]
 
 
+@pytest.mark.proof
 @example({"starts-0-by": "new_failures"})
 @given(
     st.dictionaries(

@@ -94,6 +94,7 @@ def template(slug: str, project: Project) -> Filled:
     return filled(next(example for example in EXAMPLES if example.slug == slug), project)
 
 
+@pytest.mark.proof
 def test_a_template_names_no_set_that_its_steps_cannot_use_and_says_what_is_missing(
     project: Project, member: Client
 ) -> None:

@@ -858,6 +858,7 @@ def test_a_large_rise_is_found() -> None:
     assert rose(14, 42, 140) and not rose(42, 14, 140)
 
 
+@pytest.mark.proof
 def test_flows_that_began_at_different_times_share_what_they_read(
     project: Project, django_assert_max_num_queries: Any
 ) -> None:

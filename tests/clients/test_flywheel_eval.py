@@ -154,6 +154,7 @@ def test_an_agent_that_crashes_is_no_green_build(
         assert ElementTree.fromstring((folder / "a.xml").read_bytes()).get("failures") == "1"
 
 
+@pytest.mark.proof
 def test_an_evaluation_is_one_call(scene: Scene) -> None:
     told: list[tuple[int, int]] = []
     result = evaluate(
@@ -325,6 +326,7 @@ def test_a_key_that_is_wrong_or_may_not_see_the_hold_out(
     assert not EvalRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_an_evaluation_that_is_cancelled_meanwhile_is_an_error(scene: Scene) -> None:
     def cancels(task: Task) -> str:
         EvalRun.objects.get().request_cancel()

@@ -277,6 +277,7 @@ def test_the_lines_of_the_docs_download_once_verify_and_survive_our_absence(
     )
 
 
+@pytest.mark.proof
 def test_of_old_adapters_so_many_stay_and_always_the_current_one(
     live: Channel, data_dir: Path, tmp_path: Path
 ) -> None:

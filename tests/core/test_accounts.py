@@ -67,6 +67,7 @@ def test_one_logs_in_by_name_or_by_e_mail(ada: Any) -> None:
         assert log_in(client, name=name).status_code == 302 and signed_in(client), name
 
 
+@pytest.mark.proof
 def test_failures_by_name_and_by_e_mail_are_failures_of_one_account(ada: Any) -> None:
     get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
     statuses = [
@@ -76,6 +77,7 @@ def test_failures_by_name_and_by_e_mail_are_failures_of_one_account(ada: Any) ->
     assert Attempts.objects.filter(kind=Attempts.Kind.ACCOUNT).count() == 1
 
 
+@pytest.mark.proof
 def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada: Any) -> None:
     """Somebody whose username is Ada's address guesses her password by it, and logs in with their
     own in between.

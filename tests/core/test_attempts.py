@@ -108,6 +108,7 @@ def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(projec
     assert log_in("secret", address="198.51.100.7").status_code == 302
 
 
+@pytest.mark.proof
 def test_many_wrong_passwords_of_one_account_do_not_lock_an_office_out(project: Project) -> None:
     """One address for all of it: what is locked is the account, here for each of four people."""
     make_user("eve")
@@ -246,6 +247,7 @@ def test_a_known_browser_still_locks_its_account(project: Project) -> None:
     ] * 5 + [429] * 2
 
 
+@pytest.mark.proof
 def test_an_account_that_is_not_there_is_told_the_same(project: Project) -> None:
     def seen(name: str) -> list[tuple[int, str]]:
         answers = [log_in("wrong", name=name, address=f"{name}-{number}") for number in range(6)]

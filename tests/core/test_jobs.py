@@ -212,6 +212,7 @@ def killed_worker(submit: Callable[..., TrainingRun]) -> Iterator[tuple[Training
     yield run, int(found[0])
 
 
+@pytest.mark.proof
 def test_a_killed_worker_takes_its_child_along(killed_worker: tuple[TrainingRun, int]) -> None:
     run, child = killed_worker
 

@@ -76,6 +76,7 @@ def test_what_cannot_be_stored_fails_at_once_with_the_cause(submit: Submit) -> N
     assert "database refused" in run.error and "step" in run.error
 
 
+@pytest.mark.proof
 def test_a_result_that_cannot_be_stored_fails_at_once_with_the_cause(
     submit: Submit, does: Callable
 ) -> None:

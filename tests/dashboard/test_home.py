@@ -111,6 +111,7 @@ def test_it_counts_its_own_project_only(data_dir: Path) -> None:
     }
 
 
+@pytest.mark.proof
 def test_a_failed_job_says_why(data_dir: Path) -> None:
     project = make_project()
     run = make_eval_run(

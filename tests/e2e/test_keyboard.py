@@ -47,6 +47,7 @@ def test_the_palette_goes_to_a_run_and_an_action_and_remembers(
     logged_in.wait_for_url(f"**{reverse('training:new', args=[slug])}")
 
 
+@pytest.mark.proof
 def test_arrows_choose_and_closing_gives_the_focus_back(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("training:list", args=[world.project.slug]))
     button = logged_in.get_by_role("button", name="Search")
@@ -139,6 +140,7 @@ def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
     logged_in.wait_for_url(f"**{address}")
 
 
+@pytest.mark.proof
 def test_a_policy_rule_is_edited_cancelled_and_undone_without_losing_the_row(
     world: World, logged_in: Any
 ) -> None:

@@ -43,6 +43,7 @@ def test_the_keyboard_has_help_and_search(world: World, logged_in: Any) -> None:
     expect(logged_in.get_by_text("No matches")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     """An address only of an agent that is called, a prompt only of a version that runs; sentences
     are not broken at links.
@@ -129,6 +130,7 @@ INSIDE = (
 )
 
 
+@pytest.mark.proof
 def test_a_phone_shows_where_one_is_and_what_a_receiver_answered(
     world: World, user: Any, logged_in: Any
 ) -> None:

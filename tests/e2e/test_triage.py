@@ -187,6 +187,7 @@ def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:
     assert page.evaluate("CSS.highlights.get('quote').size") == 1
 
 
+@pytest.mark.proof
 def test_the_next_case_is_there_before_the_server_answers(user: Any, page: Any) -> None:
     """With the answer held back, the case fetched ahead is on the screen, and only one decision is
     made.
@@ -226,6 +227,7 @@ def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -
     assert shown(page) == first and Failure.objects.get(pk=first).state == FailureState.OPEN
 
 
+@pytest.mark.proof
 def test_similar_ones_are_decided_together_and_taken_back_by_keyboard(user: Any, page: Any) -> None:
     project = fill_inbox(user, 6)
     rows = Failure.objects.filter(project=project)
@@ -250,6 +252,7 @@ def test_similar_ones_are_decided_together_and_taken_back_by_keyboard(user: Any,
     assert shown(page) == first and counts(rows)["open"] == 6
 
 
+@pytest.mark.proof
 def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -> None:
     project = fill_inbox(user, 4)
     log_in(page)

@@ -394,6 +394,7 @@ def test_what_could_not_hold_for_an_agent_elsewhere_is_refused(agent: Agent, lim
     assert answer.status_code == 400 and answer.json()["path"] == next(iter(limit))
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("version", ["3f2a9c2", "3F2A9C1", "3f2a9c1 ", "x" * 5000])
 def test_an_agents_version_must_not_change(agent: Agent, version: str) -> None:
     assert agent.send(agent.rows()[:2]).json()["accepted"] == 2

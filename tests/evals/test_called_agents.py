@@ -161,6 +161,7 @@ def test_a_version_that_changes_stops_the_evaluation_which_keeps_its_samples(wor
     assert "the samples so far are kept" in page
 
 
+@pytest.mark.proof
 def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_ends_the_job(
     world: World,
 ) -> None:
@@ -180,6 +181,7 @@ def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_e
     assert run.state == JobState.FAILED and "check its address and protocol" in run.error
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
     [

@@ -574,6 +574,7 @@ def test_what_is_read_in_one_query_is_what_the_samples_say(data_dir: Path) -> No
     assert groups["tag"] == {"vip": len({one.task_id for one in both if "vip" in one.tags})}
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_evaluations_to_compare_with_name_another_environment(
     client: Client, tmp_path: Path

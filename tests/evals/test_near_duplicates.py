@@ -134,6 +134,7 @@ def test_spellings_of_one_value_are_one(one: str, other: str) -> None:
     assert content(one) == content(other)
 
 
+@pytest.mark.proof
 @settings(deadline=None)
 @given(texts)
 def test_what_is_normalised_equal_is_always_caught(text: str) -> None:

@@ -203,6 +203,7 @@ def test_nothing_is_said_where_nothing_is_known(scene: Scene, data_dir: Path) ->
     assert in_process.spec["engine"]["kind"] == "transformers" and scene.notes(base) == []
 
 
+@pytest.mark.proof
 def test_the_newest_evaluation_counts_and_the_same_environment_before_others(scene: Scene) -> None:
     slow = [{"stop_reason": "time", "latency_ms": None}] * 20
     scene.earlier(*slow)

@@ -105,6 +105,7 @@ def test_an_evaluation_is_started_followed_and_cancelled(scene: dict[str, Any]) 
     assert api.post("evals_api:run_cancel", run.pk).status_code == 409
 
 
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [

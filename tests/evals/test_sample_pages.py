@@ -218,6 +218,7 @@ def test_neighbours_follow_the_filters(client: Client, tmp_path: Path) -> None:
     assert "<html" not in fragment and f'data-sample="{every[1].pk}"' in fragment
 
 
+@pytest.mark.proof
 def test_filters_find_what_they_name(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     login(client, run)
@@ -247,6 +248,7 @@ def test_filters_find_what_they_name(client: Client, tmp_path: Path) -> None:
     assert client.get(url(run), {"outcome": "nonsense"}).status_code == 400
 
 
+@pytest.mark.proof
 def test_tags_come_from_the_task_and_its_production_run(client: Client, tmp_path: Path) -> None:
     eval_set = make_eval_set(make_project(), frozen=False)
     task = eval_set.tasks.filter(split=Split.TRAIN).first()

@@ -129,6 +129,7 @@ def test_a_dismissed_failure_becomes_no_task(draft: EvalSet, key: dict) -> None:
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "data",
     [

@@ -502,6 +502,7 @@ def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Call
     )
 
 
+@pytest.mark.proof
 def test_what_a_model_says_is_shown_as_text(
     client: Client, draft: EvalSet, plays: Callable
 ) -> None:
@@ -541,6 +542,7 @@ def test_only_an_operator_names_another_server(
     assert (wanted["base_url"], wanted["model"]) == ("http://127.0.0.1:9/v1", "judge-model")
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -654,6 +654,7 @@ def browser(project: Project, role: Role = Role.ENGINEER) -> Client:
     return client
 
 
+@pytest.mark.proof
 def test_the_list_filters_and_puts_what_came_back_first(empty: Project) -> None:
     client, url = browser(empty), reverse("failures:clusters", args=[empty.slug])
     assert b"Nothing to cluster" in client.get(url).content

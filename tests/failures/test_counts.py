@@ -58,7 +58,7 @@ def arrive(project: Project, counts: Counts) -> None:
     Arrival.objects.create(project=project, counts=counts.as_json())
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_days_are_the_hours_added_up(project: Project, seed: int) -> None:
     """However hours are written: new, more of them, fewer, below 1 and back, in one digest or in

@@ -425,6 +425,7 @@ def give(failure: Failure, tools: list[str], text: str) -> None:
     Failure.objects.filter(pk=failure.pk).update(evidence=evidence)
 
 
+@pytest.mark.proof
 def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> None:
     project, (case, unlike, near, other, *_) = make_failures(8)
     client, _ = browser(project)

@@ -205,6 +205,7 @@ def test_own_modes_take_their_positions_and_keys_follow_the_order_shown() -> Non
         assert client.post(url(project, "mode_add"), last | {"name": name}).status_code == 302
 
 
+@pytest.mark.proof
 def test_a_mode_in_use_stays_and_the_page_says_why() -> None:
     project, client, _ = seeded(1, 0)
     own = FailureMode.objects.create(project=project, slug="own", name="Own")

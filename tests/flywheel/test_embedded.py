@@ -31,6 +31,7 @@ with connection.cursor() as cursor:
 """
 
 
+@pytest.mark.proof
 def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(
     machine: Machine,
 ) -> None:

@@ -150,6 +150,7 @@ def test_each_service_may_be_ones_own_alone(machine: Machine, broker_url: str) -
     assert not (machine.data / "valkey").exists()
 
 
+@pytest.mark.proof
 def test_a_database_that_is_not_postgresql_is_refused(machine: Machine) -> None:
     machine.environment |= {
         "DATABASE_URL": "sqlite:///db.sqlite3",

@@ -319,6 +319,7 @@ def test_a_channel_that_promoted_nothing_is_deleted(project: Project, channel: C
     assert Promotion.objects.count() == 1
 
 
+@pytest.mark.proof
 def test_a_channel_with_a_report_is_kept(scene: Scene) -> None:
     staging = channel_of(scene.project, "staging")
     report = scene.report(scene.old)

@@ -510,6 +510,7 @@ def test_a_freeze_stops_a_deployment_before_the_channel_moves(
 # Targets that lose what they held
 
 
+@pytest.mark.proof
 def test_a_restarted_server_gets_the_live_version_back(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -541,6 +542,7 @@ def test_a_server_that_is_down_is_shown_and_not_restored(scene: Scene) -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)

@@ -296,6 +296,7 @@ def test_a_channel_does_not_move_to_files_that_are_gone(
     assert channel.current == base and channel.promotions.count() == 3
 
 
+@pytest.mark.proof
 def test_a_reason_is_as_long_by_page_as_by_api(
     pair: Pair, project: Project, channel: Channel
 ) -> None:

@@ -304,6 +304,7 @@ def test_what_is_written_is_on_the_page_before_the_answer_and_then_its_score(pri
         assert run.state == JobState.SUCCEEDED and not run.result.get("partial")
 
 
+@pytest.mark.proof
 def test_a_page_is_sent_only_what_is_new_to_it(world: World) -> None:
     run = world.start(Side(world.model), Side(world.model))
     assert run.claim("test")
@@ -337,6 +338,7 @@ def all_failed(page: str) -> dict[int, list[str]]:
     return cells if len(failed) == 3 else {}
 
 
+@pytest.mark.proof
 def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: None) -> None:
     script = Held("Half")
 

@@ -270,6 +270,7 @@ def test_a_server_that_went_away_ends_the_job_with_the_reason(world: World) -> N
         evaluation_spec(run)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("status", [404, 400])
 def test_an_adapter_that_is_not_loaded_ends_the_job_with_the_reason(
     world: World, status: int

@@ -307,6 +307,7 @@ def test_what_came_back_meanwhile_stays(
     assert local_path(elsewhere(again)).is_dir()
 
 
+@pytest.mark.proof
 def test_parts_and_downloads_need_no_disk_that_is_shared(
     bucket: Any,
     base: ModelVersion,

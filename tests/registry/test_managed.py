@@ -243,6 +243,7 @@ def test_it_does_not_outlive_the_process_that_keeps_it(world: World, tmp_path: P
     eventually(lambda: not world.processes())
 
 
+@pytest.mark.proof
 @threads
 def test_a_worker_that_died_is_followed_by_another_that_starts_it_again(world: World) -> None:
     server = world.add()
@@ -260,7 +261,7 @@ def test_a_worker_that_died_is_followed_by_another_that_starts_it_again(world: W
 
 
 @threads
-@pytest.mark.more
+@pytest.mark.proof
 def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
     world: World, settings: Any, tmp_path: Path
 ) -> None:

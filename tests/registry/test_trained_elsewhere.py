@@ -177,7 +177,7 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
     assert ["This adapter has no effect" in page for page in pages] == [True, False]
 
 
-@pytest.mark.more(rows=20)
+@pytest.mark.more(rows=7)
 @pytest.mark.parametrize(
     ("config", "weights", "says"),
     [

@@ -145,6 +145,7 @@ def test_the_sentence_names_kinds_and_examples() -> None:
     )
 
 
+@pytest.mark.proof
 def test_the_order_does_not_matter() -> None:
     rng = random.Random(5)
     judged, trained = same_requests(rng, 5)

@@ -135,6 +135,7 @@ def test_what_the_agent_brings_needs_no_new_review(made: Made) -> None:
     )
 
 
+@pytest.mark.proof
 def test_samples_of_two_environments_count_each_for_its_own(data_dir: Path) -> None:
     """Sixty samples, half of them of another environment: neither has the fifty that the policy
     asks for.

@@ -222,6 +222,7 @@ def test_promotions_and_rollbacks_during_streams_lose_none_and_mix_none(
         assert row.metadata["attributes"]["flywheel.model_version"] == version.pk
 
 
+@pytest.mark.proof
 def test_what_leaves_a_server_waits_for_what_was_just_asked_of_it(production: Production) -> None:
     scene = production.scene
     production.promote(scene.old)

@@ -70,6 +70,7 @@ def warned(submit: Submit) -> TrainingRun:
     return ended(run)
 
 
+@pytest.mark.proof
 def test_alarms_are_kept_with_their_ends(warned: TrainingRun) -> None:
     rows = [(row.step, row.action, row.cleared_step) for row in warned.alarms.order_by("pk")]
     assert rows == [(3, "warn", 5), (7, "warn", None), (8, "stop", None)]
@@ -86,6 +87,7 @@ def test_the_page_shows_what_the_run_has_achieved(submit: Submit) -> None:
     assert "Result of training" in html and "Reward: &lt;b&gt;0.5&lt;/b&gt; at the start." in html
 
 
+@pytest.mark.proof
 def test_the_page_shows_them_and_marks_the_chart(warned: TrainingRun) -> None:
     html = page(warned)
     assert (

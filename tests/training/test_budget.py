@@ -587,6 +587,7 @@ def test_an_attempt_that_was_broken_off_has_no_factor(
     assert factor_of(TrainingRun.objects.get(pk=made.pk)) is None
 
 
+@pytest.mark.proof
 def test_an_estimate_of_another_version_is_left_out(client: Client, run: EvalRun) -> None:
     made = submitted(client, run)
     made.spec["estimate"] = {"seconds": "soon", "new": 1}

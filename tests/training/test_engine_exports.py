@@ -179,7 +179,7 @@ def is_shell(text: bytes) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.more(rows=18)
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize(
     ("engine", "method", "text"),
     [(*pair, text) for pair in COMBINATIONS for text in HOSTILE],

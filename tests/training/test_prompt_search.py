@@ -113,6 +113,7 @@ def done(search: PromptSearch, best: int, prompt: str = "Be exact.") -> PromptSe
 # What may be searched
 
 
+@pytest.mark.proof
 def test_what_cannot_be_searched_is_refused(world: dict[str, Any], settings: Any) -> None:
     project, by = world["project"], world["by"]
     agent = register_agent(project=project, name="desk", agent_version="1", by=by)
@@ -252,6 +253,7 @@ def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(
     assert (spec.server.dialect, spec.engine.dialect) == ("responses", "native")
 
 
+@pytest.mark.proof
 def test_a_prompt_version_is_where_it_starts(world: dict[str, Any]) -> None:
     prompt = {"system_prompt": "Be kind.", "temperature": 0.25}
     version = register_prompt(

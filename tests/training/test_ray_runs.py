@@ -128,6 +128,7 @@ def test_a_run_becomes_a_job_with_its_folder_and_keys_that_end_with_it(
 TOKEN_IN = "FLYWHEEL_RUN_TOKEN"
 
 
+@pytest.mark.proof
 def test_a_later_attempt_has_the_same_job_and_key(run: TrainingRun, secrets: dict) -> None:
     assert json.loads(Path(kind_of(run).child_spec(run).secrets).read_text()) == secrets
     assert run.project.api_keys.count() == 1
@@ -155,6 +156,7 @@ def test_the_adapter_comes_back_once_and_becomes_a_version(run: TrainingRun, sec
     )
 
 
+@pytest.mark.proof
 def test_an_adapter_that_changes_nothing_is_no_version(run: TrainingRun, secrets: dict) -> None:
     assert job(secrets).post(result_url(run), adapter(weights=lora(b=0.0))).status_code == 201
     with pytest.raises(Incomplete, match="answers exactly like base-v1, so there is no new") as end:

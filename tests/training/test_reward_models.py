@@ -37,7 +37,6 @@ from apps.training.jobs import complete
 from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
 from apps.training.models import Method, Shape, Source, TrainingRun
-from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     adapter_weights,
@@ -379,19 +378,16 @@ def test_a_verifier_freezes_the_weights_the_scale_and_the_threshold(
     assert models_in(verifier) == [model] and verifiers_with(model) == [verifier]
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    few(
-        [
-            ({"version": "base-rewrd-v1"}, "did you mean “base-reward-v1”"),
-            ({"version": 7}, "verifier.version"),
-            ({"digest": "0" * 64}, "verifier.digest"),
-            ({"scale": "squared"}, "verifier.scale"),
-            ({"weights": 1}, "verifier.weights"),
-        ],
-        2,
-    ),
+    [
+        ({"version": "base-rewrd-v1"}, "did you mean “base-reward-v1”"),
+        ({"version": 7}, "verifier.version"),
+        ({"digest": "0" * 64}, "verifier.digest"),
+        ({"scale": "squared"}, "verifier.scale"),
+        ({"weights": 1}, "verifier.weights"),
+    ],
 )
 def test_wrong_specs_are_refused_by_name(
     change: dict, sentence: str, run: EvalRun, data_dir: Path

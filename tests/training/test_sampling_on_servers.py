@@ -140,6 +140,7 @@ def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(
     assert "is down" in why_not(server)
 
 
+@pytest.mark.proof
 def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(
     client: Client, run: EvalRun, server: Server
 ) -> None:
@@ -153,6 +154,7 @@ def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(
     assert to_unload(loaded, sampled_from(loaded), 1) == [ended]
 
 
+@pytest.mark.proof
 def test_a_fork_samples_where_its_run_did(client: Client, run: EvalRun, server: Server) -> None:
     post(client, run, sample_on=[server.name], one_step_ahead="on")
     (first,) = TrainingRun.objects.all()

@@ -285,6 +285,7 @@ def test_the_form_shows_the_defaults_and_keeps_what_was_changed(
     }
 
 
+@pytest.mark.proof
 def test_a_wrong_file_keeps_its_text_and_says_the_key(client: Client, run: EvalRun) -> None:
     url = reverse("training:new_from_yaml", args=[run.project.slug])
     text = exported(client, start(client, run))
@@ -341,6 +342,7 @@ def test_several_seeds_are_one_group(client: Client, run: EvalRun) -> None:
     assert "Across" not in html
 
 
+@pytest.mark.proof
 def test_a_curriculum_begins_with_what_an_evaluation_measured(client: Client, run: EvalRun) -> None:
     made = start(client, run, curriculum="on")
     rates = training_spec(made).success_rates
@@ -369,6 +371,7 @@ def test_the_api_exports_and_starts(client: Client, run: EvalRun) -> None:
     assert post({"yaml": text, "seeds": 99}).status_code == 400
 
 
+@pytest.mark.proof
 def test_the_command_exports_checks_and_starts(
     client: Client, run: EvalRun, tmp_path: Path
 ) -> None:

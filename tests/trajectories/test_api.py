@@ -78,6 +78,7 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
     assert trajectory.revisions.get().cause == "feedback"
 
 
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize(
     ("change", "path"),
     [
@@ -334,6 +335,7 @@ def test_the_usage_of_any_provider_is_taken(
     assert stored["metadata"].get("usage") == kept
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("usage", "counts", "paths"),
     [

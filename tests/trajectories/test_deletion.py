@@ -162,6 +162,7 @@ def test_other_runs_of_its_trace_stay_and_go_on(agent: Client, project: Project)
     ]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("ids", [{}, {"gen_ai__conversation__id": "t1"}])
 def test_a_late_trace_of_a_deleted_conversation_is_part_of_it(
     agent: Client, project: Project, ids: dict[str, str]
@@ -188,6 +189,7 @@ def test_a_late_trace_of_a_deleted_conversation_is_part_of_it(
     ]  # another conversation, and what began later
 
 
+@pytest.mark.more(rows=1)
 @WAYS
 def test_a_resend_is_refused_until_it_is_restored(
     agent: Client, project: Project, tmp_path: Any, delete: Callable

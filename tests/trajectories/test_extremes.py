@@ -274,6 +274,7 @@ def text_of(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+@pytest.mark.proof
 def test_one_by_one(project: Project, agent: Client, admin: Client) -> None:
     accepted = []
     for item in EXTREMES[:: amount(10, 1)]:  # all of them come in batches

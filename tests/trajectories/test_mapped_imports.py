@@ -126,6 +126,7 @@ def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
     )
 
 
+@pytest.mark.proof
 def test_an_edited_mapping_keeps_its_name_its_open_parts_and_the_places_of_its_fields(
     project: Project, member: Client
 ) -> None:
@@ -154,6 +155,7 @@ def test_an_edited_mapping_keeps_its_name_its_open_parts_and_the_places_of_its_f
     assert '<details data-keep="more" open>' in kept and 'name="open" value="more">' in kept
 
 
+@pytest.mark.proof
 def test_a_path_a_column_and_a_meaning_once_chosen_can_be_removed(
     project: Project, member: Client
 ) -> None:
@@ -377,6 +379,7 @@ def test_a_saved_mapping_is_used_for_a_file_with_its_columns(
     assert asked.json()["saved"] == ["calls", "few"] and asked.json()["guessed"]
 
 
+@pytest.mark.proof
 def test_a_layout_is_chosen_and_a_mapping_that_lacks_something_stores_nothing(
     project: Project, member: Client
 ) -> None:

@@ -596,6 +596,7 @@ def test_numbers_and_times_that_cannot_be_kept_are_reported_and_cost_no_row() ->
         assert set(reading.report.unread) == set(fields) == set(row.metadata["extra"]), value
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
@@ -651,6 +652,7 @@ def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
         list(opened(bomb, "f", limit=20 * 2**20).rows)
 
 
+@pytest.mark.proof
 def test_a_parquet_bomb_in_one_page_ends_its_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "READER_MEMORY_MIB", 600)
     same = pa.DictionaryArray.from_arrays(
@@ -736,6 +738,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.proof
 @settings(max_examples=80, deadline=None)
 @given(
     records_=st.lists(

@@ -190,6 +190,7 @@ def test_addresses_are_links_and_words_are_read(project: Project, viewer: Client
     assert 'href="javascript' not in page and "Where is my order?" in page
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("name", "saved"),
     [

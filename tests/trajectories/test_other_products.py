@@ -204,6 +204,7 @@ def test_promptfoo_tool_calls_are_calls() -> None:
     assert row.row.messages[-1].tool_calls[0].function.name == "find"
 
 
+@pytest.mark.proof
 def test_yaml_aliases_cannot_blow_up() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]

@@ -302,6 +302,7 @@ def test_any_metadata_is_tolerated(metadata: Any) -> None:
     assert of_metadata(metadata) == []
 
 
+@pytest.mark.proof
 def test_scores_move_with_their_spans(runs: Project, agent: Client) -> None:
     for name, value in (("run-1-0", 1), ("run-1-1", 2)):
         send(agent, {"run": name, "name": "a", "value": value})
@@ -350,6 +351,7 @@ def test_a_category_of_another_type_is_written_as_people_do(
     assert [one["value"] for one in listed(agent, "?run=run-1-0")] == [text]
 
 
+@pytest.mark.proof
 def test_of_more_scores_than_are_read_each_is_counted_once(
     runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,7 @@ def test_pages_go_on_in_the_order_and_back(
     assert whole[:size] == walk(last.context["page"]["previous"], "previous")
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("sort", ["-latency", "latency"])
 def test_what_arrives_between_two_pages_shows_no_row_twice(
     runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch, sort: str
@@ -138,6 +139,7 @@ def test_what_arrives_between_two_pages_shows_no_row_twice(
     assert [name for name in rest if name in "abcd"] == list(whole[2:])
 
 
+@pytest.mark.proof
 def test_no_cursor_breaks_the_list(runs: Project, viewer: Client) -> None:
     some = f"after-{UUID(int=1)}"
     for nonsense in (

@@ -180,6 +180,7 @@ def test_hours_are_added_up_when_they_are_over_and_quiet(project: Project) -> No
     assert timedelta(minutes=minutes - 1) == step_totals.LATE  # it is never quiet
 
 
+@pytest.mark.proof
 def test_a_day_that_grows_gets_its_hours(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_totals, "SMALL_DAY", 10)
     rng = Random(1)
@@ -342,6 +343,7 @@ def test_more_are_drawn_where_few_have_the_words(
     assert probed.sample and probed.sample.read < of / 2
 
 
+@pytest.mark.proof
 def test_few_matches_are_counted(many: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = Step.objects.filter(error="no").count()
     monkeypatch.setattr(step_figures, "ENOUGH", 10**6)

@@ -370,6 +370,7 @@ def test_the_questions_of_an_issue(runs: Project, agent: Client) -> None:
     assert one["started_at"] == "2026-11-01T12:00:00Z" and one["message_index"] == 2
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_many_matches_are_walked_and_few_are_looked_up(
     runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
@@ -512,6 +513,7 @@ def test_every_step_is_on_one_page(runs: Project, agent: Client, sort: str, colu
     assert back["results"][-1] == seen[-len(page["results"]) - 1]
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("query", "says"),
@@ -579,6 +581,7 @@ def test_tokens_of_models_are_summed_and_drawn(
     assert engineer.get(f"{page}?kind=model&measure=tokens").status_code == 200
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     "query",

@@ -552,6 +552,7 @@ def test_the_detail_shows_calls_beside_replies_and_wrong_arguments(
     assert 'class="problem"' in viewer.get(url(project, "detail", bad.pk)).content.decode()
 
 
+@pytest.mark.proof
 def test_nothing_that_an_agent_says_is_markup(project: Project, viewer: Client) -> None:
     (item,) = send(
         project,

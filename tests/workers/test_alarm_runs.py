@@ -16,6 +16,7 @@ def test_no_ill_run_goes_unnoticed() -> None:
     assert [trace["name"] for trace in ill if not replay(trace)[0]] == []
 
 
+@pytest.mark.proof
 def test_runs_of_an_attack() -> None:
     """The one that is unnoticed was recorded before `data/uses` was measured."""
     traces = load(TRACES)

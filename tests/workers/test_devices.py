@@ -144,6 +144,7 @@ def test_grpo_elsewhere_saves_and_resumes(
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.proof
 def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
     ids, real = pad([[5, 6, 7, 8, 11, 12], [5, 6, 9, 14]], 0)
     labels = ids.masked_fill(~real, -100)

@@ -72,6 +72,7 @@ def answers(
     return [found[index] for index in range(len(found))]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_the_plain_model(
     temperature: float, engine: TransformersEngine, plain: torch.nn.Module
@@ -162,6 +163,7 @@ def test_an_answer_does_not_depend_on_what_stands_beside_it(
     ]
 
 
+@pytest.mark.proof
 def test_prompts_with_more_and_fewer_answers_go_together(engine: TransformersEngine) -> None:
     """And a prompt's answers are those it has alone: a seed decides, not the neighbours."""
     sampling, seeds = Sampling(1.0, 1.0, 12), [[11, 12, 13], [14], [15, 16]]

@@ -231,6 +231,7 @@ def test_what_are_no_items_is_refused(items: object) -> None:
         from_items(items)
 
 
+@pytest.mark.proof
 @given(
     st.lists(
         st.dictionaries(

@@ -77,6 +77,7 @@ def test_a_hostile_program_or_text_gets_a_score_from_the_sandbox(kind: str) -> N
         check(judged.score(rollout([{"role": "assistant", "content": texts()[name]}], expected)))
 
 
+@pytest.mark.proof
 @settings(max_examples=60, deadline=None)
 @given(ANSWERS)
 def test_any_answer_of_any_types_gets_a_score(said: list) -> None:

@@ -299,6 +299,7 @@ def test_only_advantages_per_turn_tell_a_turn_from_the_luck_of_another(
     assert gained["turn"] > 0.2 and gained["turn"] > gained["episode"] + 0.15
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("forgets", [False, True])
 def test_each_token_gets_its_turns_advantage(
     forgets: bool,
@@ -341,7 +342,7 @@ def test_advantages_per_turn_need_rewards_per_turn(
         trainer_of(talk({"advantages": "turn"}), events)
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("loss", amount(["gspo"], ["grpo", "gspo", "rloo"]))
 def test_an_episode_that_fell_apart_is_one_completion(
     loss: str, talk: Callable[..., dict], events: Recorder, forgetful_model: Path

@@ -302,6 +302,7 @@ def test_an_answer_that_exceeds_a_limit_fails_and_is_not_masked(answer: str, rea
     assert reason in found.details[0]
 
 
+@pytest.mark.proof
 def test_a_comparison_without_end_costs_one_helper_and_the_next_answer_is_judged() -> None:
     own = maths.Helpers("workers.maths", 1, 0.5)
     request = {"gold": "x", "given": "\\sum_{k=1}^{10^{12}} k^{k}", "positive": False}

@@ -197,6 +197,7 @@ def test_one_version_is_no_comparison(make_spec: Callable[..., dict]) -> None:
         typed(spec_of(make_spec, sides=1), "measure_latency")
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("merged", [False, True], ids=["hot", "merged"])
 def test_adapters_stand_beside_a_bare_base(merged: bool, tiny_model: Path, tmp_path: Path) -> None:
     adapted = lora(load_base(tiny_model)[0], Lora(lora_rank=4), None)

@@ -70,6 +70,7 @@ def test_tokens_are_those_that_the_trainer_makes(tiny_model: Path, chat: dict[st
     assert found.answers == [writer.answer_ids(asked.messages, asked.tools, answer)]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "smaller", [{"micro_batch": 1}, {"micro_batch": 2}, {"gradient_checkpointing": True}]
 )

@@ -787,6 +787,7 @@ def test_an_episode_keeps_its_state_and_is_judged_by_the_package(
     assert play(spec, [])[1].reward == 0.0
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -812,6 +813,7 @@ def test_a_tools_crash_shows_the_agent_no_path(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("act", ["import os; os._exit(1)", "import time; time.sleep(60)"])
 def test_a_tool_that_ends_or_hangs_its_process_harms_no_other_call(
     tmp_path: Path, act: str

@@ -94,6 +94,7 @@ def test_wrong_outputs_that_are_paid_more_than_honest_wrong_ones_are_found(
     assert found[probe] == severity and not {"plain_wrong", "other_gold", "gold"} & found.keys()
 
 
+@pytest.mark.proof
 def test_pay_that_honest_wrong_answers_get_as_well_is_no_slope() -> None:
     assert attack(paying(lambda text: 0.3 * (0 < len(text) < 100)), TASKS, options=LIST_ONLY).passed
 
@@ -130,6 +131,7 @@ def test_luck_is_no_finding_and_a_slope_in_noise_is_one(seed: int) -> None:
     assert found.keys() == {"apology"}
 
 
+@pytest.mark.proof
 def test_a_model_whose_verdicts_change_too_often_is_found() -> None:
     found = failed(
         attack(drawn(0, 0.8), TASKS, options=structs.replace(LIST_ONLY, stochastic=True))

@@ -319,6 +319,7 @@ def _args(text: str) -> dict:
     )
 
 
+@pytest.mark.proof
 def test_what_the_task_lists_as_right_must_be_right() -> None:
     wanted = BOOK | {"accept": {"day": ["Monday", "Mon"], "hour": [9, ""], "floor": [2, ""]}}
     report = attack(of_spec({"kind": "tool_call"}), [task("book", wanted), task("mail", MAIL)])

@@ -242,7 +242,7 @@ OF_METHOD: dict[str, dict[str, Any]] = {
 }
 
 
-METHODS = amount(("sft", "dpo", "best_of_n"), tuple(OF_METHOD))
+METHODS = amount(("sft", "dpo"), tuple(OF_METHOD))
 SHARDED = amount(("sft",), ("sft", "dpo", "kto", "reward_model"))
 
 
@@ -355,7 +355,7 @@ def of_run(folder: Path, name: str) -> dict[tuple[int, str], float]:
     )
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.more
 @pytest.mark.parametrize("run", [*METHODS, *(f"{method}-shard" for method in SHARDED)])
 def test_rows_are_learned_from_in_two_processes_as_in_one(run: str, runs: Path) -> None:
     """The reported metrics are those of the whole batch, KTO's KL among them; checkpoints are

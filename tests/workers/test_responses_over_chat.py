@@ -319,6 +319,7 @@ def check(events: list[dict]) -> None:
     assert [one.type for one in shown] == [event["type"] for event in events]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(("pieces", "message", "finish"), ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_whole_and_streamed_is_one_response(
     pieces: list[dict], message: dict, finish: str

@@ -371,6 +371,7 @@ def test_log_probabilities_of_another_distribution_than_was_sampled_are_found_ou
     train(spec(server, config=sampling | {"steps": 1}), events)
 
 
+@pytest.mark.proof
 def test_a_server_that_stays_with_an_old_adapter_stops_the_run_with_a_checkpoint(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
 ) -> None:

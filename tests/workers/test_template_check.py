@@ -29,6 +29,7 @@ CHATML = (
 )
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("family", "ends", "tools", "broken"),
     [

@@ -197,6 +197,7 @@ def test_a_policy_of_single_answers_keeps_nothing(engine: TransformersEngine) ->
     assert asyncio.run(ask()) == 0
 
 
+@pytest.mark.proof
 def test_a_version_that_is_timed_keeps_the_beginning_of_its_prompts(tiny_model: Path) -> None:
     """As a server does; another version has its own."""
     version = Timed(

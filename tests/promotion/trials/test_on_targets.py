@@ -75,6 +75,7 @@ def test_the_candidate_is_proved_on_all_targets_and_nothing_moves(scene: Scene) 
     assert [place.version for place in placements_of(scene.channel)] == [scene.base, scene.base]
 
 
+@pytest.mark.proof
 def test_a_candidate_that_cannot_be_loaded_everywhere_ends_the_trial(scene: Scene) -> None:
     good, full = scene.target(), scene.target()
     full.slots = 0
