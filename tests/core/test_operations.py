@@ -54,7 +54,6 @@ def send(one: Operation, headers: dict[str, str], body: Any = None) -> Any:
     )
 
 
-@pytest.mark.more(rows=60)
 @pytest.mark.parametrize("one", REST)
 def test_it_is_closed_to_strangers_and_finds_only_what_is_the_projects(
     one: Operation, key: tuple[Project, dict[str, str]]

@@ -63,7 +63,6 @@ def another(scopes: Collection[Scope]) -> Scope:
     return next(scope for scope in every[first:] + every if scope not in scopes)
 
 
-@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("only", Scope)
 def test_a_key_of_one_scope_opens_what_needs_it_and_nothing_else(
     project: Project, only: Scope

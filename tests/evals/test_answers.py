@@ -241,7 +241,6 @@ def test_the_same_answer_twice_is_one_and_another_does_not_replace_it(agent: Age
     assert len([index for task in agent.tasks(missing="1") for index in task["missing"]]) == 3
 
 
-@pytest.mark.proof
 def test_after_the_end_only_what_was_acknowledged_may_come_again(agent: Agent) -> None:
     rows = agent.rows()
     assert agent.send(rows).json()["accepted"] == 6

@@ -174,7 +174,6 @@ def test_learnability_of_an_evaluation_without_samples(data_dir: Path) -> None:
     assert found.status_code == 200 and found.json()["results"] == []
 
 
-@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("name", ["export", "changes", "learnability"])
 def test_who_may_read_it(name: str, run: EvalRun, held: EvalSet, newer: EvalSet) -> None:
     pk = run.pk if name == "learnability" else newer.pk

@@ -293,7 +293,6 @@ def test_bad_input_is_told_and_nothing_is_stored(
     assert not Task.objects.exists()
 
 
-@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "request_", ["Close ticket 1234.", "Please could you close the ticket 1234?"]
 )

@@ -42,14 +42,14 @@ def index(tasks: list[Invented]) -> HeldOut:
     return HeldOut([held(task) for task in tasks])
 
 
-@pytest.mark.more(rows=10)
+@pytest.mark.more(rows=25)
 @pytest.mark.parametrize("name", KEPT)
 def test_no_dress_hides_a_request(name: str, tasks: list[Invented], index: HeldOut) -> None:
     pairs = [(task, row(task, user(AROUND.format(KEPT[name](task.request))))) for task in tasks]
     assert [task.request for task in through(index, pairs)] == []
 
 
-@pytest.mark.more(rows=8)
+@pytest.mark.more(rows=16)
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "tool names"])
 def test_no_place_hides_a_request(name: str, tasks: list[Invented], index: HeldOut) -> None:
     missed = through(index, [(task, PLACES[name](task)) for task in tasks])
@@ -136,7 +136,7 @@ def looks(project: Project) -> int:
     return HoldoutView.objects.filter(project=project).count()
 
 
-@pytest.mark.more(rows=2)
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("given", "is_held"),
     [
@@ -162,7 +162,6 @@ def test_a_group_is_one_in_every_spelling(
     assert (made.guarded, made.made) == ((1, 0) if is_held else (0, 1))
 
 
-@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "given",
     [

@@ -238,7 +238,7 @@ MOVE = "Move my flight to May 3."
 BOOKING = ("I have a booking.", "Which one?", "The one to Lima: cancel it.")
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("held_out", "run", "counts"),
     [

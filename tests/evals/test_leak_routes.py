@@ -380,7 +380,6 @@ def test_markup_in_the_held_out_request_hides_nothing() -> None:
     )
 
 
-@pytest.mark.proof
 def test_a_request_divided_by_junk_is_not_guessed_and_a_long_text_hides_nothing() -> None:
     world = world_of(SEED + 5)
     task = world.task(["flight"])

@@ -508,7 +508,6 @@ def test_no_text_of_a_task_holds_what_is_held_out(
         freeze_set(eval_set, by)
 
 
-@pytest.mark.more(rows=4)
 @pytest.mark.parametrize("put", PLACES)
 def test_a_new_held_out_task_is_searched_in_what_trains_already(
     put: Callable[[Task], None],

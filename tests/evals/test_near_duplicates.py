@@ -328,7 +328,6 @@ def test_no_row_makes_it_fail_otherwise(row: dict) -> None:
         assert "without text" in str(error)
 
 
-@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("seed", [0, 7])
 def test_rows_of_sft_are_refused_where_their_tasks_are(seed: int) -> None:
     """The rows show the answer as their completion: without it “Tell Ana” and “Tell Omar” would be

@@ -347,7 +347,6 @@ def test_the_general_tasks_are_added_once(draft: EvalSet, key: dict) -> None:
     assert post("general", key, draft).json()["made"] == 0
 
 
-@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", WAYS)
 def test_who_may_add_and_to_what(name: str, run: EvalRun, tmp_path: Path) -> None:
     project = run.project

@@ -170,7 +170,6 @@ def test_what_does_not_fit_stays_a_trajectory_that_says_why(
     )
 
 
-@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("changes", "says"), [UNFIT[0], UNFIT[2]])
 def test_the_pages_say_what_does_not_fit_and_of_a_hold_out_only_to_who_opens_it(
     agent: Agent, changes: dict, says: str

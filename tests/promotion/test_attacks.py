@@ -397,7 +397,6 @@ def swap_channel(world: World, report: GateReport) -> None:
     world.channel = report.channel = channel_of(world.project, "other")
 
 
-@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "forge", [forge_verdict, forge_report, swap_candidate, swap_model, swap_channel]
 )

@@ -382,7 +382,6 @@ def test_a_rollback_uses_what_is_still_loaded(scene: Scene) -> None:
     assert run(job).state == "succeeded" and scene.live == scene.old and peer.loads == loads
 
 
-@pytest.mark.proof
 def test_a_rollback_loads_what_a_restarted_server_has_lost(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)

@@ -344,7 +344,7 @@ def test_unsafe_outputs_that_are_masked_do_not_pass() -> None:
     )
 
 
-@pytest.mark.proof
+@pytest.mark.more
 def test_rarer_harm_of_a_known_kind_is_not_promoted_and_frequent_harm_is_rejected() -> None:
     """2% → 7% of the samples of 76 tasks × 8, success +20 points; and both at 2%, where half the
     gates may stay open.

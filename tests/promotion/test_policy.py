@@ -169,7 +169,6 @@ def test_the_page_exports_and_imports_the_file(project: Project, channel: Channe
     )
 
 
-@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("verdict", ["promote", "inconclusive"])
 def test_who_may_promote(

@@ -61,7 +61,7 @@ def promote(report: GateReport, by: Any) -> Promotion | Approval:
 E, OP, W = Role.ENGINEER, Role.OPERATOR, Role.OWNER
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("approvers", "first", "second", "moves"),
     [

@@ -283,7 +283,6 @@ def held(project: Project, data_dir: Path) -> dict[str, Any]:
     return {"run": run, "author": author, "targets": targets}
 
 
-@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("kind", ["evaluation", "sample", "task"])
 def test_what_is_said_of_a_hold_out_is_read_by_who_has_opened_it(
     project: Project, held: dict[str, Any], kind: str

@@ -836,7 +836,6 @@ def test_other_arguments_stay(value: dict[str, Any]) -> None:
     assert not redaction.test(DEFAULTS.rules, json.dumps(value))
 
 
-@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "kinds", [[rule.kind for rule in DEFAULTS.rules], [*BUILTINS]], ids=["defaults", "all"]
 )

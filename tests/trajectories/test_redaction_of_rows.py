@@ -82,7 +82,6 @@ def test_the_scope_and_the_links_of_spans(project: Project) -> None:
     assert ADDRESS not in kept and kept.count("[EMAIL]") == 5
 
 
-@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "session",
     [

@@ -61,7 +61,6 @@ def test_no_hit_in_a_row_is_missed(value: Any) -> None:
     assert DEFAULTS.may_hit(row) or not counts
 
 
-@pytest.mark.proof
 @settings(max_examples=200, deadline=None)
 @given(attributes, attributes, attributes, texts)
 def test_no_hit_in_a_span_is_missed(
