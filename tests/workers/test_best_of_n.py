@@ -93,7 +93,6 @@ def test_it_samples_keeps_what_passes_and_learns_it(
     assert events.rows()[-1]["type"] == "result"
 
 
-@pytest.mark.proof
 def test_stopped_while_it_samples_it_goes_on_there_and_ends_as_the_unbroken_one(
     make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
