@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import warm
 
-EXAMPLES = 25  # of a property, where its test names more; `make proof` tries as many as it names
+EXAMPLES = 15  # of a property, where its test names more; `make proof` tries as many as it names
 # A slow machine is no failure. CI looks at the same examples each time: what it says is about the
 # change it is given.
 settings.register_profile("proof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
