@@ -70,7 +70,6 @@ def test_after_many_wrong_passwords_the_right_one_does_not_log_in(project: Proje
     assert log_in("secret").status_code == 302
 
 
-@pytest.mark.proof
 def test_each_further_failure_locks_for_twice_as_long(project: Project) -> None:
     waits = []
     for _ in range(13):
@@ -100,7 +99,6 @@ def test_a_success_and_a_day_forget_the_failures(project: Project) -> None:
     assert forget_attempts() == 1
 
 
-@pytest.mark.proof
 def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(project: Project) -> None:
     statuses = [log_in("wrong", name=f"somebody-{number}").status_code for number in range(25)]
     assert statuses == [200] * 20 + [429] * 5
@@ -108,7 +106,6 @@ def test_an_address_that_tries_many_accounts_is_locked_and_others_are_not(projec
     assert log_in("secret", address="198.51.100.7").status_code == 302
 
 
-@pytest.mark.proof
 def test_many_wrong_passwords_of_one_account_do_not_lock_an_office_out(project: Project) -> None:
     """One address for all of it: what is locked is the account, here for each of four people."""
     make_user("eve")
@@ -247,7 +244,6 @@ def test_a_known_browser_still_locks_its_account(project: Project) -> None:
     ] * 5 + [429] * 2
 
 
-@pytest.mark.proof
 def test_an_account_that_is_not_there_is_told_the_same(project: Project) -> None:
     def seen(name: str) -> list[tuple[int, str]]:
         answers = [log_in("wrong", name=name, address=f"{name}-{number}") for number in range(6)]
