@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     send_with_the_next_statement()
     certificates_once()
     amounts.in_proof = config.getoption("--hypothesis-profile") == "proof"
-    if config.getoption("--hypothesis-profile") == "ci":
+    if not amounts.in_proof:
         forget_constants()
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -91,7 +91,8 @@ def log_in_by_one_row() -> None:
 
 def forget_constants() -> None:
     """Hypothesis mixes constants of the modules of ours that are loaded into what it makes: which
-    are depends on the tests that ran before in this process."""
+    are depends on the tests that ran before in this process. To read them takes seconds, too, and a
+    few examples hardly use any."""
     from hypothesis.internal.conjecture import providers
 
     providers._get_local_constants = lambda: providers._local_constants
