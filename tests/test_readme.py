@@ -152,6 +152,7 @@ def test_the_snippets_of_a_page_run(page: str, live_server: Any, tmp_path: Path)
     run_snippets(page, User(tmp_path, live_server.url, make_key(make_project())))
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_first_trajectory_ends_where_the_page_says(live_server: Any, tmp_path: Path) -> None:

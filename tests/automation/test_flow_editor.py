@@ -71,6 +71,7 @@ def member(project: Project, client: Client) -> Client:
     return client
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("text", [EVERYTHING, *(one.text for one in EXAMPLES)])
 def test_the_form_sent_back_is_the_same_flow(text: str, project: Project) -> None:
     spec = read_yaml(
@@ -224,6 +225,7 @@ def test_it_offers_what_there_is_and_what_earlier_steps_make(
     assert '<option value="evaluate">evaluate</option>' in shown
 
 
+@pytest.mark.proof
 def test_a_flow_that_can_no_longer_be_read_is_shown_and_can_be_put_right(
     project: Project, member: Client
 ) -> None:

@@ -229,6 +229,7 @@ def test_switching_a_flow_leads_back_to_it(project: Project) -> None:
     assert not flow.enabled
 
 
+@pytest.mark.proof
 def test_hostile_names_and_questions_are_escaped(project: Project, member: Client) -> None:
     bad = "<script>alert(1)</script>"
     run = go(begun(project, TWO.replace("Go on?", bad), name=bad))
@@ -387,6 +388,7 @@ def test_a_flow_by_api_from_writing_to_answer(project: Project) -> None:
     assert send("delete", "flow", headers, pk).status_code == 204
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("body", "path"),
     [

@@ -69,7 +69,7 @@ def test_the_examples_are_flows(example) -> None:
     ).steps
 
 
-@pytest.mark.more(rows=18)
+@pytest.mark.more(rows=9)
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -369,6 +369,7 @@ def test_only_owners_delete_and_strangers_find_nothing(project: Project) -> None
     assert not EvalSet.objects.filter(pk=made.pk).exists()
 
 
+@pytest.mark.proof
 def test_by_api(project: Project, data_dir: Path) -> None:
     made, base = make_eval_set(project, frozen=False), make_base(project, data_dir)
     make_adapter(project, base, data_dir)

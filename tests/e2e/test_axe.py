@@ -43,7 +43,7 @@ ONE_OPERATION = {
 }
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_nothing_serious_in_dialogs_and_the_api_reference(world: World, logged_in: Any) -> None:
     """In the suite, in the reference of one operation; in proof, in ours."""
     logged_in.goto(reverse("training:list", args=[world.project.slug]))

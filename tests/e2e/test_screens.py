@@ -159,6 +159,7 @@ def test_a_phone_shows_where_one_is_and_what_a_receiver_answered(
     expect(logged_in.get_by_text("<script>alert(1)</script>")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_buttons_that_choose_files_have_our_colours(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("registry:register", args=[world.project.slug]) + "?kind=adapter")
     for _ in range(2):

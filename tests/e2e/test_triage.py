@@ -167,6 +167,7 @@ def correct_the_step(page: Any, failure: Failure) -> None:
         expect(page.get_by_role("link", name=f"Blamed step #{number}")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:
     project = fill_inbox(user, 2)
     log_in(page)
@@ -214,6 +215,7 @@ def test_the_next_case_is_there_before_the_server_answers(user: Any, page: Any) 
     )
 
 
+@pytest.mark.proof
 def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -> None:
     project = fill_inbox(user, 3)
     other = make_member(project)

@@ -261,6 +261,7 @@ def test_what_is_no_zip_is_refused(project: Project, member: Client) -> None:
 # API
 
 
+@pytest.mark.proof
 def test_the_api_lists_checks_and_makes(project: Project, folder: Path) -> None:
     write_package(folder)
     write_package(folder, "broken", "def x(:\n")

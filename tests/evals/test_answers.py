@@ -308,6 +308,7 @@ def test_a_row_that_cannot_be_kept_costs_no_other(agent: Agent) -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_batch_of_too_many_rows_is_refused_whole_and_says_how_many(agent: Agent) -> None:
     rows = [{"task": agent.tasks()[0]["id"], "output": "x"}] * 10_000
     for lines in (True, False):

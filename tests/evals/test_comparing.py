@@ -398,6 +398,7 @@ def test_other_verifiers_sets_and_samples_are_named(
     assert client.get(address(third, *pair)).status_code == 200  # the baseline is the odd one
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_everything_is_shown_exported_and_told_by_api(
     pair: tuple[EvalRun, EvalRun], client: Client
@@ -456,6 +457,7 @@ def test_everything_is_shown_exported_and_told_by_api(
     assert whole["correction"]["measures"] == len(whole["measures"])
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_a_filter_with_a_value_that_is_not_known_is_refused_by_api_and_named_on_the_page(
     pair: tuple[EvalRun, EvalRun], client: Client

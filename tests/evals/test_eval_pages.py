@@ -158,6 +158,7 @@ def test_the_search_finds_tasks_by_key_and_request_and_never_tells_of_held_out_o
     assert not rows and "No matches" in page and "<script>%_" not in page
 
 
+@pytest.mark.proof
 def test_the_list_leads_to_an_evaluation_on_the_set_frozen_last(client: Client) -> None:
     project = make_project()
     client.force_login(admin_of(project))
@@ -173,6 +174,7 @@ def test_the_list_leads_to_an_evaluation_on_the_set_frozen_last(client: Client) 
     )
 
 
+@pytest.mark.proof
 def test_a_failed_evaluation_is_started_again_from_its_page_with_the_same_choices(
     client: Client, tmp_path: Path
 ) -> None:

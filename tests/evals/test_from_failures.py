@@ -268,7 +268,7 @@ def test_a_changed_value_is_the_persons_own(world: dict[str, Any]) -> None:
     assert "recorded_results" not in task.metadata and task.metadata["state"][0]["equals"] == "open"
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

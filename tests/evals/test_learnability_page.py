@@ -90,6 +90,7 @@ def test_the_table_is_sorted_in_the_url(
     )
 
 
+@pytest.mark.proof
 def test_a_task_shows_its_samples_and_a_strange_one_none(client: Client, run: EvalRun) -> None:
     client.force_login(admin_of(run.project))
     task = run.eval_set.tasks.trainable()[0]

@@ -277,6 +277,7 @@ def test_an_agent_is_known_by_its_address_and_name_whatever_its_version(scene: S
     assert scene.notes(other, timeout_s=60) == []
 
 
+@pytest.mark.proof
 def test_what_the_page_selects_first_is_what_it_speaks_of(scene: Scene) -> None:
     scene.earlier(*[{"stop_reason": "time", "latency_ms": None}] * 20)
     assert "about 100% would time out" in scene.page()

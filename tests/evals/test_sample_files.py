@@ -228,6 +228,7 @@ def ask(of: EvalRun, name: str, *args: Any, holdout: bool = False, **query: Any)
     return Client().get(reverse(f"evals_api:{name}", args=args), query, **headers)
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_the_api_has_the_filters_of_the_page(tmp_path: Path) -> None:
     first = make_run(folder=tmp_path)
@@ -260,6 +261,7 @@ def test_one_sample_by_api_is_whole(tmp_path: Path) -> None:
     assert ask(run, "run_sample", run.pk, 2**62).status_code == 404
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_evaluations_are_compared_by_api(tmp_path: Path) -> None:
     first = make_run(folder=tmp_path)

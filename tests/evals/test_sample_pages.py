@@ -138,6 +138,7 @@ def test_a_sample_opens_whole_with_its_task_its_score_and_why(
     assert page.index("tools") < page.index("wrong tool: tickets.reopen")
 
 
+@pytest.mark.proof
 def test_long_outputs_are_shown_whole(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     sample = run.samples.first()
@@ -150,7 +151,7 @@ def test_long_outputs_are_shown_whole(client: Client, tmp_path: Path) -> None:
     )  # as said, and raw
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "text", ['"' * 200_000, "line & <b>\n" * 20_000, '{"a": "' + "<" * 200_000 + '"}']
 )
@@ -203,6 +204,7 @@ def test_parts_of_a_held_out_sample_are_as_closed_as_its_page(
         )
 
 
+@pytest.mark.proof
 def test_neighbours_follow_the_filters(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     login(client, run)
@@ -368,6 +370,7 @@ def test_a_sample_of_another_evaluation_is_not_found(client: Client, tmp_path: P
     assert client.get(url(run, "sample", other.samples.first().pk)).status_code == 404
 
 
+@pytest.mark.proof
 def test_nothing_to_show_says_so(client: Client, tmp_path: Path) -> None:
     project = make_project()
     run = make_eval_run(
@@ -401,7 +404,7 @@ def test_the_filters_count_what_they_would_find(client: Client, tmp_path: Path) 
     assert {item.value: item.n for item in facets.outcomes}["masked"] == 1
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.proof
 @pytest.mark.parametrize(("split", "opened"), [(Split.TRAIN, True), (Split.HOLDOUT, False)])
 def test_an_evaluation_without_a_scored_sample_says_why(
     client: Client, tmp_path: Path, split: Split, opened: bool

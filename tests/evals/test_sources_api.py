@@ -188,7 +188,7 @@ def test_a_failure_is_looked_at_and_then_becomes_a_confirmed_task(
     assert again.status_code == 200 and again.json()["duplicates"] == 1
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -136,6 +136,7 @@ def test_other_samples_and_evaluations_can_be_chosen(
         assert client.get(url_of([*runs, third], task, **query)).status_code == status
 
 
+@pytest.mark.proof
 def test_j_and_k_walk_the_tasks_of_the_filters(runs: tuple[EvalRun, EvalRun]) -> None:
     client = client_of(runs[0])
     text = client.get(

@@ -447,6 +447,7 @@ def test_a_task_is_confirmed_by_api_but_no_held_out_one(draft: EvalSet) -> None:
     assert held.status_code == none.status_code == 404 and held.content == none.content
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("name", "body", "status"),
     [

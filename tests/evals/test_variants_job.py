@@ -225,6 +225,7 @@ def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(
     )
 
 
+@pytest.mark.proof
 def test_the_page_says_what_it_will_cost(client: Client, draft: EvalSet, plays: Callable) -> None:
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()

@@ -657,6 +657,7 @@ def test_runs_of_other_projects_cannot_be_tried(judge: JudgeServer) -> None:
     assert "Run not found" in page.content.decode() and not judge.seen
 
 
+@pytest.mark.proof
 def test_verdicts_are_listed(judge: JudgeServer) -> None:
     project = make_project()
     rows = [make_run(project, request=f"request {index}") for index in range(3)]
@@ -762,6 +763,7 @@ def test_the_days_money_ends_a_round_and_not_its_number(judge: JudgeServer) -> N
     assert judging.judge_new(project, limit=10).asked == 25
 
 
+@pytest.mark.proof
 def test_the_page_says_which_price_the_model_has(judge: JudgeServer) -> None:
     """A server's own price comes before the project's, as everywhere."""
     project = make_project()

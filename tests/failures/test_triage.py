@@ -139,6 +139,7 @@ def test_the_most_informative_come_first_where_asked_for() -> None:
     assert "sort" not in TriageQueue(project, user, {"sort": "nonsense"}).given
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", ["mode", "cluster", "version", "safety", "mine", "confidence"])
 def test_each_filter_leaves_its_own(name: str, failures_of: FailuresOf) -> None:
     project, (wanted, *others) = failures_of(3)
@@ -246,6 +247,7 @@ def test_two_people_get_two_cases(failures_of: FailuresOf) -> None:
     assert b"assigned to others" in nothing.content and b"Nothing left" not in nothing.content
 
 
+@pytest.mark.proof
 def test_a_case_on_somebodys_screen_says_so_and_is_theirs(failures_of: FailuresOf) -> None:
     project, (case, *_) = failures_of(2)
     (one, holder), (other, _) = browser(project), browser(project)
@@ -443,6 +445,7 @@ def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> N
     assert similar(client, case)[:3] == [near.pk, unlike.pk, other.pk]
 
 
+@pytest.mark.proof
 def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None:
     project, (case, second, third, decided, rest) = make_failures(5)
     set_mode(third, "bad_planning")

@@ -75,6 +75,7 @@ def test_roll_ups_that_are_behind_give_no_rate_above_one() -> None:
     assert rates.total(project) == 0 and rates.buckets(project)[0].rate.rate == 1.0
 
 
+@pytest.mark.proof
 def test_the_charts_come_by_themselves() -> None:
     project, client, _ = seeded()
     assert b'hx-get="' + url(project, "charts").encode() in client.get(url(project, "list")).content
@@ -84,6 +85,7 @@ def test_the_charts_come_by_themselves() -> None:
         assert answer.status_code == 200 and b"rate-by-version" in answer.content
 
 
+@pytest.mark.proof
 def test_the_list_narrows_by_the_url() -> None:
     project, client, user = seeded(3)
     chosen = Failure.objects.first()
@@ -218,6 +220,7 @@ def test_a_mode_in_use_stays_and_the_page_says_why() -> None:
     assert client.post(url(project, "mode_delete", other.pk)).status_code == 404
 
 
+@pytest.mark.proof
 def test_the_page_to_mark_a_run_shows_its_numbered_steps() -> None:
     project, client, _ = seeded(1, 1)
     run = project.trajectories.filter(failure=None).get()

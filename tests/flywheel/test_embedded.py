@@ -191,6 +191,7 @@ def test_a_broken_data_folder_is_said_in_a_sentence(
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.proof
 def test_a_data_folder_that_is_a_file_is_said_in_a_sentence(folder: Path) -> None:
     (folder / "data").write_text("")
     done = Machine(folder / "data").run("manage.py", "migrate")
@@ -199,6 +200,7 @@ def test_a_data_folder_that_is_a_file_is_said_in_a_sentence(folder: Path) -> Non
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.proof
 def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")

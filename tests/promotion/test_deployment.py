@@ -530,6 +530,7 @@ def test_a_restarted_server_gets_the_live_version_back(scene: Scene) -> None:
     assert not Placement.objects.get(version=scene.old).problem
 
 
+@pytest.mark.proof
 def test_a_server_that_is_down_is_shown_and_not_restored(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -558,6 +559,7 @@ def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) ->
 # A webhook as target
 
 
+@pytest.mark.proof
 def test_a_failed_deployment_is_told_to_people_and_webhooks(scene: Scene) -> None:
     peer = scene.target()
     hook = create_webhook(

@@ -465,6 +465,7 @@ def test_a_report_by_an_older_policy_leads_to_another_comparison(
     )
 
 
+@pytest.mark.proof
 def test_the_pages_lead_from_a_report_to_its_moved_tasks_and_name_the_split_of_a_number(
     pair: Pair, project: Project
 ) -> None:
@@ -515,6 +516,7 @@ def test_a_viewer_cannot_promote(
     assert channel.current == base
 
 
+@pytest.mark.proof
 def test_a_report_shows_some_changed_tasks_and_leads_to_all(
     pair: Pair, project: Project, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

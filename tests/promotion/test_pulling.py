@@ -233,6 +233,7 @@ def test_by_version_and_of_nobody_else(
     assert Client().get(f"/api/v1/model-versions/{10**30}/card/", **mine).status_code == 404
 
 
+@pytest.mark.proof
 def test_people_download_and_read_the_card_on_the_page(
     channel: Channel, adapter: ModelVersion
 ) -> None:

@@ -259,6 +259,7 @@ def test_the_command_checks_the_signature_of_a_file_and_of_the_row(
         call_command("reproduce_gate_report", str(report.pk), stdout=said)
 
 
+@pytest.mark.proof
 def test_the_page_offers_the_signed_file_and_says_when_it_does_not_fit(
     project: Project, report: GateReport
 ) -> None:

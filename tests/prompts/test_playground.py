@@ -177,6 +177,7 @@ def test_tokens_that_a_server_does_not_count_are_not_0() -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_model_behind_the_responses_api_answers_beside_one_behind_chat_completions(
     live: World,
 ) -> None:
@@ -276,6 +277,7 @@ def until(world: World, run: Playground, words: str) -> str:
     return eventually(lambda: page if words in (page := status_of(world, run)) else "")
 
 
+@pytest.mark.proof
 def test_what_is_written_is_on_the_page_before_the_answer_and_then_its_score(private: None) -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "tickets.close", "arguments": '{"id": '}}
     script = Held("", chunk({"tool_calls": [call]}), chunk({"content": "<i>Done"}), *ended())
@@ -595,6 +597,7 @@ def test_a_playground_whose_run_was_held_out_since_counts_its_looks(world: World
 # Starting it
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -100,6 +100,7 @@ def test_versions_are_asked_polled_and_the_better_prompt_is_kept(live: World) ->
     assert post(key, "playground_save_task", run.pk, data=tasks).status_code == 409
 
 
+@pytest.mark.proof
 def test_what_is_written_of_an_answer_is_told_until_the_answer_is_there(world: World) -> None:
     run, key = world.start(Side(world.model), Side(world.model)), key_headers(world.project)
     assert run.claim("test")

@@ -154,6 +154,7 @@ def test_a_copy_that_was_altered_here_is_fetched_again(bucket: Any, folder: Path
     assert not (local_path(made) / "pytorch_model.bin").exists()
 
 
+@pytest.mark.proof
 def test_a_store_that_is_down_says_so(
     bucket: Any, folder: Path, settings: Any, monkeypatch: Any
 ) -> None:

@@ -439,6 +439,7 @@ def test_an_adapter_needs_a_base_here(models: Path, base: ModelVersion) -> None:
         register(base, adapter(models / "a"), parent=make_endpoint(base.project))
 
 
+@pytest.mark.proof
 def test_both_by_page_and_by_api(models: Path) -> None:
     project, client = make_project(), Client()
     client.force_login(make_member(project, Role.ENGINEER))

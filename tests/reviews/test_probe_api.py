@@ -129,7 +129,7 @@ def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
     assert ask(key, "probe_cancel", run.pk, body={}).status_code == 409
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("change", "status", "path"),
     [
@@ -265,6 +265,7 @@ def test_a_probe_run_names_the_model_that_is_told_to_cheat(
         probe_spec(run)
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("change", "status"),
     [

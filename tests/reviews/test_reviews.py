@@ -59,6 +59,7 @@ def test_training_is_locked_until_people_agree_and_the_probes_pass(made: Made) -
     submit_training(**wanted(made))
 
 
+@pytest.mark.proof
 def test_the_form_refuses_and_says_why(made: Made) -> None:
     client = Client()
     client.force_login(made.admin)

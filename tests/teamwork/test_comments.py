@@ -395,6 +395,7 @@ def test_comments_go_with_what_they_are_on(project: Project, run: Trajectory) ->
 # By API
 
 
+@pytest.mark.proof
 def test_comments_by_api(project: Project, run: Trajectory) -> None:
     by = admin_of(project)
     key = create_api_key(project=project, name="k", by=by)[1]

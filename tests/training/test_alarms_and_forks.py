@@ -107,6 +107,7 @@ def test_the_page_shows_them_and_marks_the_chart(warned: TrainingRun) -> None:
     )
 
 
+@pytest.mark.proof
 def test_the_api_has_them(warned: TrainingRun, client: Client) -> None:
     url = reverse("training_api:run", args=[warned.pk])
     found = client.get(url, **key_headers(warned.project)).json()

@@ -371,6 +371,7 @@ def test_the_machine_has_a_price(run: EvalRun, measured: Measurement, settings: 
     assert found.price == "$3.6 an hour for the machine"
 
 
+@pytest.mark.proof
 def test_what_does_not_fit_says_what_to_reduce_and_to_which_value(run: EvalRun) -> None:
     finish(
         measuring.measure_for(asked(run), by=None),
@@ -427,6 +428,7 @@ def panel(client: Client, run: EvalRun, **changes: Any) -> str:
     ).content.decode()
 
 
+@pytest.mark.proof
 def test_the_panel_offers_the_measurement_and_shows_its_progress(
     client: Client, run: EvalRun
 ) -> None:

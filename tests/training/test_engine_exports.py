@@ -490,6 +490,7 @@ def test_settings_go_where_the_engine_has_them() -> None:
     ]["use_dora"]
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("engine", "method", "config", "left"),
     [

@@ -381,6 +381,7 @@ def test_a_folder_on_the_server_and_no_links_in_it(
 # By page, API and command
 
 
+@pytest.mark.proof
 def test_the_page(run: TrainingRun, files: dict, data_dir: Path) -> None:
     client, url = Client(), reverse("training:import", args=[run.project.slug])
     client.force_login(make_member(run.project, Role.ENGINEER))
@@ -409,6 +410,7 @@ def test_the_api(run: TrainingRun, files: dict) -> None:
     assert client.post(url).status_code == 400
 
 
+@pytest.mark.proof
 def test_a_run_is_exported_by_api(run: TrainingRun) -> None:
     run.save()
     client, url = (
@@ -424,6 +426,7 @@ def test_a_run_is_exported_by_api(run: TrainingRun) -> None:
     assert client.post(url, {"engine": "trl"}, content_type="application/json").status_code == 409
 
 
+@pytest.mark.proof
 def test_the_page_of_exports(run: TrainingRun) -> None:
     run.save()
     client, url = Client(), reverse("training:export", args=[run.project.slug, run.pk])

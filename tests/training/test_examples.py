@@ -541,6 +541,7 @@ def engineer(client: Client, run: EvalRun) -> Client:
     return client
 
 
+@pytest.mark.proof
 def test_the_form_starts_a_dpo_run(engineer: Client, run: EvalRun) -> None:
     answer = engineer.post(reverse("training:new", args=[run.project.slug]), sent(run))
     job = TrainingRun.objects.get()
@@ -576,6 +577,7 @@ def test_what_cannot_train_is_said_at_its_field(
     assert field in answer.context["form"].errors and not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_without_examples_the_form_says_so_and_keeps_what_was_typed(
     engineer: Client, run: EvalRun
 ) -> None:
@@ -789,6 +791,7 @@ def test_a_teacher_is_another_model_and_rejection_sampling_ones_own(
     assert "a different model" in str(other) and not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_a_choice_of_tasks_that_the_page_hides_says_nothing_of_the_run(
     engineer: Client, run: EvalRun
 ) -> None:

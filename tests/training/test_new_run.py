@@ -24,7 +24,6 @@ from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.forms import TrainingForm
 from apps.training.models import Method, TrainingRun
 from apps.training.starts import asked_from, fields_from, start_from
-from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -148,19 +147,16 @@ def test_a_run_that_continues_an_adapter_has_its_settings(
     assert recorded() == SETTINGS
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
-    few(
-        [
-            ("lora_rank", 16, "8"),
-            ("lora_alpha", 16, "24"),
-            ("target_modules", ["q_proj"], "q_proj, v_proj"),
-            ("use_rslora", False, "true"),
-            ("use_dora", True, "false"),
-        ],
-        2,
-    ),
+    [
+        ("lora_rank", 16, "8"),
+        ("lora_alpha", 16, "24"),
+        ("target_modules", ["q_proj"], "q_proj, v_proj"),
+        ("use_rslora", False, "true"),
+        ("use_dora", True, "false"),
+    ],
 )
 def test_other_settings_than_the_adapters_are_refused(
     client: Client, run: EvalRun, adapter: ModelVersion, name: str, value: Any, shown: str
@@ -188,6 +184,7 @@ def style() -> str:
     return " ".join((settings.BASE_DIR / "static/app.css").read_text().split())
 
 
+@pytest.mark.proof
 def test_the_form_hides_the_settings_of_a_new_adapter(
     client: Client, run: EvalRun, adapter: ModelVersion
 ) -> None:
@@ -359,6 +356,7 @@ def test_the_form_and_a_file_allow_the_same_sizes(run: EvalRun) -> None:
             convert(values | {name: most + 1}, CONFIGS[kind])
 
 
+@pytest.mark.proof
 def test_answers_have_to_leave_room_for_a_prompt(client: Client, run: EvalRun) -> None:
     folder = Path(run.model_version.base)
     (folder / "config.json").write_text('{"max_position_embeddings": 512}')

@@ -508,6 +508,7 @@ def test_the_judge_reads_nothing_unless_it_is_asked_for(
         submit_training(**given)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("body", "status"),
     [({"rollout": 10**9}, 409), ({"step": 3}, 409), ({"n": 0}, 400), ({"x": 1}, 400)],

@@ -119,6 +119,7 @@ def test_an_empty_project_is_told_what_a_run_needs(client: Client, db: None) -> 
     assert "Freeze an eval set" in page and reverse("environments:new", args=[project.slug]) in page
 
 
+@pytest.mark.proof
 def test_without_such_an_evaluation_nothing_is_offered(client: Client, db: None) -> None:
     project = make_project()
     client.force_login(make_member(project))
@@ -157,6 +158,7 @@ def test_a_foreign_or_held_out_evaluation_is_refused(
     assert not TrainingRun.objects.exists() and not Dataset.objects.exists()
 
 
+@pytest.mark.proof
 def test_an_evaluation_of_another_set_is_refused(client: Client, run: EvalRun) -> None:
     other = make_eval_set(run.project)
     response = train(client, run, picked_by=run.pk, eval_set=other.pk)

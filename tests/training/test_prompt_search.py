@@ -164,7 +164,7 @@ def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], setting
     assert spec.server.base_url == "http://127.0.0.1:9999/v1" and spec.server.allow_private
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("prices", "usd", "says"),
     [
@@ -244,6 +244,7 @@ def test_the_child_gets_train_and_validation_and_no_hold_out(world: dict[str, An
     assert (spec.used.calls, spec.used.usd, spec.python) == (7, 0.5, sys.executable)
 
 
+@pytest.mark.proof
 def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(
     world: dict[str, Any],
 ) -> None:
@@ -554,6 +555,7 @@ def test_who_is_told_that_something_is_held_out_has_looked(world: dict[str, Any]
     assert views.count() == 3 and not ModelVersion.objects.filter(kind=ModelKind.PROMPT).exists()
 
 
+@pytest.mark.proof
 def test_without_gepa_the_page_says_how_to_get_it(world: dict[str, Any], settings: Any) -> None:
     settings.FLYWHEEL_GEPA_PYTHON = "/nowhere/python"
     client = client_of(world["by"])
@@ -688,6 +690,7 @@ def test_the_key_of_somebody_who_left_starts_nothing(world: dict[str, Any]) -> N
     )
 
 
+@pytest.mark.proof
 def test_a_model_in_this_installation_can_be_searched_for(world: dict[str, Any]) -> None:
     """No price is needed for it: only the proposals cost money."""
     base = make_base(world["project"], world["folder"])

@@ -231,6 +231,7 @@ def test_a_job_downloads_its_base_model_and_nothing_else(
     assert status("config.json", Client()) == 401
 
 
+@pytest.mark.proof
 def test_what_cannot_be_submitted(prepared: TrainingRun, cluster: RayCluster) -> None:
     by = prepared.created_by
     for engine, says in (
@@ -321,6 +322,7 @@ def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:
     )
 
 
+@pytest.mark.proof
 def test_clusters_by_api(prepared: TrainingRun) -> None:
     client = Client(headers={"Authorization": f"Bearer {make_key(prepared.project)}"})
     url = reverse("registry_api:ray_clusters")

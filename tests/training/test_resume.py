@@ -121,6 +121,7 @@ def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
     assert '<button class="primary">Resume' not in page
 
 
+@pytest.mark.proof
 def test_the_button(failed: TrainingRun) -> None:
     client, args = Client(), [failed.project.slug, failed.pk]
     client.force_login(make_member(failed.project, Role.ENGINEER))

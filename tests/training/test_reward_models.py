@@ -260,6 +260,7 @@ def test_one_that_scores_in_a_verifier_is_neither_deleted_nor_renamed(
     assert "cannot be renamed" in (first(WhyNotRename(model)) or "")
 
 
+@pytest.mark.proof
 def test_the_form_starts_it(client: Client, run: EvalRun) -> None:
     client.force_login(make_member(run.project))
     sent = {

@@ -504,6 +504,7 @@ def test_what_a_limit_left_out_is_sampled_by_a_fork_from_the_start_only(
     )
 
 
+@pytest.mark.proof
 def test_an_absurd_learning_rate_is_refused_by_name(run: EvalRun) -> None:
     for rate in (0, -1e-4, 1.5, 1e9, float("inf"), float("nan")):
         with pytest.raises(

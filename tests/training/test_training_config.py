@@ -267,6 +267,7 @@ def test_alarms_that_make_no_sense_are_refused_in_the_form(
     assert "Alarms" not in answer.context["form"].folded and not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_the_form_shows_the_defaults_and_keeps_what_was_changed(
     client: Client, run: EvalRun
 ) -> None:

@@ -132,6 +132,7 @@ def test_what_is_as_bad_after_a_time_without_data_fires_again(project: Project) 
     assert (one.state, one.unmeasured_since, one.points.count()) == ("ok", None, 0)
 
 
+@pytest.mark.proof
 def test_one_that_never_had_data_says_so_and_no_more(project: Project) -> None:
     one = alert(project)
     send(project, NOW - 10 * MINUTE, failed=0, fine=3)
@@ -293,6 +294,7 @@ def test_an_edit_begins_anew(project: Project) -> None:
         alert(project)
 
 
+@pytest.mark.proof
 def test_by_api_and_page(project: Project, client: Client) -> None:
     headers = {"Authorization": f"Bearer {make_key(project)}"}
     body = {"name": "pay fails", "measure": "step_error_rate", "filters": "name=pay", "line": 0.1}

@@ -226,6 +226,7 @@ def test_delete(agent: Client) -> None:
     assert agent.get(f"{ONE}a/").status_code == 404
 
 
+@pytest.mark.proof
 def test_the_api_describes_itself(client: Client) -> None:
     assert b"/api/v1/trajectories/" in client.get("/api/v1/schema/").content
     page = client.get("/api/docs/").content.decode()

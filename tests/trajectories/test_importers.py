@@ -353,6 +353,7 @@ def test_there_is_a_sample_of_every_format() -> None:
     assert set(SAMPLES) == set(FORMATS)
 
 
+@pytest.mark.more(rows=70)
 @pytest.mark.parametrize("format", SAMPLES)
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_the_format_is_found_and_its_rows_are_good(format: str, packing: str) -> None:

@@ -65,6 +65,7 @@ def test_each_run_is_shown_once(project: Project, viewer: Client) -> None:
     assert not look(viewer, project, after=again["tail"].after)["tail"].rows
 
 
+@pytest.mark.proof
 def test_a_batch_that_commits_late_is_shown(project: Project, viewer: Client) -> None:
     """It was received before another one that was shown already, and committed when two tabs had
     looked several times.

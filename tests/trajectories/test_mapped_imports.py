@@ -263,6 +263,7 @@ def test_a_path_is_added_in_two_steps_and_merged_cells_are_a_choice(
     assert "all 18 rows become one" in " ".join(many.content.decode().split())
 
 
+@pytest.mark.proof
 def test_the_page_asks_for_the_date_format_and_says_what_becomes_of_an_unreadable_start(
     project: Project, member: Client
 ) -> None:
@@ -472,6 +473,7 @@ def test_the_command_shows_a_guess_and_stores_only_by_a_mapping(
 # The API
 
 
+@pytest.mark.proof
 def test_files_and_mappings_by_the_api(project: Project, client: Client, data_dir: Path) -> None:
     headers = {"Authorization": f"Bearer {make_key(project)}"}
 
@@ -565,6 +567,7 @@ def test_a_name_with_a_nul_is_the_name_of_no_mapping() -> None:
 RUSSIAN = "question;answer\nГде мой заказ?;Он в Казани.\n".encode("cp1251")
 
 
+@pytest.mark.proof
 def test_the_page_imports_the_encoding_that_a_person_chose(
     project: Project, member: Client, django_capture_on_commit_callbacks: Any
 ) -> None:

@@ -708,6 +708,7 @@ def test_every_row_of_a_table_is_a_trajectory_or_refused(rows: list[tuple]) -> N
     ]
 
 
+@pytest.mark.proof
 @settings(max_examples=60, deadline=None)
 @given(
     data=st.binary(max_size=300) | st.text(max_size=300).map(str.encode),

@@ -251,6 +251,7 @@ def test_what_a_person_writes_is_no_reference(project: Project, agent: Client) -
             assert own.filter(digest=digest).count() == 0
 
 
+@pytest.mark.proof
 def test_what_a_person_writes_is_shown_and_found_as_it_is(project: Project, viewer: Client) -> None:
     text = f"data: what does {media.SCHEME}{'a' * 64}#base64 mean, dear zebra?"
     ingest(project=project, rows=[run(text)])

@@ -376,6 +376,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("encoding", QUESTIONS)
 def test_an_encoding_is_guessed_shown_and_chosen(encoding: str) -> None:
     text = QUESTIONS[encoding]

@@ -151,6 +151,7 @@ def test_no_column_holds_words() -> None:
     assert not words & {str(one.source or one.name) for one in columns}
 
 
+@pytest.mark.proof
 def test_the_page_shows_files_and_schema(project: Project) -> None:
     stored(project, run("a"))
     export(project)

@@ -83,6 +83,7 @@ def test_every_kind_of_value(
     )
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -312,6 +313,7 @@ def test_scores_move_with_their_spans(runs: Project, agent: Client) -> None:
     assert left == {("run-1-1", "a", 2), ("run-1-1", "b", 3)}
 
 
+@pytest.mark.proof
 def test_scores_are_columns_of_the_list(runs: Project, agent: Client, client: Client) -> None:
     helpful(runs, agent)
     send(agent, {"run": "run-1-0", "name": "tone", "value": "calm"})

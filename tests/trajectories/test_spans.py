@@ -176,6 +176,7 @@ def test_a_run_without_steps_has_no_spans(viewer: Client, project: Project) -> N
     assert page(viewer, make_failed(project)).status_code == 404
 
 
+@pytest.mark.proof
 def test_two_thousand_spans_make_a_light_page(viewer: Client, project: Project) -> None:
     steps = [
         {

@@ -300,6 +300,7 @@ def many(project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch) -> P
     return project
 
 
+@pytest.mark.proof
 def test_a_sample_says_that_it_is_one(
     many: Project, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +411,7 @@ def test_steps_with_a_score_are_counted_or_drawn(
     assert drawn.steps == exact and drawn.sample == step_samples.Sample(of, of)
 
 
+@pytest.mark.proof
 def test_the_newest_versions_are_shown(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for n, version in enumerate(("10", "9", "8", "7")):  # the oldest has most
         for turn in range(4 - n):

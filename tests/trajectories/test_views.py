@@ -144,6 +144,7 @@ def test_a_failure_mode_narrows(project: Project, viewer: Client) -> None:
     assert failed.failure.mode.name in viewer.get(url(project)).content.decode()
 
 
+@pytest.mark.proof
 def test_columns_are_chosen_in_the_url(project: Project, viewer: Client) -> None:
     send(project, row(name="a", usage={"cost_usd": 0.0123}))
     assert "$0.0123" not in viewer.get(url(project)).content.decode()
@@ -608,6 +609,7 @@ def test_nothing_that_an_agent_says_is_markup(project: Project, viewer: Client) 
     assert viewer.get(url(project, "raw", item.pk))["Content-Type"] == "application/json"
 
 
+@pytest.mark.proof
 def test_messages_of_any_shape_are_shown(project: Project, viewer: Client) -> None:
     (item,) = send(
         project,

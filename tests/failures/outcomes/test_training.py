@@ -97,7 +97,7 @@ def test_a_number_is_a_probability_if_random_checks_agree_with_it() -> None:
     assert not train(examples + chosen).measured["calibrated"]
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.proof
 @pytest.mark.parametrize("drift", [False, True])
 def test_what_is_in_use_keeps_the_limit_and_drift_switches_it_off(drift: bool) -> None:
     """Over a project's life, from 20 decisions to 400 (`bench.outcomes`)."""

@@ -672,7 +672,7 @@ def test_latency_and_cost_are_read_from_so_many_answers_however_long_a_trial_is(
     }
 
 
-@pytest.mark.more(rows=1)
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("minutes", "share", "last", "unseen", "pauses"),
     [
