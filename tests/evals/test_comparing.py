@@ -27,7 +27,6 @@ from apps.evals.comparison.tasks import Filters, TaskTable, changes_of, drops_of
 from apps.evals.models import EvalRun, HoldoutView
 from apps.evals.pages import compare
 from apps.evals.paired import corrected, difference, mean_of, pass_at, pass_hat
-from tests.amounts import amount
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.evals.test_sample_pages import evaluate, login, make_run
 from tests.factories import (
@@ -70,7 +69,7 @@ def test_no_effect_is_claimed_in_at_most_one_made_table_of_twenty() -> None:
     """All intervals of a table together: 30 measures of two equal models on 60 tasks of 15 groups,
     and of half the tasks.
     """
-    rng, claimed, tables = np.random.default_rng(14), 0, amount(100, 400)
+    rng, claimed, tables = np.random.default_rng(14), 0, 400
     groups, level = np.repeat(np.arange(15), 4), corrected(30)
     for _ in range(tables):
         chances = np.clip(np.repeat(rng.beta(1, 1, 15), 4) + rng.normal(0, 0.2, 60), 0, 1)

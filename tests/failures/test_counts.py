@@ -65,7 +65,7 @@ def test_the_days_are_the_hours_added_up(project: Project, seed: int) -> None:
     many.
     """
     chance, everything = Random(seed), Counts()
-    for _ in range(amount(60, 120)):
+    for _ in range(120):
         counts = counted(chance, chance.choice((1, 1, -1)))
         everything.merge(counts.as_json())
         arrive(project, counts)

@@ -31,7 +31,6 @@ from apps.registry.rollout_servers import why_not
 from apps.registry.server_states import state_of
 from apps.registry.servers import ServerError, address_of
 from flywheel import alive
-from tests.amounts import amount
 from tests.factories import admin_of, make_base, make_member, make_project
 from tests.flywheel.machine import eventually
 from tests.registry.test_servers import call
@@ -274,12 +273,11 @@ def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
     server.refresh_from_db()
     first = list_models(address_of(server))
     assert [row["id"] for row in first.models] == [managed.served_name(server)]
-    if amount(False, True):
-        os.kill(main_of(world), signal.SIGKILL)
-        eventually(lambda: ServerRun.objects.get(pk=run.pk).restarts == 1)
-        eventually(lambda: world.state(server) == "up")
-        server.refresh_from_db()
-        assert list_models(address_of(server)).health == "healthy"
+    os.kill(main_of(world), signal.SIGKILL)
+    eventually(lambda: ServerRun.objects.get(pk=run.pk).restarts == 1)
+    eventually(lambda: world.state(server) == "up")
+    server.refresh_from_db()
+    assert list_models(address_of(server)).health == "healthy"
     assert choose(world.base)["kind"] == "transformers", (
         "a job computes by itself, unless the server is named"
     )

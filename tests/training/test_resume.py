@@ -16,7 +16,6 @@ from apps.core.models import AuditEvent, JobLog, JobState, Role
 from apps.reviews.actions import TrainingLocked
 from apps.training import actions
 from apps.training.models import Method, RunAlarm, TrainingRun
-from tests.amounts import few
 from tests.core.conftest import ended
 from tests.factories import (
     admin_of,
@@ -87,7 +86,7 @@ def test_a_cancelled_run_is_resumed(submit: Submit) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("state", few([JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED], 1))
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
 def test_others_are_not(failed: TrainingRun, state: JobState) -> None:
     finished = failed.finished_at if state == JobState.SUCCEEDED else None
     TrainingRun.objects.update(state=state, finished_at=finished)

@@ -13,7 +13,6 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.amounts import amount
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
@@ -90,7 +89,9 @@ def test_logprobs_are_those_of_the_plain_model(
     "options",
     [
         {"target_modules": ["q_proj", "down_proj"]},
-        *amount([], [None, {}, {"use_dora": True}]),
+        None,
+        {},
+        {"use_dora": True},
     ],
 )
 def test_packed_weights_with_the_adapter_merged_say_the_same(

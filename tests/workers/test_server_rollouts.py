@@ -357,7 +357,8 @@ def test_a_server_of_another_base_does_not_start_a_run(
     "sampling",
     [
         {"temperature": 0.8, "top_p": 0.9},
-        *amount([], [{"temperature": 0.5}, {"top_p": 0.7}]),
+        {"temperature": 0.5},
+        {"top_p": 0.7},
     ],
 )
 def test_log_probabilities_of_another_distribution_than_was_sampled_are_found_out(

@@ -22,7 +22,6 @@ from apps.failures.outcomes.training import (
     train,
 )
 from bench.outcomes import World, example, life
-from tests.amounts import amount
 
 
 def world(n: int, seed: int = 0, learnable: float = 1.0) -> list[Example]:
@@ -102,7 +101,7 @@ def test_a_number_is_a_probability_if_random_checks_agree_with_it() -> None:
 def test_what_is_in_use_keeps_the_limit_and_drift_switches_it_off(drift: bool) -> None:
     """Over a project's life, from 20 decisions to 400 (`bench.outcomes`)."""
     world = World(0.8, noise=0.05, drift=drift)
-    lives = [life(world, seed) for seed in range(amount(1, 5))]
+    lives = [life(world, seed) for seed in range(5)]
     steps = [step for one in lives for step in one["steps"] if not drift or step["n"] <= 200]
     assert steps and sum(step["alarms"] > FALSE_ALARMS for step in steps) <= 0.05 * len(steps)
     if drift:
