@@ -95,7 +95,6 @@ def test_without_a_checkpoint_nothing_is_resumed_or_forked(submit: Submit, ask: 
     assert (made.status_code, made.json()["forked_from"]["step"]) == (201, 0)
 
 
-@pytest.mark.proof
 def test_a_fork_starts_before_the_alarm_unless_a_step_is_named(
     failed: TrainingRun, ask: Ask
 ) -> None:

@@ -144,7 +144,7 @@ def test_totals_are_right_after_any_change(
     with monkeypatch.context() as patch:
         patch.setattr(step_figures, "SUM_STEPS", None)  # no step is read
         assert step_figures.ask(project, {}).steps == Step.objects.count()
-    for turn in range(12):
+    for turn in range(amount(8, 12)):
         name = f"run-{rng.randrange(80)}"
         run = Trajectory.objects.filter(project=project, external_id=name).first()
         if run and turn % 3 == 0:
