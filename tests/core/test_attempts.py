@@ -192,6 +192,7 @@ def test_the_network_of_an_address(address: str, network: str) -> None:
     assert network_of(address) == network
 
 
+@pytest.mark.proof
 def test_an_ipv6_network_is_one_place(project: Project) -> None:
     statuses = [
         log_in("wrong", name=f"somebody-{number}", address=f"2001:db8::{number:x}").status_code
@@ -200,6 +201,7 @@ def test_an_ipv6_network_is_one_place(project: Project) -> None:
     assert statuses == [200] * 20 + [429] * 5
 
 
+@pytest.mark.proof
 def test_operators_see_what_is_locked_and_undo_it(project: Project) -> None:
     operator = Client()
     superuser = make_user("root")

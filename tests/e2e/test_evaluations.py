@@ -15,6 +15,7 @@ from tests.evals.test_pace import Scene
 from tests.factories import make_endpoint, make_project
 
 
+@pytest.mark.proof
 def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(
     world: World, logged_in: Any
 ) -> None:

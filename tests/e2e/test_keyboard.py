@@ -87,6 +87,7 @@ def test_an_older_answer_does_not_take_the_place_of_a_newer_one(
     expect(box.get_by_role("option")).to_have_text([re.compile("Webhooks")])
 
 
+@pytest.mark.proof
 def test_a_phone_has_a_button_for_it(world: World, logged_in: Any) -> None:
     logged_in.set_viewport_size({"width": 390, "height": 844})
     logged_in.goto(reverse("automation:list", args=[world.project.slug]))
@@ -191,6 +192,7 @@ def test_a_decision_moves_on_to_the_next_row(world: World, logged_in: Any) -> No
         expect(logged_in.locator("tr[data-row] .badge", has_text=decided)).to_have_count(2)
 
 
+@pytest.mark.proof
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("account"))
     logged_in.get_by_label("Single-letter shortcuts").uncheck()

@@ -20,6 +20,7 @@ from tests.e2e.addresses import WHOLE_PROMPT, told, tried
 from tests.e2e.seed import World, say
 
 
+@pytest.mark.proof
 def test_themes_have_their_own_colours_and_are_remembered(world: World, logged_in: Any) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     logged_in.goto(reverse("core:keys", args=[world.project.slug]))
