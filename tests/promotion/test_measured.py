@@ -57,7 +57,6 @@ def check_of(report: GateReport, name: str) -> dict:
     return next(check for check in report.report["checks"] if check["name"] == name)
 
 
-@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("took", "verdict", "state"),
     [
@@ -191,7 +190,6 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
     assert guard_run(guarded[0], Split.REGRESSION).environment == guarded[0].environment
 
 
-@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("split", "failing", "masked", "verdict", "state"),
     [
