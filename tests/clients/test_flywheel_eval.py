@@ -133,7 +133,7 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
     assert not EvalRun.objects.filter(split="holdout").exists() and not HoldoutView.objects.exists()
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_an_agent_that_crashes_is_no_green_build(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

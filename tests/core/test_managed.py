@@ -98,6 +98,7 @@ def test_a_run_that_made_a_model_is_kept(world: dict[str, Any]) -> None:  # noqa
         remove(run.model_version, "model")
 
 
+@pytest.mark.proof
 def test_a_run_that_made_nothing_goes_with_its_folder(
     world: dict[str, Any],  # noqa: F811
     django_capture_on_commit_callbacks: Any,

@@ -17,7 +17,7 @@ from tests.e2e.conftest import PATIENCE_MS, go, log_in
 from tests.e2e.seed import fill_inbox
 from tests.factories import make_member
 
-COUNT = amount(12, 50)
+COUNT = amount(9, 50)
 
 
 @pytest.fixture(autouse=True)

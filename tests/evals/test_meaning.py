@@ -402,6 +402,7 @@ def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(
     assert drafts.freeze(eval_set=newer, by=None).is_frozen
 
 
+@pytest.mark.proof
 def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -> None:
     [pair] = checked_with(draft, ("held-0", "other-0"))
     decide(pair, "same")

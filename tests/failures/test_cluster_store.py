@@ -673,6 +673,7 @@ def test_the_list_filters_and_puts_what_came_back_first(empty: Project) -> None:
     assert shown["trends"][payments.pk] and shown["page"][0].week == shown["page"][0].growth == 5
 
 
+@pytest.mark.proof
 def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> None:
     payments = of(project, PAYMENT)
     client, args = browser(project), [project.slug, payments.pk]

@@ -624,6 +624,7 @@ def test_sides_are_one_to_four_versions_that_a_job_can_ask(world: World) -> None
             world.start(Side(world.model, changes))
 
 
+@pytest.mark.proof
 def test_it_is_started_from_the_page_with_limits(world: World) -> None:
     tasks = [task.pk for task in world.set.tasks.filter(split=Split.TRAIN)][:2]
     given = {

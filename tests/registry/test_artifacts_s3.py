@@ -79,6 +79,7 @@ def elsewhere(artifact: Artifact) -> Artifact:
     return artifact
 
 
+@pytest.mark.proof
 def test_another_machine_has_it_from_the_bucket(bucket: Any, folder: Path) -> None:
     made = elsewhere(store_folder(folder))
     assert sorted(keys(bucket)) == [

@@ -202,6 +202,7 @@ def test_the_same_evaluation_on_another_engine_is_another(world: World) -> None:
             start(engine, **limits)
 
 
+@pytest.mark.proof
 def test_the_engine_is_chosen_on_the_form_and_shown_on_the_page(world: World) -> None:
     eval_set, environment, client = (
         make_eval_set(world.project),

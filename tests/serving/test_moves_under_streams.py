@@ -264,6 +264,7 @@ def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get
     )
 
 
+@pytest.mark.proof
 def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_now(
     production: Production,
 ) -> None:

@@ -65,6 +65,7 @@ def post(client: Client, run: EvalRun, **changes: Any) -> Any:
     return client.post(reverse("training:new", args=[run.project.slug]), sent(run, **changes))
 
 
+@pytest.mark.proof
 def test_it_starts_with_what_the_advisor_says(client: Client, run: EvalRun) -> None:
     advised = [item.fix for item in page(client, run).context["advice"][1]]
     form = page(client, run).context["form"]

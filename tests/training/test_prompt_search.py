@@ -377,6 +377,7 @@ for event in json.loads(spec["prompt"]):
 """
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_the_runner_takes_it_from_the_queue_to_the_version(
     world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -255,6 +255,7 @@ def test_a_cluster_that_was_removed_meanwhile(run: TrainingRun, cluster: RayClus
         ray.ray_spec(run)
 
 
+@pytest.mark.proof
 def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:
     prepared.save()
     project = prepared.project

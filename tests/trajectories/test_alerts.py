@@ -231,6 +231,7 @@ def test_a_tools_errors_and_a_score(project: Project) -> None:
     assert firing["score"].runs[0] == "20-12-20-0" and firing["score"].value < 0.5
 
 
+@pytest.mark.proof
 def test_its_usual_range(project: Project) -> None:
     one = alert(project, name="usual", condition="unusual", line=None)
     for day in range(1, 7):

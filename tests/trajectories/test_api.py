@@ -250,6 +250,7 @@ def test_the_parser_answers_anything_with_a_row_or_a_reason(value: Any) -> None:
         assert error.problem
 
 
+@pytest.mark.proof
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -132,7 +132,7 @@ def plain(answer: query.Answer) -> list[tuple]:
     ]
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_roll_ups_say_what_the_rows_say(busy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     since = {
@@ -260,6 +260,7 @@ def test_of_more_rows_than_it_reads_it_says_so(
     assert answer.more and answer.total.runs == 10 and "newest 10 matching runs" in answer.note
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_changed_and_deleted_runs_leave_the_cells(project: Project) -> None:
     traffic(project, 20)

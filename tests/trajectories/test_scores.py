@@ -146,6 +146,7 @@ def test_runs_and_steps_are_filtered_by_their_scores(runs: Project, agent: Clien
     assert refused.status_code == 400 and "score_min" in str(refused.json())
 
 
+@pytest.mark.proof
 def test_figures_and_files(runs: Project, agent: Client, client: Client) -> None:
     helpful(runs, agent)
     groups = agent.get("/api/v1/scores/metrics/?by=agent_version").json()["groups"]

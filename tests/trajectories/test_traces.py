@@ -498,6 +498,7 @@ def test_no_body_breaks_the_door(agent: Client, noise: bytes, kind: str) -> None
         assert agent.post(LOGS, noise, content_type=kind).status_code in (200, 400)
 
 
+@pytest.mark.proof
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

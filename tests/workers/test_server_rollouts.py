@@ -228,6 +228,7 @@ def metrics(events: Recorder) -> list[dict]:
     return [row["values"] for row in events.rows("metric")]
 
 
+@pytest.mark.proof
 def test_a_run_through_a_server_learns_what_it_learns_in_process(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder, tmp_path: Path
 ) -> None:

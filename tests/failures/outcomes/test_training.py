@@ -84,6 +84,7 @@ def test_a_request_is_never_on_both_sides() -> None:
         assert not set(data.requests[among]) & set(data.requests[held])
 
 
+@pytest.mark.proof
 def test_a_number_is_a_probability_if_random_checks_agree_with_it() -> None:
     examples = world(300, seed=8, learnable=0.6)
     assert train(examples).measured["calibrated"]
