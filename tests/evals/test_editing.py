@@ -271,7 +271,6 @@ def test_no_way_of_storing_a_task_takes_an_empty_request(draft: EvalSet) -> None
     assert made.made == 0 and not draft.tasks.filter(key="e").exists()
 
 
-@pytest.mark.proof
 def test_by_the_api(draft: EvalSet) -> None:
     headers = key_headers(draft.project)
     task, held = first(draft), first(draft, Split.HOLDOUT)
