@@ -107,7 +107,6 @@ def broker_url(folder: Path) -> Iterator[str]:
     server.wait(timeout=300)
 
 
-@pytest.mark.proof
 def test_a_command_starts_no_services_where_both_are_ones_own(
     machine: Machine, database_url: str, broker_url: str
 ) -> None:
