@@ -220,7 +220,6 @@ def test_neighbours_follow_the_filters(client: Client, tmp_path: Path) -> None:
     assert "<html" not in fragment and f'data-sample="{every[1].pk}"' in fragment
 
 
-@pytest.mark.proof
 def test_filters_find_what_they_name(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     login(client, run)
