@@ -215,7 +215,8 @@ test: setup lint
 
 # Minutes long: the whole demo with kills in the middle, on the real model, exported tasks under vf-eval, and served
 # environments under vf-eval and, where there is a Python 3.13, nemo-gym; and the same scores by three engines, of which one is vLLM.
-# Every method of training on the demo's project, from the pages alone, in Chromium. Every example that a property's test names, and what tests/amounts.py cuts.
+# Every method of training on the demo's project, from the pages alone, in Chromium. Every example that a property's test names, what
+# tests/amounts.py cuts, and the further cases and browser stories that `make test` leaves out.
 proof: setup verifiers designer gepa
 	@$(MAKE) --no-print-directory gym || echo "Without it, nemo-gym's part of the proof is skipped."
 	@$(MAKE) --no-print-directory engines || echo "Without them, the exports' part of the proof is skipped."

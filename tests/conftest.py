@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import warm
 
-EXAMPLES = 25  # of a property, where its test names more; `make proof` tries as many as it names
+EXAMPLES = 15  # of a property, where its test names more; `make proof` tries as many as it names
 # A slow machine is no failure. CI looks at the same examples each time: what it says is about the
 # change it is given.
 settings.register_profile("proof", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     send_with_the_next_statement()
     certificates_once()
     amounts.in_proof = config.getoption("--hypothesis-profile") == "proof"
-    if config.getoption("--hypothesis-profile") == "ci":
+    if not amounts.in_proof:
         forget_constants()
     # Django's advice for tests: by its usual hasher every user that a test makes costs 0.4 s.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -92,7 +92,8 @@ def log_in_by_one_row() -> None:
 
 def forget_constants() -> None:
     """Hypothesis mixes constants of the modules of ours that are loaded into what it makes: which
-    are depends on the tests that ran before in this process."""
+    are depends on the tests that ran before in this process. To read them takes seconds, too, and a
+    few examples hardly use any."""
     from hypothesis.internal.conjecture import providers
 
     providers._get_local_constants = lambda: providers._local_constants
@@ -157,9 +158,12 @@ def load_for_all() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Proofs are minutes long and only run when asked for."""
+    """Proofs only run when asked for."""
     from tests import amounts
 
+    if "proof" not in (config.option.markexpr or ""):
+        # a folder of that name is a keyword, too
+        leave_out(config, items, {item for item in items if item.get_closest_marker("proof")})
     if not amounts.in_proof:
         keep_some_rows(config, items)
     for item in items:
@@ -167,12 +171,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--hypothesis-profile") != "proof":
         for item in items:
             try_fewer_examples(item)
-    if "proof" in (config.option.markexpr or ""):
-        return
-    skip = pytest.mark.skip(reason="run by `make proof`")
-    for item in items:
-        if item.get_closest_marker("proof"):  # a folder of that name is a keyword, too
-            item.add_marker(skip)
 
 
 # Fixtures that pytest-django has for every test, and the mark without which they do nothing.
@@ -198,6 +196,10 @@ def keep_some_rows(config: pytest.Config, items: list[pytest.Item]) -> None:
         for at, item in enumerate(table)
         if at * rows % len(table) >= rows
     }
+    leave_out(config, items, left_out)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: set[pytest.Item]) -> None:
     if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]

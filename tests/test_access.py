@@ -4,7 +4,7 @@ nothing less does, and what a page offers, its reader may do."""
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import ValidationError
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import DataError, transaction
+from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.test import Client, RequestFactory, override_settings
 from django.urls import NoReverseMatch, URLPattern, URLResolver, get_resolver, reverse
@@ -787,8 +788,8 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
 ) -> None:
     """One visit for both: every form, button and link of every page × every role, against what the
     routes allow. Who writes is asked at the border: the least role that may, and the one below. In
-    the suite a page is opened at its border, to one more role, and to somebody who is either not
-    logged in or no member; in proof to all.
+    the suite a page is opened at its border, every third to one more role, and to somebody who is
+    either not logged in or no member; in proof to all.
     """
     project, seen = world["project"], Counter()
     stranger, people = (
@@ -808,7 +809,7 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
         others = [role for role in Role if role not in border and role != Role.OWNER]
         if name in WRITES:
             others = []
-        for role in {*border, *amount(others[number % 3 :][:1], others)}:
+        for role in {*border, *amount([] if number % 3 else others[number // 3 % 2 :][:1], others)}:
             answer = undone(people[role], name, world)
             if answer.status_code not in ((200, 302) if role in ROLES[name].upward else (403,)):
                 wrong.append(f"{name} answers {role} with {answer.status_code}")
@@ -825,7 +826,7 @@ def test_every_page_opens_to_its_role_and_those_above_and_offers_what_they_may_d
             assert is_page(answer), (name, role)
             wrong += not_for(role, name, answer)
     assert not wrong, "\n".join(wrong)
-    assert min(seen[role] for role in Role if role != Role.OWNER) > amount(30, 60)
+    assert min(seen[role] for role in Role if role != Role.OWNER) > amount(15, 60)
 
 
 def around(least: Role) -> set[Role]:
@@ -1129,15 +1130,19 @@ def test_an_object_of_another_project_is_not_there_in_a_query_or_body(
 ) -> None:
     """By any of its names in each field that refers to one."""
     project, other = world["project"], make_project()
-    looked_up = set()
+    fields = defaultdict(list)  # many refer in the same way
     for one in REGISTRY.values():
         for name, reference in one.inputs.references.items():
-            rows = reference_rows(reference, project)
-            for row in rows:
-                for known in names_of(row):
-                    if found_by(reference, project, known) == row:
-                        assert found_by(reference, other, known) is None, (one.name, name, known)
-                        looked_up.add((one.name, name))
+            fields[reference].append((one.name, name))
+    looked_up = set()
+    for reference, named in fields.items():
+        model = Model  # the one that it finds, once that is known
+        for row in reference_rows(reference, project):
+            for known in names_of(row) if isinstance(row, model) else ():
+                if found_by(reference, project, known) == row:
+                    assert found_by(reference, other, known) is None, (named, known)
+                    looked_up.update(named)
+                    model = type(row)
     assert len(looked_up) > 15
 
 
@@ -1213,6 +1218,7 @@ NUMBERS = (
 NUL = "\x00"
 VALUES = ("9" * 5000, "-1", "²", NUL, "0190a5c4-0000-7000-8000-000000000000")
 ALL = "all of them"
+BY_NUMBER = {"trajectories:list", "trajectories:compare", "training:curve"}  # surely look at one
 
 
 @pytest.fixture
@@ -1252,8 +1258,8 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: set[str]) -> None:
     """A person may have typed anything into an address or a form: the page is shown, or says what
     is wrong. What looks at none of these fields when it is given the first value would do the same
-    with each of the others, except that a NUL is refused before it. In the suite, each page is
-    given the first and one of the others, and every other one of those that write is left out.
+    with each of the others, except that a NUL is refused before it. In the suite, every third page
+    is given the first and one of the others.
     """
     admin, by_name = logged_in(admin_of(world["project"])), set()
     for number, name in enumerate(PAGES):
@@ -1261,7 +1267,7 @@ def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: 
             ("core:", "trajectories:redaction", "trajectories:retention")
         ):
             continue
-        if name in WRITES and number % amount(2, 1):
+        if number % amount(3, 1) and name not in BY_NUMBER:
             continue
         others = VALUES[1:]
         for value in (VALUES[0], *amount([others[number % len(others)]], others)):
@@ -1272,4 +1278,4 @@ def test_no_page_breaks_at_a_number_that_is_none(world: dict[str, Any], looked: 
             assert undone(admin, name, world, fields).status_code < 500, (name, value)
             if looked & {*NUMBERS, ALL}:
                 by_name.add(name)
-    assert {"trajectories:list", "trajectories:compare", "training:curve"} <= by_name
+    assert by_name >= BY_NUMBER

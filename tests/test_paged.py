@@ -120,6 +120,7 @@ PAGED = [
 ]
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize("one", PAGED)
 def test_a_page_of_many_rows_takes_as_many_queries_as_one_of_few(
     one: Any, project: Project

@@ -84,6 +84,7 @@ def test_the_curl_snippet_stores_a_trajectory(live_server: Any) -> None:
     assert Trajectory.objects.get().external_id == "run-1"
 
 
+@pytest.mark.proof
 def test_the_make_targets_exist() -> None:
     for target in set(re.findall(r"^make (\w+)", README, re.MULTILINE)) | {"setup", "proof"}:
         assert (
@@ -151,6 +152,7 @@ def test_the_snippets_of_a_page_run(page: str, live_server: Any, tmp_path: Path)
     run_snippets(page, User(tmp_path, live_server.url, make_key(make_project())))
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_first_trajectory_ends_where_the_page_says(live_server: Any, tmp_path: Path) -> None:

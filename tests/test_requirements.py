@@ -81,6 +81,7 @@ print(*filter(None, (getattr(module, "__file__", "") for module in list(sys.modu
 """
 
 
+@pytest.mark.proof
 def test_a_machine_without_torch_installs_all_that_its_processes_import() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True

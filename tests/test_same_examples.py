@@ -14,6 +14,7 @@ from hypothesis.internal.conjecture import providers
 from tests.conftest import forget_constants
 
 
+@pytest.mark.proof
 def test_a_module_that_is_loaded_changes_no_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(providers, "_get_local_constants", providers._get_local_constants)
     forget_constants()

@@ -76,7 +76,7 @@ def context(world: dict[str, Any], page: str, **given: str) -> Any:
     return answer
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("page", "parameter", "columns"),
     [

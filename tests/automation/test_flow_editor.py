@@ -71,6 +71,7 @@ def member(project: Project, client: Client) -> Client:
     return client
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("text", [EVERYTHING, *(one.text for one in EXAMPLES)])
 def test_the_form_sent_back_is_the_same_flow(text: str, project: Project) -> None:
     spec = read_yaml(
@@ -102,6 +103,7 @@ class Offline(Editor):
     _known, _clusters = NOTHING, {}  # type: ignore[assignment]
 
 
+@pytest.mark.proof
 @example({"starts-0-by": "new_failures"})
 @given(
     st.dictionaries(
@@ -132,6 +134,7 @@ def post(client: Client, project: Project, name: str, data: dict[str, Any]) -> s
     return client.post(reverse(f"automation:{name}", args=[project.slug]), data).content.decode()
 
 
+@pytest.mark.proof
 def test_parts_are_added_moved_and_removed_by_buttons(project: Project, member: Client) -> None:
     data = {"as": "form", "new-steps": "train", "new-starts": "cron", "new-quiet": ""}
     shown = post(member, project, "editor", data | {"act": "add:steps"})
@@ -222,6 +225,7 @@ def test_it_offers_what_there_is_and_what_earlier_steps_make(
     assert '<option value="evaluate">evaluate</option>' in shown
 
 
+@pytest.mark.proof
 def test_a_flow_that_can_no_longer_be_read_is_shown_and_can_be_put_right(
     project: Project, member: Client
 ) -> None:

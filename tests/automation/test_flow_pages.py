@@ -59,6 +59,7 @@ def page(client: Client, name: str, *args: Any, **data: Any) -> str:
     return client.get(reverse(f"automation:{name}", args=args), data).content.decode()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.slug)
 def test_every_example_opens_in_the_editor_is_checked_and_saved(
     example, project: Project, member: Client
@@ -93,6 +94,7 @@ def template(slug: str, project: Project) -> Filled:
     return filled(next(example for example in EXAMPLES if example.slug == slug), project)
 
 
+@pytest.mark.proof
 def test_a_template_names_no_set_that_its_steps_cannot_use_and_says_what_is_missing(
     project: Project, member: Client
 ) -> None:
@@ -227,6 +229,7 @@ def test_switching_a_flow_leads_back_to_it(project: Project) -> None:
     assert not flow.enabled
 
 
+@pytest.mark.proof
 def test_hostile_names_and_questions_are_escaped(project: Project, member: Client) -> None:
     bad = "<script>alert(1)</script>"
     run = go(begun(project, TWO.replace("Go on?", bad), name=bad))
@@ -272,6 +275,7 @@ def test_clocks_of_the_last_30_days_outside_quiet_hours(project: Project) -> Non
     assert "quiet hours" in found.runs[0].note
 
 
+@pytest.mark.proof
 def test_failures_that_piled_up_would_have_started_it(project: Project) -> None:
     start = timezone.now() - timedelta(days=10)
     for number in range(6):
@@ -285,6 +289,7 @@ def test_failures_that_piled_up_would_have_started_it(project: Project) -> None:
     assert not FlowRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_a_rise_that_is_tested_would_have_started_it_and_chance_not(project: Project) -> None:
     now = timezone.now().replace(hour=12)
     for day, failed in ((14, 1), (4, 9)):
@@ -298,6 +303,7 @@ def test_a_rise_that_is_tested_would_have_started_it_and_chance_not(project: Pro
     assert dry_run(project, read_yaml(text.format(0.9))).begun == 0
 
 
+@pytest.mark.proof
 def test_failures_that_came_during_a_run_start_the_next_one_after_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +388,7 @@ def test_a_flow_by_api_from_writing_to_answer(project: Project) -> None:
     assert send("delete", "flow", headers, pk).status_code == 204
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("body", "path"),
     [

@@ -69,7 +69,7 @@ def test_the_examples_are_flows(example) -> None:
     ).steps
 
 
-@pytest.mark.more(rows=18)
+@pytest.mark.more(rows=9)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -302,7 +302,7 @@ CHANGES = [  # an hour forward, back, half an hour, at midnight, a whole day
 ]
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("zone", "change"), CHANGES)
 @given(CLOCKS, st.integers(-5400, 5400))
 def test_from_time_to_time_is_the_same_way_as_all_at_once_also_when_the_hour_changes(

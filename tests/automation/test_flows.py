@@ -172,6 +172,7 @@ def test_a_step_that_is_done_again_starts_its_job_once(
     assert Classification.objects.count() == 1 and calls
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("kind", ["set", "environment", "model"])
 def test_what_is_archived_is_not_picked(project: Project, data_dir: Path, kind: str) -> None:
     rows = {
@@ -209,6 +210,7 @@ def test_a_step_that_may_pass_is_tried_again_later_and_then_ends_the_run(
     assert [failure["said"] for failure in run.steps.get().failures] == ["gpu-1 is down."] * 2
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("step", "said"),
     [
@@ -528,6 +530,7 @@ def test_saving_the_same_adds_no_version_and_a_name_is_unique(project: Project) 
         flow_of(project)
 
 
+@pytest.mark.proof
 def test_a_thousand_flows_take_few_queries(
     project: Project, django_assert_max_num_queries: Any
 ) -> None:
@@ -544,6 +547,7 @@ def test_a_thousand_flows_take_few_queries(
         assert actions.tick()["seen"] == 0
 
 
+@pytest.mark.proof
 def test_rates_are_read_once_for_all_flows(
     project: Project, django_assert_max_num_queries: Any
 ) -> None:
@@ -736,6 +740,7 @@ def test_a_new_name_is_in_the_audit_log(project: Project) -> None:
     assert AuditEvent.objects.get(action="flow.renamed").detail["before"] == "weekly"
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -853,6 +858,7 @@ def test_a_large_rise_is_found() -> None:
     assert rose(14, 42, 140) and not rose(42, 14, 140)
 
 
+@pytest.mark.proof
 def test_flows_that_began_at_different_times_share_what_they_read(
     project: Project, django_assert_max_num_queries: Any
 ) -> None:

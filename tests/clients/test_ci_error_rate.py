@@ -32,6 +32,7 @@ def statuses(drop: float, runs: int = RUNS) -> Counter[int]:
     return found
 
 
+@pytest.mark.proof
 def test_equal_code_passes_at_most_as_often_as_the_error_rate() -> None:
     found = statuses(0.0)
     assert found[EXIT["promote"]] <= PROMOTED * RUNS, found

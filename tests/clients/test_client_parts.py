@@ -167,6 +167,7 @@ def test_what_is_no_answer(given: Any) -> None:
         answer_of(given)
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("value", [float("nan"), {1}, b"x", "x" * 100, object()])
 def test_what_cannot_be_sent_becomes_an_error(value: Any) -> None:
     sent = json.loads(encoded({"task": "t", "index": 0, "output": value}, 80))

@@ -133,7 +133,7 @@ def test_a_ci_step_fails_on_a_planted_regression_and_says_promote_where_it_is_be
     assert not EvalRun.objects.filter(split="holdout").exists() and not HoldoutView.objects.exists()
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_an_agent_that_crashes_is_no_green_build(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +154,7 @@ def test_an_agent_that_crashes_is_no_green_build(
         assert ElementTree.fromstring((folder / "a.xml").read_bytes()).get("failures") == "1"
 
 
+@pytest.mark.proof
 def test_an_evaluation_is_one_call(scene: Scene) -> None:
     told: list[tuple[int, int]] = []
     result = evaluate(
@@ -172,6 +173,7 @@ def test_an_evaluation_is_one_call(scene: Scene) -> None:
     assert alone.verdict is None and not alone.problem
 
 
+@pytest.mark.proof
 def test_it_works_inside_an_event_loop(scene: Scene) -> None:
     async def program() -> Any:
         with pytest.raises(FlywheelError, match="evaluate_async"):
@@ -185,6 +187,7 @@ class Killed(BaseException):
     """What no agent's fault is: the machine goes away."""
 
 
+@pytest.mark.proof
 def test_a_run_that_was_killed_goes_on_where_it_was(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +255,7 @@ def test_what_an_agent_does_wrong_is_its_failure_and_the_run_is_complete(scene: 
     )
 
 
+@pytest.mark.proof
 def test_two_processes_share_one_evaluation(scene: Scene) -> None:
     results: list[Any] = []
     threads = [
@@ -270,6 +274,7 @@ def test_two_processes_share_one_evaluation(scene: Scene) -> None:
     assert EvalRun.objects.get().samples.count() == 6
 
 
+@pytest.mark.proof
 def test_an_agent_may_be_a_command(
     scene: Scene, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,6 +289,7 @@ def test_an_agent_may_be_a_command(
     assert "0.500" in capsys.readouterr().out
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -320,6 +326,7 @@ def test_a_key_that_is_wrong_or_may_not_see_the_hold_out(
     assert not EvalRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_an_evaluation_that_is_cancelled_meanwhile_is_an_error(scene: Scene) -> None:
     def cancels(task: Task) -> str:
         EvalRun.objects.get().request_cancel()

@@ -177,6 +177,7 @@ def test_a_prompt_version_comes_as_json_with_the_adapter_that_it_stands_on(
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "left", ['{"model": "cut', "", "[]", "{}", '{"files": null, "etag": "x"}', "\x00" * 100]
 )
@@ -189,6 +190,7 @@ def test_a_damaged_note_of_what_is_kept_is_written_again(
     assert pull("production", tmp_path) == first and pull("production", tmp_path) == first
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "sent",
     [
@@ -275,6 +277,7 @@ def test_the_lines_of_the_docs_download_once_verify_and_survive_our_absence(
     )
 
 
+@pytest.mark.proof
 def test_of_old_adapters_so_many_stay_and_always_the_current_one(
     live: Channel, data_dir: Path, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_one_logs_in_by_name_or_by_e_mail(ada: Any) -> None:
         assert log_in(client, name=name).status_code == 302 and signed_in(client), name
 
 
+@pytest.mark.proof
 def test_failures_by_name_and_by_e_mail_are_failures_of_one_account(ada: Any) -> None:
     get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
     statuses = [
@@ -76,6 +77,7 @@ def test_failures_by_name_and_by_e_mail_are_failures_of_one_account(ada: Any) ->
     assert Attempts.objects.filter(kind=Attempts.Kind.ACCOUNT).count() == 1
 
 
+@pytest.mark.proof
 def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada: Any) -> None:
     """Somebody whose username is Ada's address guesses her password by it, and logs in with their
     own in between.
@@ -87,6 +89,7 @@ def test_a_log_in_of_another_account_does_not_forget_the_failures_of_a_name(ada:
     assert statuses[1] == 302 and statuses[-2:] == [429, 429]
 
 
+@pytest.mark.proof
 def test_failures_by_an_address_of_two_accounts_are_forgotten_by_neither(ada: Any) -> None:
     """Ada guesses the password of somebody who has the same address, and logs in with her own in
     between.
@@ -129,6 +132,7 @@ def test_a_password_alone_does_not_log_in_where_there_is_a_second_factor(guarded
     ).status_code == 302 and signed_in(client)
 
 
+@pytest.mark.proof
 def test_wrong_codes_are_limited_as_wrong_passwords_are(guarded: Any) -> None:
     """A right password between them does not forget them."""
     client, statuses = Client(), []

@@ -81,6 +81,7 @@ def test_each_further_failure_locks_for_twice_as_long(project: Project) -> None:
     assert waits == [0, 0, 0, 0, 30, 60, 120, 240, 480, 900, 900, 900, 900]
 
 
+@pytest.mark.proof
 def test_a_success_and_a_day_forget_the_failures(project: Project) -> None:
     for _ in range(3):
         for _ in range(4):
@@ -118,6 +119,7 @@ def test_many_wrong_passwords_of_one_account_do_not_lock_an_office_out(project: 
     assert Attempts.objects.get(kind=ADDRESS, digest=attempts._digest("192.0.2.1")).failures == 3
 
 
+@pytest.mark.proof
 def test_a_browser_that_has_logged_in_before_gets_in_from_a_locked_address(
     project: Project,
 ) -> None:
@@ -190,6 +192,7 @@ def test_the_network_of_an_address(address: str, network: str) -> None:
     assert network_of(address) == network
 
 
+@pytest.mark.proof
 def test_an_ipv6_network_is_one_place(project: Project) -> None:
     statuses = [
         log_in("wrong", name=f"somebody-{number}", address=f"2001:db8::{number:x}").status_code
@@ -198,6 +201,7 @@ def test_an_ipv6_network_is_one_place(project: Project) -> None:
     assert statuses == [200] * 20 + [429] * 5
 
 
+@pytest.mark.proof
 def test_operators_see_what_is_locked_and_undo_it(project: Project) -> None:
     operator = Client()
     superuser = make_user("root")
@@ -310,6 +314,7 @@ def test_an_admin_unlocks_a_member(project: Project) -> None:
     assert log_in("secret").status_code == 302
 
 
+@pytest.mark.proof
 def test_the_command_unlocks(project: Project, capsys: pytest.CaptureFixture) -> None:
     for _ in range(21):
         log_in("wrong")
@@ -345,6 +350,7 @@ def test_only_proxies_of_ours_are_believed(
 DOORS = ["/api/v1/trajectories/", "/env/workplace@1/verify", "/v1/traces"]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("path", DOORS)
 def test_an_address_that_tries_keys_is_told_to_wait_and_right_keys_still_work(
     project: Project, path: str

@@ -147,6 +147,7 @@ def test_every_action_is_found_by_one_kind_and_deletions_by_theirs(project: Proj
     } < actions["deletions"] and "member.removed" not in actions["deletions"]
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("query", "found"),
     [
@@ -190,6 +191,7 @@ def test_a_day_is_found_from_midnight_to_midnight(project: Project) -> None:
     assert "<b>at0</b>" in text and "<b>at24</b>" not in text
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "query",
     [

@@ -138,6 +138,7 @@ def test_everything_goes_and_nothing_of_others(
     assert not Project.objects.filter(slug=old).exists()
 
 
+@pytest.mark.proof
 def test_it_goes_on_where_a_worker_died(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(7):
         make_trajectory(project)
@@ -164,6 +165,7 @@ def test_it_goes_on_where_a_worker_died(project: Project, monkeypatch: pytest.Mo
     assert not left(project) and Project.objects.get(pk=project.pk).stage == Stage.DELETED
 
 
+@pytest.mark.proof
 def test_what_comes_meanwhile_goes_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     job, remove, came = delete(project), deletion._remove, []
 

@@ -60,6 +60,7 @@ ANY = st.recursive(
 )
 
 
+@pytest.mark.proof
 @given(ANY)
 def test_every_event_comes_out_storable(value: Any) -> None:
     event = parse_event(json.dumps({"type": "x", "seq": 1, "value": value}).encode())

@@ -87,6 +87,7 @@ def test_a_link_works_once_and_its_token_is_not_stored(project: Project, owner: 
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "end", ["revoked", "expired", "replaced", "inviter left", "inviter lowered"]
 )

@@ -72,6 +72,7 @@ def test_an_event_is_stored_once(submit: Callable[..., TrainingRun]) -> None:
     assert JobLog.objects.filter(job=run.pk).count() == 1
 
 
+@pytest.mark.proof
 def test_an_error_of_the_program_is_said_on_the_page(submit: Callable[..., TrainingRun]) -> None:
     run = submit("checkpoint", "fail")
     runner.run(run)
@@ -115,6 +116,7 @@ def test_cancel_asks_first(submit: Callable[..., TrainingRun]) -> None:
     assert ended(run).state == JobState.CANCELLED
 
 
+@pytest.mark.proof
 def test_cancel_kills_what_does_not_listen(
     submit: Callable[..., TrainingRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +212,7 @@ def killed_worker(submit: Callable[..., TrainingRun]) -> Iterator[tuple[Training
     yield run, int(found[0])
 
 
+@pytest.mark.proof
 def test_a_killed_worker_takes_its_child_along(killed_worker: tuple[TrainingRun, int]) -> None:
     run, child = killed_worker
 

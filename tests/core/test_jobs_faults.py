@@ -40,6 +40,7 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 # What the database cannot hold
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("odd", ['"a\\u0000b"', '"\\ud800"', "NaN", "1e400", "1" * 5000])
 def test_odd_values_of_a_model_end_no_job(submit: Submit, odd: str) -> None:
     event = (
@@ -75,6 +76,7 @@ def test_what_cannot_be_stored_fails_at_once_with_the_cause(submit: Submit) -> N
     assert "database refused" in run.error and "step" in run.error
 
 
+@pytest.mark.proof
 def test_a_result_that_cannot_be_stored_fails_at_once_with_the_cause(
     submit: Submit, does: Callable
 ) -> None:
@@ -110,6 +112,7 @@ def losing_the_answer(real: Callable) -> Callable:
     return call
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("step", ["store", "complete"])
 def test_a_commit_whose_answer_was_lost_is_no_failure(
     submit: Submit, monkeypatch: pytest.MonkeyPatch, step: str
@@ -149,6 +152,7 @@ def old_heartbeat() -> Callable[[], bool]:
     return lambda: not TrainingRun.objects.stale().exists()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("step", ["child_spec", "complete"])
 def test_the_heart_beats_while_a_long_step_lasts(
     submit: Submit, does: Callable, monkeypatch: pytest.MonkeyPatch, step: str
@@ -209,6 +213,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield sent
 
 
+@pytest.mark.proof
 def test_a_waiting_job_is_sent_again_less_and_less_often(
     data_dir: Any,
     monkeypatch: pytest.MonkeyPatch,

@@ -80,6 +80,7 @@ def test_what_lineage_needs_cannot_be_deleted(world: dict[str, Any]) -> None:  #
             assert rows.filter(pk=row.pk).exists()
 
 
+@pytest.mark.proof
 def test_a_run_that_made_a_model_is_kept(world: dict[str, Any]) -> None:  # noqa: F811
     project = world["project"]
     run = project.trainingruns.get()
@@ -97,6 +98,7 @@ def test_a_run_that_made_a_model_is_kept(world: dict[str, Any]) -> None:  # noqa
         remove(run.model_version, "model")
 
 
+@pytest.mark.proof
 def test_a_run_that_made_nothing_goes_with_its_folder(
     world: dict[str, Any],  # noqa: F811
     django_capture_on_commit_callbacks: Any,
@@ -186,6 +188,7 @@ def test_all_versions_are_renamed(project: Project) -> None:
     assert AuditEvent.objects.get(action="object.renamed").detail["before"] == made.slug
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", ["", " ", "two words", "<b>", "x" * 200, "taken"])
 def test_a_wrong_name_is_refused(project: Project, name: str) -> None:
     made = make_eval_set(project)
@@ -247,6 +250,7 @@ def test_what_is_archived_leaves_lists_and_choices_and_comes_back(
     assert said.count("object.archived") == said.count("object.unarchived") == 3
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("kind", ["set", "environment", "model"])
 def test_nothing_is_started_with_what_is_archived(
     project: Project, data_dir: Path, kind: str
@@ -292,6 +296,7 @@ def test_nothing_is_started_with_what_is_archived(
             )
 
 
+@pytest.mark.proof
 def test_an_evaluation_leaves_lists_and_choices_and_goes_where_nothing_needs_it(
     project: Project, data_dir: Path
 ) -> None:
@@ -365,6 +370,7 @@ def test_only_owners_delete_and_strangers_find_nothing(project: Project) -> None
     assert not EvalSet.objects.filter(pk=made.pk).exists()
 
 
+@pytest.mark.proof
 def test_by_api(project: Project, data_dir: Path) -> None:
     made, base = make_eval_set(project, frozen=False), make_base(project, data_dir)
     make_adapter(project, base, data_dir)

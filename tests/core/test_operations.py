@@ -119,6 +119,7 @@ def test_a_form_offers_what_its_project_and_the_rows_of_its_path_have(project: P
     assert ("beta", "beta") in form().fields["stop_channel"].choices
 
 
+@pytest.mark.more(rows=22)
 @pytest.mark.parametrize(
     "one", [item for item in ALL if item.values[0].page and item.values[0].target]
 )

@@ -39,6 +39,7 @@ def test_a_first_start_prints_what_it_made_once(monkeypatch: pytest.MonkeyPatch)
     assert prepared(monkeypatch) == ""
 
 
+@pytest.mark.proof
 def test_given_secrets_are_used_and_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     key = "fw_test-key-0123456789"
     said = prepared(

@@ -51,6 +51,7 @@ def titles_of(dashboard: Dashboard) -> list[str]:
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
 
 
+@pytest.mark.proof
 @given(
     st.dictionaries(
         st.sampled_from([*SPEC, "since", "from", "outcome", "q", "cost_min", "x"]), TEXT
@@ -214,6 +215,7 @@ def test_viewers_look_and_change_nothing(dashboard: Dashboard) -> None:
     )
 
 
+@pytest.mark.proof
 def test_the_api_gives_the_same_figures(project: Project) -> None:
     make_failed(project, model="m1", latency_ms=100)
     make_trajectory(project, model="m2", outcome={"status": "unknown"})

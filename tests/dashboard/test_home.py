@@ -111,6 +111,7 @@ def test_it_counts_its_own_project_only(data_dir: Path) -> None:
     }
 
 
+@pytest.mark.proof
 def test_a_failed_job_says_why(data_dir: Path) -> None:
     project = make_project()
     run = make_eval_run(
@@ -223,6 +224,7 @@ def test_promotions_close_together_share_a_label_and_keep_a_line_each() -> None:
     ]
 
 
+@pytest.mark.proof
 def test_a_promotion_is_compared_with_the_days_before_it(data_dir: Path) -> None:
     project = make_project()
     base = make_base(project, data_dir)

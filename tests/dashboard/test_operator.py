@@ -48,6 +48,7 @@ ARGS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", sorted(OPERATORS))
 def test_to_others_it_does_not_exist(project: Project, name: str) -> None:
     url, owner = reverse(name, args=ARGS.get(name)), Client()

@@ -125,6 +125,7 @@ def test_held_out_tasks_are_found_by_nobody() -> None:
     )
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "text",
     ["%", "_", "' or 1=1 --", "a" * 5000, "((", "& | !", "\\", "🦊 é", "-", '"', "*", "<script>"],

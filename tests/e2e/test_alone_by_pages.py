@@ -97,6 +97,7 @@ def jobs_run(project: Project) -> Iterator[None]:
         yield
 
 
+@pytest.mark.proof
 def test_from_nothing_to_a_promoted_model(
     page: Any, project: Project, log_file: Path, jobs_run: None
 ) -> None:

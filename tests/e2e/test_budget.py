@@ -49,6 +49,7 @@ def shoot(page: Any, name: str) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
+@pytest.mark.proof
 def test_estimate_measure_and_start(page: Any, run: EvalRun) -> None:
     log_in(page)
     page.goto(f"/p/{run.project.slug}/training/new/?method=grpo")

@@ -52,6 +52,7 @@ def offered(scene: Scene, peer: Peer, name: str) -> None:
     make_endpoint(scene.project, server, served_as="base", parent=scene.base, name=f"{name}-base")
 
 
+@pytest.mark.proof
 def test_from_a_target_to_a_rollback(scene: Scene, page: Any) -> None:
     offered(scene, peer := Peer(), "gpu-1")
     channel = channel_of(scene.project)

@@ -12,9 +12,7 @@ from django.urls import reverse
 from playwright.sync_api import expect
 
 from apps.core.models import JobState
-from apps.reviews import rescoring
 from apps.reviews.models import ProbeRun, Rescore
-from tests.amounts import amount
 from tests.e2e.seed import World
 from tests.e2e.workers import worker
 
@@ -47,13 +45,9 @@ def test_a_verifier_is_written_tried_and_saved(world: World, logged_in: Any) -> 
     assert project.environments.filter(slug=world.environment.slug).count() == 2
 
 
-@pytest.mark.more
-def test_the_probes_run_and_their_findings_are_shown(
-    world: World, logged_in: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.proof
+def test_the_probes_run_and_their_findings_are_shown(world: World, logged_in: Any) -> None:
     """A verifier written here, attacked from its page: its hole is found, and holds the lock."""
-    spread = rescoring._spread
-    monkeypatch.setattr(rescoring, "_spread", lambda tasks, count: spread(tasks, amount(8, count)))
     page, project = logged_in, world.project
     page.goto(reverse("reviews:verifier_edit", args=[project.slug, world.environment.verifier_id]))
     expect(page.locator("#check")).to_contain_text("valid")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
@@ -14,6 +15,7 @@ from tests.evals.test_pace import Scene
 from tests.factories import make_endpoint, make_project
 
 
+@pytest.mark.proof
 def test_samples_are_filtered_opened_and_gone_through_by_the_keyboard(
     world: World, logged_in: Any
 ) -> None:
@@ -51,6 +53,7 @@ def shown(page: Any, pk: int) -> None:
     expect(page.locator(f'[data-sample="{pk}"]')).to_be_visible()
 
 
+@pytest.mark.proof
 def test_the_pace_of_a_server_is_said_of_the_model_that_is_selected(
     page: Any, user: Any, data_dir: Path, settings: Any
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from apps.automation.models import Flow, FlowRun
 from tests.e2e.seed import World
 
 
+@pytest.mark.proof
 def test_a_flow_by_form_and_yaml(world: World, logged_in: Any) -> None:
     page = logged_in
     page.goto(f"/p/{world.project.slug}/automation/")

@@ -63,6 +63,7 @@ def seed(transactional_db: None, data_dir: Path) -> Seed:
     return Seed(project, make_eval_set(project, train=1, holdout=34), base, better)
 
 
+@pytest.mark.proof
 def test_from_two_evaluations_to_a_promotion_and_back(seed: Seed, page: Any) -> None:
     log_in_as_a_member(page, seed)
     baseline = evaluate(page, seed, seed.base, 0.3)

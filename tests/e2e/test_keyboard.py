@@ -22,6 +22,7 @@ def palette(page: Any) -> Any:
     return page.get_by_role("dialog", name="Search and commands")
 
 
+@pytest.mark.proof
 def test_the_palette_goes_to_a_run_and_an_action_and_remembers(
     world: World, logged_in: Any
 ) -> None:
@@ -46,6 +47,7 @@ def test_the_palette_goes_to_a_run_and_an_action_and_remembers(
     logged_in.wait_for_url(f"**{reverse('training:new', args=[slug])}")
 
 
+@pytest.mark.proof
 def test_arrows_choose_and_closing_gives_the_focus_back(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("training:list", args=[world.project.slug]))
     button = logged_in.get_by_role("button", name="Search")
@@ -85,6 +87,7 @@ def test_an_older_answer_does_not_take_the_place_of_a_newer_one(
     expect(box.get_by_role("option")).to_have_text([re.compile("Webhooks")])
 
 
+@pytest.mark.proof
 def test_a_phone_has_a_button_for_it(world: World, logged_in: Any) -> None:
     logged_in.set_viewport_size({"width": 390, "height": 844})
     logged_in.goto(reverse("automation:list", args=[world.project.slug]))
@@ -124,6 +127,7 @@ def test_help_lists_the_keys_of_this_page_and_is_modal(world: World, logged_in: 
     expect(box.get_by_text("Confirm", exact=True)).to_have_count(0)
 
 
+@pytest.mark.proof
 def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("training:list", args=[world.project.slug]))
     rows = logged_in.locator("tr[data-row]")
@@ -137,6 +141,7 @@ def test_focus_follows_the_row(world: World, logged_in: Any) -> None:
     logged_in.wait_for_url(f"**{address}")
 
 
+@pytest.mark.proof
 def test_a_policy_rule_is_edited_cancelled_and_undone_without_losing_the_row(
     world: World, logged_in: Any
 ) -> None:
@@ -187,6 +192,7 @@ def test_a_decision_moves_on_to_the_next_row(world: World, logged_in: Any) -> No
         expect(logged_in.locator("tr[data-row] .badge", has_text=decided)).to_have_count(2)
 
 
+@pytest.mark.proof
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("account"))
     logged_in.get_by_label("Single-letter shortcuts").uncheck()

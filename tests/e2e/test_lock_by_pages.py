@@ -80,6 +80,7 @@ def pages(browser: Any, live_server: Any, seed: Seed) -> Iterator[tuple[Any, Any
     assert not wrong, wrong
 
 
+@pytest.mark.proof
 def test_from_a_verifier_in_the_editor_to_a_queued_run(
     seed: Seed, pages: tuple[Any, Any, Any]
 ) -> None:

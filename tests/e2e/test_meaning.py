@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
@@ -25,6 +26,7 @@ REQUESTS = (
 )
 
 
+@pytest.mark.proof
 def test_pairs_are_decided_and_undone_by_keys(user: Any, page: Any, data_dir: Path) -> None:
     project = make_project(user)
     eval_set = actions.create_eval_set(project=project, slug="set", by=user)

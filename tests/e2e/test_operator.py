@@ -16,7 +16,7 @@ from apps.core.models import Incident, JobState, Worker
 from apps.core.watching import conditions, measures, probes
 from apps.core.watching.conditions import Lane
 from apps.registry.models import Health, Server, ServerProbe
-from tests.e2e.checks import wrong_with
+from tests.e2e.checks import LOOKED_AT, wrong_with
 from tests.e2e.conftest import log_in
 from tests.factories import make_endpoint
 
@@ -76,7 +76,7 @@ def test_the_operators_page_stands_every_check(operator: Any, user: Any) -> None
     assert wrong_with(operator, "/operator/", 0) == []
     expect(operator.locator("main")).to_contain_text("No jobs run or wait")
     fill(user)
-    assert wrong_with(operator, "/operator/", 3) == []
+    assert wrong_with(operator, "/operator/", LOOKED_AT) == []
     expect(operator.locator("main")).to_contain_text("A worker stopped answering")
     row = operator.locator("tr", has_text="ingest@1.web-1").first
     row.get_by_role("button", name="Forget").click()

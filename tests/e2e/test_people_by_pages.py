@@ -86,6 +86,7 @@ def browse(browser: Any, live_server: Any) -> Iterator[Callable[[], Any]]:
     assert not wrong, wrong
 
 
+@pytest.mark.proof
 def test_three_people_join_judge_talk_and_are_removed(
     seed: Seed, provider: Provider, logged_in: Any, browse: Callable[[], Any]
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
@@ -19,6 +20,7 @@ from tests.e2e.addresses import WHOLE_PROMPT, told, tried
 from tests.e2e.seed import World, say
 
 
+@pytest.mark.proof
 def test_themes_have_their_own_colours_and_are_remembered(world: World, logged_in: Any) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     logged_in.goto(reverse("core:keys", args=[world.project.slug]))
@@ -42,6 +44,7 @@ def test_the_keyboard_has_help_and_search(world: World, logged_in: Any) -> None:
     expect(logged_in.get_by_text("No matches")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     """An address only of an agent that is called, a prompt only of a version that runs; sentences
     are not broken at links.
@@ -72,6 +75,7 @@ def test_forms_show_what_the_choices_need(world: World, logged_in: Any) -> None:
     assert sentence.evaluate("(p) => getComputedStyle(p).display") == "block"
 
 
+@pytest.mark.proof
 def test_a_phone_shows_values_beside_what_they_are_of(
     world: World, user: Any, logged_in: Any
 ) -> None:
@@ -127,6 +131,7 @@ INSIDE = (
 )
 
 
+@pytest.mark.proof
 def test_a_phone_shows_where_one_is_and_what_a_receiver_answered(
     world: World, user: Any, logged_in: Any
 ) -> None:
@@ -155,6 +160,7 @@ def test_a_phone_shows_where_one_is_and_what_a_receiver_answered(
     expect(logged_in.get_by_text("<script>alert(1)</script>")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_buttons_that_choose_files_have_our_colours(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("registry:register", args=[world.project.slug]) + "?kind=adapter")
     for _ in range(2):
@@ -174,6 +180,7 @@ key, bubbles: true }));
 }).observe(document, { childList: true, subtree: true });"""
 
 
+@pytest.mark.proof
 def test_keys_pressed_while_a_page_loads_are_heard_but_decide_nothing(
     world: World, logged_in: Any
 ) -> None:
@@ -189,6 +196,7 @@ def test_keys_pressed_while_a_page_loads_are_heard_but_decide_nothing(
     assert Failure.objects.filter(project=world.project, state="open").count() == waiting
 
 
+@pytest.mark.proof
 def test_a_running_job_is_followed_without_reloading(
     world: World, user: Any, logged_in: Any
 ) -> None:

@@ -17,7 +17,7 @@ from tests.e2e.conftest import PATIENCE_MS, go, log_in
 from tests.e2e.seed import fill_inbox
 from tests.factories import make_member
 
-COUNT = amount(12, 50)
+COUNT = amount(9, 50)
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +167,7 @@ def correct_the_step(page: Any, failure: Failure) -> None:
         expect(page.get_by_role("link", name=f"Blamed step #{number}")).to_be_visible()
 
 
+@pytest.mark.proof
 def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:
     project = fill_inbox(user, 2)
     log_in(page)
@@ -187,6 +188,7 @@ def test_quotes_are_marked_where_they_were_said(user: Any, page: Any) -> None:
     assert page.evaluate("CSS.highlights.get('quote').size") == 1
 
 
+@pytest.mark.proof
 def test_the_next_case_is_there_before_the_server_answers(user: Any, page: Any) -> None:
     """With the answer held back, the case fetched ahead is on the screen, and only one decision is
     made.
@@ -213,6 +215,7 @@ def test_the_next_case_is_there_before_the_server_answers(user: Any, page: Any) 
     )
 
 
+@pytest.mark.proof
 def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -> None:
     project = fill_inbox(user, 3)
     other = make_member(project)
@@ -226,6 +229,7 @@ def test_a_decision_that_is_refused_brings_the_case_back(user: Any, page: Any) -
     assert shown(page) == first and Failure.objects.get(pk=first).state == FailureState.OPEN
 
 
+@pytest.mark.proof
 def test_similar_ones_are_decided_together_and_taken_back_by_keyboard(user: Any, page: Any) -> None:
     project = fill_inbox(user, 6)
     rows = Failure.objects.filter(project=project)
@@ -250,6 +254,7 @@ def test_similar_ones_are_decided_together_and_taken_back_by_keyboard(user: Any,
     assert shown(page) == first and counts(rows)["open"] == 6
 
 
+@pytest.mark.proof
 def test_many_are_dismissed_and_taken_back_from_the_list(user: Any, page: Any) -> None:
     project = fill_inbox(user, 4)
     log_in(page)

@@ -77,6 +77,7 @@ def test_a_built_in_environment_brings_its_verifier(project: Project, key: dict)
     )
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("changes", "path"),
     [

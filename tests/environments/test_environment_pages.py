@@ -157,7 +157,7 @@ def test_without_a_verifier_it_gets_one_that_asks_each_task(
     assert project.verifiers.count() == 1
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -294,6 +294,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
         running.shutdown()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("server", "said"),
     [
@@ -394,6 +395,7 @@ def test_a_verifier_is_saved_once(project: Project, key: dict) -> None:
     assert Client().get(url, **key).json()["results"][0]["kind"] == "openai_grader"
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "body",
     [

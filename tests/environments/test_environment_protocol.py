@@ -321,7 +321,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.more(rows=35)
+@pytest.mark.more(rows=8)
 @pytest.mark.parametrize(
     "path", ["seed_session", "tickets.close", "verify", "aggregate_metrics", "close_session"]
 )
@@ -363,6 +363,7 @@ ITEM = st.dictionaries(
 RESPONSE = st.fixed_dictionaries({"output": st.lists(ITEM, max_size=4) | JSON})
 
 
+@pytest.mark.proof
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(asked=JSON, response=RESPONSE | JSON, truth=JSON, metadata=JSON)
 def test_any_row_is_scored_or_refused(
@@ -417,6 +418,7 @@ def test_masked_rollouts_are_coverage_and_not_zeros() -> None:
     assert found["agent_metrics"]["coverage/fully_masked_tasks"] == 1
 
 
+@pytest.mark.proof
 @given(
     st.lists(
         st.dictionaries(st.sampled_from(["reward", "mask_sample", "_ng_task_index", "x"]), JSON)

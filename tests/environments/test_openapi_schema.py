@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from django.core.management import call_command
 
 from tests.amounts import amount
 
 
-@pytest.mark.more
 def test_the_schema_is_made_without_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "schema.yml"
     validate = amount(False, True)  # the suite's tests of the API read it as schemathesis does

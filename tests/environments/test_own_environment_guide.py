@@ -58,6 +58,7 @@ def test_a_new_environment_leads_to_packages_and_the_guide(
     )
 
 
+@pytest.mark.proof
 def test_the_guide_leads_to_an_evaluated_bug_tracker(
     project: Project, member: Client, folder: Path, capsys: pytest.CaptureFixture
 ) -> None:

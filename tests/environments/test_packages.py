@@ -129,7 +129,7 @@ def test_changed_code_is_the_next_version_without_a_restart(
     assert load(first.as_spec()).tools[0]["function"]["description"] == "Adds."
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -153,6 +153,7 @@ def test_a_broken_package_is_shown_with_its_error_and_breaks_no_other(
     assert "counter@1 is saved." in added(member, project).content.decode()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -211,6 +212,7 @@ def test_a_new_package_can_be_downloaded_and_is_right(
 # Uploads
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("home", ["counter/", "project-1/counter/", "counter/counter/"])
 def test_an_uploaded_package_is_untrusted_and_of_this_project_alone(
     project: Project, member: Client, home: str
@@ -226,6 +228,7 @@ def test_an_uploaded_package_is_untrusted_and_of_this_project_alone(
     assert not packages.listed(make_project())
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -258,6 +261,7 @@ def test_what_is_no_zip_is_refused(project: Project, member: Client) -> None:
 # API
 
 
+@pytest.mark.proof
 def test_the_api_lists_checks_and_makes(project: Project, folder: Path) -> None:
     write_package(folder)
     write_package(folder, "broken", "def x(:\n")
@@ -420,6 +424,7 @@ def test_only_a_package_has_tasks_of_its_own(project: Project, folder: Path) -> 
 # Commands
 
 
+@pytest.mark.proof
 def test_the_commands_make_and_check(folder: Path, capsys: pytest.CaptureFixture) -> None:
     call_command("new_environment", "bug_tracker")
     assert (folder / "bug_tracker" / "bug_tracker" / "__init__.py").is_file()

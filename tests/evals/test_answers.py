@@ -308,6 +308,7 @@ def test_a_row_that_cannot_be_kept_costs_no_other(agent: Agent) -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_batch_of_too_many_rows_is_refused_whole_and_says_how_many(agent: Agent) -> None:
     rows = [{"task": agent.tasks()[0]["id"], "output": "x"}] * 10_000
     for lines in (True, False):
@@ -346,6 +347,7 @@ def test_characters_that_no_database_keeps_are_replaced_and_the_answer_is_kept(
     assert agent.send(b"[" + calls + b"]", lines=False).json()["accepted"] == 1
 
 
+@pytest.mark.proof
 def test_calls_and_messages_of_strange_forms_are_answers_that_fail_not_crashes(
     agent: Agent,
 ) -> None:
@@ -392,6 +394,7 @@ def test_what_could_not_hold_for_an_agent_elsewhere_is_refused(agent: Agent, lim
     assert answer.status_code == 400 and answer.json()["path"] == next(iter(limit))
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("version", ["3f2a9c2", "3F2A9C1", "3f2a9c1 ", "x" * 5000])
 def test_an_agents_version_must_not_change(agent: Agent, version: str) -> None:
     assert agent.send(agent.rows()[:2]).json()["accepted"] == 2
@@ -436,6 +439,7 @@ def test_who_starts_again_goes_on_where_it_stopped(agent: Agent) -> None:
         ]
 
 
+@pytest.mark.proof
 def test_it_waits_for_answers_then_ends_as_incomplete(agent: Agent) -> None:
     agent.send(agent.rows()[:2])
     jobs.reap()

@@ -175,6 +175,7 @@ def test_of_a_run_that_is_cancelled_while_answers_come_all_that_was_acknowledged
     )
 
 
+@pytest.mark.proof
 def test_what_answers_elsewhere_is_not_timed_here(data_dir: Path) -> None:
     project = make_project()
     eval_set, environment = make_eval_set(project), make_environment(project)

@@ -46,6 +46,7 @@ def test_the_order_of_the_tasks_does_not_matter() -> None:
     )
 
 
+@pytest.mark.proof
 def test_looking_after_each_task_costs_width_and_stays_right() -> None:
     values = keyed([0.0] * 60)
     assert upper_bound(values, 0.05, 0, 1, always_valid=True) >= 1 - 0.05 ** (1 / 60) - 0.001

@@ -142,6 +142,7 @@ def test_an_agent_is_registered_called_scored_and_compared(world: World) -> None
     )
 
 
+@pytest.mark.proof
 def test_a_version_that_changes_stops_the_evaluation_which_keeps_its_samples(world: World) -> None:
     count = iter(range(100))
 
@@ -160,6 +161,7 @@ def test_a_version_that_changes_stops_the_evaluation_which_keeps_its_samples(wor
     assert "the samples so far are kept" in page
 
 
+@pytest.mark.proof
 def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_ends_the_job(
     world: World,
 ) -> None:
@@ -179,6 +181,7 @@ def test_the_reason_of_a_failed_sample_is_kept_and_an_agent_that_never_answers_e
     assert run.state == JobState.FAILED and "check its address and protocol" in run.error
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
     [
@@ -272,6 +275,7 @@ def test_an_evaluation_stops_when_its_limit_is_used_up_and_says_what_was_used(wo
     )
 
 
+@pytest.mark.proof
 def test_an_evaluation_within_its_limit_says_what_it_used(world: World) -> None:
     with serving({PATH: solve}) as server:
         run = work(world.evaluate(server, most_tokens=1000, tokens_per_call=100))
@@ -293,6 +297,7 @@ def test_an_evaluation_within_its_limit_says_what_it_used(world: World) -> None:
     )
 
 
+@pytest.mark.proof
 def test_patience_is_for_agents_and_others_are_not_asked_for_it(world: World) -> None:
     client = Client()
     client.force_login(admin_of(world.project))

@@ -27,7 +27,6 @@ from apps.evals.comparison.tasks import Filters, TaskTable, changes_of, drops_of
 from apps.evals.models import EvalRun, HoldoutView
 from apps.evals.pages import compare
 from apps.evals.paired import corrected, difference, mean_of, pass_at, pass_hat
-from tests.amounts import amount
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.evals.test_sample_pages import evaluate, login, make_run
 from tests.factories import (
@@ -65,12 +64,12 @@ def test_a_task_changed_by_its_share_of_passes(
     assert changes_of(table).tolist() == [change] and drops_of(table).tolist() == [drop]
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_no_effect_is_claimed_in_at_most_one_made_table_of_twenty() -> None:
     """All intervals of a table together: 30 measures of two equal models on 60 tasks of 15 groups,
     and of half the tasks.
     """
-    rng, claimed, tables = np.random.default_rng(14), 0, amount(100, 400)
+    rng, claimed, tables = np.random.default_rng(14), 0, 400
     groups, level = np.repeat(np.arange(15), 4), corrected(30)
     for _ in range(tables):
         chances = np.clip(np.repeat(rng.beta(1, 1, 15), 4) + rng.normal(0, 0.2, 60), 0, 1)
@@ -183,6 +182,7 @@ def test_any_number_of_evaluations_stand_side_by_side(client: Client, tmp_path: 
     assert "<html" not in fragment.content.decode()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.django_db
 @pytest.mark.parametrize("sort", ["", "drop"])
 def test_a_task_that_comes_in_meanwhile_moves_no_row_to_another_page(
@@ -366,6 +366,7 @@ def test_a_running_evaluation_is_not_compared_yet(
     assert "3. " in said and "is still running" in said and shown == [1]
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_other_verifiers_sets_and_samples_are_named(
     pair: tuple[EvalRun, EvalRun], data_dir: Path, client: Client
@@ -396,6 +397,7 @@ def test_other_verifiers_sets_and_samples_are_named(
     assert client.get(address(third, *pair)).status_code == 200  # the baseline is the odd one
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_everything_is_shown_exported_and_told_by_api(
     pair: tuple[EvalRun, EvalRun], client: Client
@@ -454,6 +456,7 @@ def test_everything_is_shown_exported_and_told_by_api(
     assert whole["correction"]["measures"] == len(whole["measures"])
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_a_filter_with_a_value_that_is_not_known_is_refused_by_api_and_named_on_the_page(
     pair: tuple[EvalRun, EvalRun], client: Client
@@ -572,6 +575,7 @@ def test_what_is_read_in_one_query_is_what_the_samples_say(data_dir: Path) -> No
     assert groups["tag"] == {"vip": len({one.task_id for one in both if "vip" in one.tags})}
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_evaluations_to_compare_with_name_another_environment(
     client: Client, tmp_path: Path

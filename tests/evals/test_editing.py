@@ -175,6 +175,7 @@ def test_tags_confirm_and_remove(draft: EvalSet) -> None:
         change(draft, tasks, "explode")
 
 
+@pytest.mark.proof
 def test_by_the_page(draft: EvalSet) -> None:
     client, task = engineer(draft), first(draft)
     url = reverse("evals:edit_task", args=[draft.project.slug, task.pk])

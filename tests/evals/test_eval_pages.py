@@ -34,6 +34,7 @@ def url(eval_set: EvalSet, name: str = "detail") -> str:
     return reverse(f"evals:{name}", args=[eval_set.project.slug, eval_set.pk])
 
 
+@pytest.mark.proof
 def test_the_general_set_is_added_once(client: Client) -> None:
     draft = make_eval_set(make_project(), frozen=False)
     client.force_login(admin_of(draft.project))
@@ -157,6 +158,7 @@ def test_the_search_finds_tasks_by_key_and_request_and_never_tells_of_held_out_o
     assert not rows and "No matches" in page and "<script>%_" not in page
 
 
+@pytest.mark.proof
 def test_the_list_leads_to_an_evaluation_on_the_set_frozen_last(client: Client) -> None:
     project = make_project()
     client.force_login(admin_of(project))
@@ -172,6 +174,7 @@ def test_the_list_leads_to_an_evaluation_on_the_set_frozen_last(client: Client) 
     )
 
 
+@pytest.mark.proof
 def test_a_failed_evaluation_is_started_again_from_its_page_with_the_same_choices(
     client: Client, tmp_path: Path
 ) -> None:
@@ -323,6 +326,7 @@ def test_a_name_that_is_none_is_answered_with_one(name: str, example: str) -> No
     assert str(message) == f"Enter a name: letters a to z, digits and dashes.{example}"
 
 
+@pytest.mark.proof
 def test_an_environment_for_a_set_is_offered_productions_system_prompt(client: Client) -> None:
     project = make_project()
     eval_set = make_eval_set(project, train=4, holdout=3, frozen=False)

@@ -56,6 +56,7 @@ def synthetic(eval_set: EvalSet, state: str) -> Task:
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("format", ["flywheel", "nemo-gym", "csv"])
 def test_what_goes_out_comes_in_as_it_was(format: str, tmp_path: Path) -> None:
     eval_set = make_eval_set(make_project(), frozen=False)

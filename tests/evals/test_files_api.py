@@ -131,6 +131,7 @@ def run(data_dir: Path) -> EvalRun:
     return evaluated(frozen_set(), (2, 0, 4, 1, 4), data_dir)
 
 
+@pytest.mark.proof
 def test_it_says_which_tasks_teach_in_pages(run: EvalRun) -> None:
     key = key_headers(run.project)
     first = get(key, "learnability", run.pk, limit=3).json()

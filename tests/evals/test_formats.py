@@ -274,6 +274,7 @@ tasks = st.builds(
 )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("format", ["flywheel", "nemo-gym"])
 @given(rows=st.lists(tasks, min_size=1, max_size=3, unique_by=lambda row: row.key))
 @settings(max_examples=60, deadline=None)
@@ -413,6 +414,7 @@ def test_bfcl_pairs_that_do_not_fit_are_problems() -> None:
         read("csv", [], [])
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("name", ["simple_python", "multiple", "parallel", "irrelevance"])
 def test_bfcls_own_files_are_read_whole(name: str) -> None:
     answers = SHARED / "bfcl" / f"possible_answer_{name}.json"

@@ -268,7 +268,7 @@ def test_a_changed_value_is_the_persons_own(world: dict[str, Any]) -> None:
     assert "recorded_results" not in task.metadata and task.metadata["state"][0]["equals"] == "open"
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -353,6 +353,7 @@ def test_successes_that_match_become_regression_tasks(world: dict[str, Any]) -> 
     assert {task.origin for task in draft.tasks.all()} == {Origin.SUCCESS}
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("state", "then"),
     [("new", "in_evals"), ("triaged", "in_evals"), ("reopened", "in_evals"), ("fixed", "fixed")],

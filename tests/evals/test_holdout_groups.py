@@ -138,6 +138,7 @@ def test_a_task_from_its_failure_is_refused_by_any_group(
     assert (made.made, len(made.conflicts)) == (0, 1)
 
 
+@pytest.mark.more(rows=1)
 def test_the_page_of_a_failure_shows_the_two_tasks_of_the_group(world: dict[str, Any]) -> None:
     project = world["project"]
     classify_project(project=project)

@@ -341,6 +341,7 @@ def test_a_preview_by_api_stores_nothing(draft: EvalSet) -> None:
     assert not KeptFile.objects.exists()
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("data", "more", "path"),
     [

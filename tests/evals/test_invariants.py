@@ -135,6 +135,7 @@ def test_the_split_goes_by_group_and_keeps_earlier_hold_outs() -> None:
     )
 
 
+@pytest.mark.proof
 def test_the_same_seed_gives_the_same_split() -> None:
     keys = []
     for _ in range(2):

@@ -48,6 +48,7 @@ def test_the_child_gets_all_versions_and_the_same_tasks(runs: list[EvalRun]) -> 
     )
 
 
+@pytest.mark.proof
 def test_runs_of_other_tasks_or_places_are_refused(
     project: Project, base: ModelVersion, runs: list[EvalRun], settings: object
 ) -> None:

@@ -166,7 +166,7 @@ def test_the_same_calls_are_the_same_task(name: str, held: list[Invented], index
     assert caught(index, [CALLS[name](world, task) for task in held]) == set(range(HELD))
 
 
-@pytest.mark.more(rows=10)
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("calls", [True, False])
 def test_other_tasks_of_a_template_are_not_refused(family: str, calls: bool) -> None:

@@ -55,6 +55,7 @@ def test_too_little_is_said(given: list[SampleRow], sentence: str) -> None:
     assert learnability(given).sentence.startswith(sentence)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("passed", "n", "size"), [(0, 8, 8), (3, 8, 4), (8, 8, 16), (0, 0, 2)])
 def test_the_chance_of_a_signal_is_that_of_draws(passed: int, n: int, size: int) -> None:
     rng = random.Random(1)

@@ -67,6 +67,7 @@ def test_a_viewer_reads_but_is_not_offered_to_train(client: Client, run: EvalRun
     assert "Train on the" not in page(client, run)
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("kind", "n"), [("mixed", 2), ("all_pass", 2), ("all_fail", 1), ("flat", 3)]
 )
@@ -75,6 +76,7 @@ def test_the_table_is_filtered_in_the_url(client: Client, run: EvalRun, kind: st
     assert len(keys(run, page(client, run, kind=kind))) == n
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("sort", "first"), [("rate", 1), ("-reward", 2), ("task", 0), ("-task", 4), ("-spread", 0)]
 )
@@ -88,6 +90,7 @@ def test_the_table_is_sorted_in_the_url(
     )
 
 
+@pytest.mark.proof
 def test_a_task_shows_its_samples_and_a_strange_one_none(client: Client, run: EvalRun) -> None:
     client.force_login(admin_of(run.project))
     task = run.eval_set.tasks.trainable()[0]
@@ -196,6 +199,7 @@ def test_the_train_split_can_be_evaluated_from_its_page(client: Client, run: Eva
     )
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("text", ["", "1", "65", "-3", "2.5", "٣", "9" * 400, "<b>"])
 def test_nonsense_in_the_url_is_refused(client: Client, run: EvalRun, text: str) -> None:
     client.force_login(admin_of(run.project))

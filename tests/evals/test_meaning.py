@@ -142,6 +142,7 @@ def page(user: Any, eval_set: EvalSet, name: str = "evals:meaning", **query: str
 # The job
 
 
+@pytest.mark.proof
 def test_a_servers_vectors_find_the_same_task_in_other_words(
     server: EmbeddingServer, draft: EvalSet
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_servers_vectors_find_the_same_task_in_other_words(
     )
 
 
+@pytest.mark.proof
 def test_a_bad_server_ends_the_job_in_a_sentence(server: EmbeddingServer, draft: EvalSet) -> None:
     server.raw = HTML
     job = done(ask(draft, Source(base_url=server.url, model="m")))
@@ -335,6 +337,7 @@ def test_undo_puts_the_task_back_as_it_was(draft: EvalSet) -> None:
         verdicts.undo(pair=other, by=None)
 
 
+@pytest.mark.proof
 def test_undo_says_why_a_task_cannot_come_back_and_changes_nothing(draft: EvalSet) -> None:
     [pair] = checked_with(draft, ("held-0", "other-0"))
     decide(pair, "same")
@@ -399,6 +402,7 @@ def test_in_a_frozen_set_the_same_task_refuses_training_and_the_next_freezing(
     assert drafts.freeze(eval_set=newer, by=None).is_frozen
 
 
+@pytest.mark.proof
 def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -> None:
     [pair] = checked_with(draft, ("held-0", "other-0"))
     decide(pair, "same")
@@ -417,6 +421,7 @@ def test_a_division_keeps_what_was_judged_the_same_on_one_side(draft: EvalSet) -
 # The pages
 
 
+@pytest.mark.proof
 def test_the_freeze_form_says_whether_a_check_was_made_and_what_is_undecided(
     draft: EvalSet,
 ) -> None:
@@ -475,6 +480,7 @@ def test_a_decision_by_keyboard_answers_with_the_pair_and_its_undo(draft: EvalSe
     assert MeaningVerdict.objects.get().verdict == "different"
 
 
+@pytest.mark.proof
 def test_a_form_that_is_wrong_says_so_and_keeps_what_was_typed(draft: EvalSet) -> None:
     client = Client()
     client.force_login(make_member(draft.project))

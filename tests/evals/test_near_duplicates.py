@@ -100,6 +100,7 @@ def test_a_negation_and_other_answers_make_another_task() -> None:
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_demo_splits_have_no_pair_with_other_calls(seed: int) -> None:
     requests = make_requests(seed, 200)
@@ -133,6 +134,7 @@ def test_spellings_of_one_value_are_one(one: str, other: str) -> None:
     assert content(one) == content(other)
 
 
+@pytest.mark.proof
 @settings(deadline=None)
 @given(texts)
 def test_what_is_normalised_equal_is_always_caught(text: str) -> None:
@@ -153,6 +155,7 @@ def test_similarity_is_symmetric_and_a_share(
     assert 0 <= similarity(a, b) <= 1
 
 
+@pytest.mark.proof
 @given(st.lists(texts, max_size=25), st.lists(texts, max_size=25))
 @settings(max_examples=40, deadline=None)
 def test_bulk_tells_what_one_by_one_comparison_tells(left: list[str], right: list[str]) -> None:
@@ -184,6 +187,7 @@ def _alike(count: int, size: int, shared: int) -> list[tuple[Document, Document]
     return made
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("size", "shared"), [(17, 14), (20, 17), (40, 33)])
 def test_the_index_misses_no_more_than_stated(size: int, shared: int) -> None:
     """Expected misses of 3,000 pairs at 0.70: 0.45; seven or more come once in a million."""

@@ -141,6 +141,7 @@ def test_an_agent_that_only_reports_its_work_is_not_0_without_a_word(data_dir: P
     assert advice.why.startswith("6 of 6 samples failed without a call")
 
 
+@pytest.mark.proof
 def test_calls_of_tools_that_the_environment_does_not_have_are_not_calls_of_its_tools(
     data_dir: Path,
 ) -> None:
@@ -154,6 +155,7 @@ def test_calls_of_tools_that_the_environment_does_not_have_are_not_calls_of_its_
     assert note.startswith(f"{NO_CALL} 3 tasks need calls")
 
 
+@pytest.mark.proof
 def test_where_own_code_scores_what_tasks_need_is_not_claimed(
     data_dir: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_where_own_code_scores_what_tasks_need_is_not_claimed(
     assert rate["mean"] is None and "not measured here" in page_of(agent)
 
 
+@pytest.mark.proof
 def test_an_agent_that_fails_to_answer_gets_one_advice_alone(data_dir: Path) -> None:
     project = make_project()
     agent = Agent(project, make_eval_set(project), make_environment(project))

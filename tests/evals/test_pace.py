@@ -180,6 +180,7 @@ def test_an_evaluation_without_a_limit_had_that_of_each_answer(
         assert "took more than 120 s" in note and f"{share} would time out" in note
 
 
+@pytest.mark.proof
 def test_nothing_is_said_where_nothing_is_known(scene: Scene, data_dir: Path) -> None:
     base = make_base(scene.project, data_dir)
     other = make_endpoint(scene.project, scene.server, "another", name="another")
@@ -202,6 +203,7 @@ def test_nothing_is_said_where_nothing_is_known(scene: Scene, data_dir: Path) ->
     assert in_process.spec["engine"]["kind"] == "transformers" and scene.notes(base) == []
 
 
+@pytest.mark.proof
 def test_the_newest_evaluation_counts_and_the_same_environment_before_others(scene: Scene) -> None:
     slow = [{"stop_reason": "time", "latency_ms": None}] * 20
     scene.earlier(*slow)
@@ -222,7 +224,7 @@ def test_a_server_that_answered_nothing_in_time_is_known_by_that(scene: Scene) -
     assert "about 100% would time out" in scene.notes()[0]
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("answer", "model", "limit_s", "says"),
     [
@@ -248,6 +250,7 @@ def test_without_evaluations_the_last_check_of_a_server_is_what_is_known(
     assert scene.notes() == [], "evaluations say more"
 
 
+@pytest.mark.proof
 def test_an_agent_is_known_by_its_address_and_name_whatever_its_version(scene: Scene) -> None:
     def register(**fields: Any) -> ModelVersion:
         body = {
@@ -274,6 +277,7 @@ def test_an_agent_is_known_by_its_address_and_name_whatever_its_version(scene: S
     assert scene.notes(other, timeout_s=60) == []
 
 
+@pytest.mark.proof
 def test_what_the_page_selects_first_is_what_it_speaks_of(scene: Scene) -> None:
     scene.earlier(*[{"stop_reason": "time", "latency_ms": None}] * 20)
     assert "about 100% would time out" in scene.page()

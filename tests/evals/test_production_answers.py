@@ -23,6 +23,7 @@ def edit(after: Any, index: int | None = None) -> dict[str, Any]:
     return {"kind": "edit", "after": after, **({} if index is None else {"message_index": index})}
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("messages", "edits", "expected", "demonstration"),
     [

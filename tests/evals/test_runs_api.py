@@ -105,6 +105,7 @@ def test_an_evaluation_is_started_followed_and_cancelled(scene: dict[str, Any]) 
     assert api.post("evals_api:run_cancel", run.pk).status_code == 409
 
 
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [
@@ -355,6 +356,7 @@ def test_an_evaluation_stops_early_only_against_a_finished_one_on_the_same_set(
     assert answer.status_code == 409 and "finished one" in answer.json()["detail"]
 
 
+@pytest.mark.proof
 def test_the_schema_describes_the_routes_with_examples() -> None:
     described = Client().get(reverse("api:schema"), HTTP_ACCEPT="application/json").json()["paths"]
     start = described["/api/v1/eval-runs/"]["post"]["requestBody"]["content"]["application/json"]
@@ -363,6 +365,7 @@ def test_the_schema_describes_the_routes_with_examples() -> None:
     assert Split.HOLDOUT in json.dumps(start)
 
 
+@pytest.mark.proof
 def test_the_page_has_the_bounds_of_the_api_and_the_rows_of_its_project(
     scene: dict[str, Any],
 ) -> None:

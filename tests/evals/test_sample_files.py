@@ -180,6 +180,7 @@ def test_an_export_of_a_hold_out_is_asked_for_and_counted_each_time(
         )
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_latency_tokens_and_money_are_drawn(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
@@ -227,6 +228,7 @@ def ask(of: EvalRun, name: str, *args: Any, holdout: bool = False, **query: Any)
     return Client().get(reverse(f"evals_api:{name}", args=args), query, **headers)
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_the_api_has_the_filters_of_the_page(tmp_path: Path) -> None:
     first = make_run(folder=tmp_path)
@@ -259,6 +261,7 @@ def test_one_sample_by_api_is_whole(tmp_path: Path) -> None:
     assert ask(run, "run_sample", run.pk, 2**62).status_code == 404
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_evaluations_are_compared_by_api(tmp_path: Path) -> None:
     first = make_run(folder=tmp_path)
@@ -400,6 +403,7 @@ def test_a_late_mistake_becomes_a_task_that_begins_there(tmp_path: Path) -> None
     assert made.messages[0] == task.messages[0] and len(made.messages) == 3
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.django_db
 @pytest.mark.parametrize("split", [Split.HOLDOUT, Split.REGRESSION, Split.GENERAL])
 def test_nothing_that_measures_becomes_a_task(client: Client, tmp_path: Path, split: Split) -> None:

@@ -138,6 +138,7 @@ def test_a_sample_opens_whole_with_its_task_its_score_and_why(
     assert page.index("tools") < page.index("wrong tool: tickets.reopen")
 
 
+@pytest.mark.proof
 def test_long_outputs_are_shown_whole(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     sample = run.samples.first()
@@ -150,6 +151,7 @@ def test_long_outputs_are_shown_whole(client: Client, tmp_path: Path) -> None:
     )  # as said, and raw
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "text", ['"' * 200_000, "line & <b>\n" * 20_000, '{"a": "' + "<" * 200_000 + '"}']
 )
@@ -202,6 +204,7 @@ def test_parts_of_a_held_out_sample_are_as_closed_as_its_page(
         )
 
 
+@pytest.mark.proof
 def test_neighbours_follow_the_filters(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     login(client, run)
@@ -246,6 +249,7 @@ def test_filters_find_what_they_name(client: Client, tmp_path: Path) -> None:
     assert client.get(url(run), {"outcome": "nonsense"}).status_code == 400
 
 
+@pytest.mark.proof
 def test_tags_come_from_the_task_and_its_production_run(client: Client, tmp_path: Path) -> None:
     eval_set = make_eval_set(make_project(), frozen=False)
     task = eval_set.tasks.filter(split=Split.TRAIN).first()
@@ -271,6 +275,7 @@ def test_a_regression_is_a_task_that_passed_more_often_elsewhere(
     assert [s.run_id for s in page.context["elsewhere"]["samples"]] == [first.pk] * 2
 
 
+@pytest.mark.proof
 def test_pages_go_through_all_samples_and_back(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +369,7 @@ def test_a_sample_of_another_evaluation_is_not_found(client: Client, tmp_path: P
     assert client.get(url(run, "sample", other.samples.first().pk)).status_code == 404
 
 
+@pytest.mark.proof
 def test_nothing_to_show_says_so(client: Client, tmp_path: Path) -> None:
     project = make_project()
     run = make_eval_run(
@@ -377,6 +383,7 @@ def test_nothing_to_show_says_so(client: Client, tmp_path: Path) -> None:
     assert "No samples" in client.get(url(run)).content.decode()
 
 
+@pytest.mark.proof
 def test_the_filters_count_what_they_would_find(client: Client, tmp_path: Path) -> None:
     run = make_run(folder=tmp_path)
     first = run.samples.first()
@@ -396,6 +403,7 @@ def test_the_filters_count_what_they_would_find(client: Client, tmp_path: Path) 
     assert {item.value: item.n for item in facets.outcomes}["masked"] == 1
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("split", "opened"), [(Split.TRAIN, True), (Split.HOLDOUT, False)])
 def test_an_evaluation_without_a_scored_sample_says_why(
     client: Client, tmp_path: Path, split: Split, opened: bool

@@ -129,6 +129,7 @@ def test_a_dismissed_failure_becomes_no_task(draft: EvalSet, key: dict) -> None:
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "data",
     [
@@ -187,7 +188,7 @@ def test_a_failure_is_looked_at_and_then_becomes_a_confirmed_task(
     assert again.status_code == 200 and again.json()["duplicates"] == 1
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -291,6 +292,7 @@ def test_the_filters_of_samples_choose(run: EvalRun, tmp_path: Path) -> None:
     assert none.status_code == 200 and none.json()["made"] == 0
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("data", "status"),
     [

@@ -166,7 +166,7 @@ def started(world: World, body: dict[str, Any]) -> StepSearch:
     return StepSearch.objects.get(pk=made.json()["id"])
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("number", range(6))
 def test_the_planted_step_is_blamed(world: World, server: ModelServer, number: int) -> None:
     case, version = world.cases[number], world.endpoint(server)

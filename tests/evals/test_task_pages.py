@@ -115,6 +115,7 @@ def test_a_moved_task_shows_what_passed_beside_what_failed(runs: tuple[EvalRun, 
         assert reverse("evals:sample", args=[run.project.slug, run.pk, sample.pk]) in text
 
 
+@pytest.mark.proof
 def test_other_samples_and_evaluations_can_be_chosen(
     runs: tuple[EvalRun, EvalRun], data_dir: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_other_samples_and_evaluations_can_be_chosen(
         assert client.get(url_of([*runs, third], task, **query)).status_code == status
 
 
+@pytest.mark.proof
 def test_j_and_k_walk_the_tasks_of_the_filters(runs: tuple[EvalRun, EvalRun]) -> None:
     client = client_of(runs[0])
     text = client.get(

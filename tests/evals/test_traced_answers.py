@@ -156,7 +156,7 @@ def refused(agent: Agent, changes: dict, says: str) -> EvalClaim:
     return claim
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("changes", "says"), UNFIT)
 def test_what_does_not_fit_stays_a_trajectory_that_says_why(
     agent: Agent, changes: dict, says: str
@@ -197,6 +197,7 @@ def test_the_pages_say_what_does_not_fit_and_of_a_hold_out_only_to_who_opens_it(
     }, "this key sees no hold-out"
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("name", ["", "Support Agent", "unknown_service:python"])
 def test_an_agent_may_be_written_otherwise_or_not_named(agent: Agent, name: str) -> None:
     (claim,) = sent(agent, traced(agent, agent.tasks()[0], agent=AGENT | {"name": name}))
@@ -343,6 +344,7 @@ def exported(agent: Agent, *spans: dict, **resource: Any) -> None:
     traces.settle()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("way", ["attributes", "on a child", "resource", "langfuse", "langfuse id"])
 def test_spans_name_the_sample(agent: Agent, way: str) -> None:
     task = agent.tasks()[0]

@@ -280,6 +280,7 @@ def judged(draft: EvalSet, good: int, bad: int) -> None:
         batches.judge(task=task, verdict=verdict, by=admin_of(draft.project))
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("good", "bad", "may"),
     [(0, 0, False), (9, 0, False), (8, 2, False), (9, 1, True), (10, 0, True)],
@@ -358,6 +359,7 @@ def test_the_database_never_holds_one_out(draft: EvalSet) -> None:
         batches.waiting_in(draft).update(split=Split.HOLDOUT)
 
 
+@pytest.mark.proof
 def test_the_page_by_keyboard(client: Client, draft: EvalSet) -> None:
     client.force_login(admin_of(draft.project))
     url = reverse("evals:variants", args=[draft.project.slug, draft.pk])
@@ -445,6 +447,7 @@ def test_a_task_is_confirmed_by_api_but_no_held_out_one(draft: EvalSet) -> None:
     assert held.status_code == none.status_code == 404 and held.content == none.content
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("name", "body", "status"),
     [

@@ -225,6 +225,7 @@ def test_a_limit_is_always_given_and_one_that_allows_no_question_is_refused(
     )
 
 
+@pytest.mark.proof
 def test_the_page_says_what_it_will_cost(client: Client, draft: EvalSet, plays: Callable) -> None:
     client.force_login(admin_of(draft.project))
     page = client.get(url(draft)).content.decode()
@@ -256,6 +257,7 @@ def test_the_page_says_what_it_will_cost(client: Client, draft: EvalSet, plays: 
     assert "may need up to" in kept and 'value="7"' in kept and f'value="{WANTED.base_url}"' in kept
 
 
+@pytest.mark.proof
 def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> None:
     held = actions.create_eval_set(project=draft.project, slug="held", by=None)
     actions.add_task(
@@ -292,6 +294,7 @@ def test_the_same_filters_as_for_templates(draft: EvalSet, plays: Callable) -> N
     assert not draft.tasks.filter(messages__0__content=near).exists()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -429,6 +432,7 @@ def test_what_cannot_go_well_is_refused_before_it_is_asked(
     assert model_job.latest(draft) is None
 
 
+@pytest.mark.proof
 def test_seeds_and_a_free_place_are_needed(draft: EvalSet, plays: Callable) -> None:
     plays(*GOOD)
     ask(draft)
@@ -499,6 +503,7 @@ def test_from_the_form_to_the_review(client: Client, draft: EvalSet, plays: Call
     )
 
 
+@pytest.mark.proof
 def test_what_a_model_says_is_shown_as_text(
     client: Client, draft: EvalSet, plays: Callable
 ) -> None:
@@ -538,6 +543,7 @@ def test_only_an_operator_names_another_server(
     assert (wanted["base_url"], wanted["model"]) == ("http://127.0.0.1:9/v1", "judge-model")
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -702,6 +702,7 @@ METADATA = st.fixed_dictionaries(
 OFFERED = st.just(TOOLS) | st.lists(JSON, max_size=2) | st.just([])
 
 
+@pytest.mark.proof
 @given(
     MESSAGES, st.sampled_from(["success", "failure", "unknown"]), INTERVENTIONS, METADATA, OFFERED
 )

@@ -186,6 +186,7 @@ def test_the_tick_sends_a_task_for_each_project_with_news(
     assert tasks.classify_new_of(archived.pk) == 0 and not archived.classifications.exists()
 
 
+@pytest.mark.proof
 def test_an_error_becomes_a_job_that_shows_it_and_is_not_repeated(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ json_like = st.recursive(
 )
 
 
+@pytest.mark.proof
 @given(
     st.lists(
         st.tuples(st.text(), st.text(), st.dictionaries(st.text(), json_like, max_size=3)),

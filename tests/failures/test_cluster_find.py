@@ -94,6 +94,7 @@ def test_it_finds_them_in_rounds_where_linkage_sees_only_a_few_at_a_time() -> No
     assert groups(cluster(failures(), Options(representatives=10))) == kinds()
 
 
+@pytest.mark.proof
 @settings(max_examples=10, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_the_failures_does_not_matter(chance: random.Random) -> None:

@@ -186,6 +186,7 @@ def test_a_cluster_keeps_its_id_its_name_and_its_state(project: Project) -> None
     assert payments.versions == ["a 1", "a 2"] and of(project, REFUND) == refunds
 
 
+@pytest.mark.proof
 def test_purity_is_the_share_of_confirmed_failures_with_the_most_common_mode(
     empty: Project, client: Client
 ) -> None:
@@ -653,6 +654,7 @@ def browser(project: Project, role: Role = Role.ENGINEER) -> Client:
     return client
 
 
+@pytest.mark.proof
 def test_the_list_filters_and_puts_what_came_back_first(empty: Project) -> None:
     client, url = browser(empty), reverse("failures:clusters", args=[empty.slug])
     assert b"Nothing to cluster" in client.get(url).content
@@ -671,6 +673,7 @@ def test_the_list_filters_and_puts_what_came_back_first(empty: Project) -> None:
     assert shown["trends"][payments.pk] and shown["page"][0].week == shown["page"][0].growth == 5
 
 
+@pytest.mark.proof
 def test_the_page_of_a_cluster_does_what_its_buttons_say(project: Project) -> None:
     payments = of(project, PAYMENT)
     client, args = browser(project), [project.slug, payments.pk]

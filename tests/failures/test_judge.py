@@ -534,6 +534,7 @@ def test_an_admin_saves_switches_and_sees_what_changed(judge: JudgeServer) -> No
     assert "The judge is off" in post(admin, "judge_off", project).content.decode()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("changes", "says_"),
     [
@@ -656,6 +657,7 @@ def test_runs_of_other_projects_cannot_be_tried(judge: JudgeServer) -> None:
     assert "Run not found" in page.content.decode() and not judge.seen
 
 
+@pytest.mark.proof
 def test_verdicts_are_listed(judge: JudgeServer) -> None:
     project = make_project()
     rows = [make_run(project, request=f"request {index}") for index in range(3)]
@@ -677,6 +679,7 @@ def test_verdicts_are_listed(judge: JudgeServer) -> None:
 # All traffic
 
 
+@pytest.mark.proof
 def test_the_share_is_drawn_by_numbers_and_reviewed_in_their_order(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -751,6 +754,7 @@ def test_what_a_person_asks_about_says_nothing_of_the_rest_until_it_is_drawn(
     assert (report.asked, report.kept) == (0, 1) and JudgeVerdict.objects.get().probability == 0.6
 
 
+@pytest.mark.proof
 def test_the_days_money_ends_a_round_and_not_its_number(judge: JudgeServer) -> None:
     project = make_project()
     for _ in range(25):
@@ -759,6 +763,7 @@ def test_the_days_money_ends_a_round_and_not_its_number(judge: JudgeServer) -> N
     assert judging.judge_new(project, limit=10).asked == 25
 
 
+@pytest.mark.proof
 def test_the_page_says_which_price_the_model_has(judge: JudgeServer) -> None:
     """A server's own price comes before the project's, as everywhere."""
     project = make_project()
@@ -774,6 +779,7 @@ def test_the_page_says_which_price_the_model_has(judge: JudgeServer) -> None:
     assert rubrics.server_of(rubric).cost(used) == pytest.approx(0.5)
 
 
+@pytest.mark.proof
 def test_what_is_not_found_without_a_judge_and_what_one_costs_is_said_before_the_first_call(
     judge: JudgeServer,
 ) -> None:

@@ -39,6 +39,7 @@ def _rules(settings: Any) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = True
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_runs_are_asked_about_at_the_same_time(judge: JudgeServer) -> None:
     """One alone, then two together, then four: each group answers only when it is complete."""
@@ -62,6 +63,7 @@ def test_runs_are_asked_about_at_the_same_time(judge: JudgeServer) -> None:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_the_budget_holds_with_several_a_crash_and_a_busy_server(
     judge: JudgeServer, monkeypatch: pytest.MonkeyPatch

@@ -164,6 +164,7 @@ def test_rates_are_by_version_the_oldest_first(project: Project) -> None:
     assert [rate.failed.hits for rate in measures.by_version(project, "bad_planning")] == [0, 0]
 
 
+@pytest.mark.proof
 def test_the_page_says_what_it_cannot_know(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def totals(project: Project, by: str) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.proof
 def test_each_day_is_counted_by_mode_version_and_cluster(project: Project) -> None:
     assert totals(project, "mode") == {"Incomplete execution": [3, 2]}
     assert totals(project, "version") == {"desk 0": [2, 1], "desk 1": [1, 1]}
@@ -65,6 +66,7 @@ def test_dismissed_ones_and_clusters_that_are_gone_are_left_out(project: Project
     }
 
 
+@pytest.mark.proof
 def test_modes_with_long_names_are_told_apart_by_their_ends(project: Project) -> None:
     modes = ensure_modes(project)
     for slug in ("incomplete_execution", "bad_planning"):

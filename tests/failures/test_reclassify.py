@@ -370,6 +370,7 @@ def judged(project: Project) -> tuple[Failure, Failure]:
     return rows[0], rows[-1]
 
 
+@pytest.mark.proof
 def test_what_the_judge_said_stays_beside_the_rules(project: Project, sent: list) -> None:
     """The surer word of the rules decides, and the judge's is kept; where they find nothing now,
     the judge's decides.

@@ -85,6 +85,7 @@ def test_where_the_judge_decided_the_rules_reason_comes_second(project: Project)
     assert reliability.decisions(project) == {((rule["rule"], rule["confidence"]), True): 1}
 
 
+@pytest.mark.proof
 def test_the_page_has_the_diagram_and_warns(project: Project) -> None:
     client, by = Client(), make_member(project)
     client.force_login(by)

@@ -93,6 +93,7 @@ def test_modes_of_one_rank_are_mixed_by_time(failures_of: FailuresOf) -> None:
     assert (first, second) == (newest.pk, middle.pk)
 
 
+@pytest.mark.proof
 def test_the_most_informative_come_first_where_asked_for() -> None:
     """Nearest to the threshold, then clusters with few decisions, then what is in no cluster; the
     newest first among equals.
@@ -138,6 +139,7 @@ def test_the_most_informative_come_first_where_asked_for() -> None:
     assert "sort" not in TriageQueue(project, user, {"sort": "nonsense"}).given
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", ["mode", "cluster", "version", "safety", "mine", "confidence"])
 def test_each_filter_leaves_its_own(name: str, failures_of: FailuresOf) -> None:
     project, (wanted, *others) = failures_of(3)
@@ -245,6 +247,7 @@ def test_two_people_get_two_cases(failures_of: FailuresOf) -> None:
     assert b"assigned to others" in nothing.content and b"Nothing left" not in nothing.content
 
 
+@pytest.mark.proof
 def test_a_case_on_somebodys_screen_says_so_and_is_theirs(failures_of: FailuresOf) -> None:
     project, (case, *_) = failures_of(2)
     (one, holder), (other, _) = browser(project), browser(project)
@@ -424,6 +427,7 @@ def give(failure: Failure, tools: list[str], text: str) -> None:
     Failure.objects.filter(pk=failure.pk).update(evidence=evidence)
 
 
+@pytest.mark.proof
 def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> None:
     project, (case, unlike, near, other, *_) = make_failures(8)
     client, _ = browser(project)
@@ -441,6 +445,7 @@ def test_similar_failures_are_ranked_by_what_they_share_the_cluster_first() -> N
     assert similar(client, case)[:3] == [near.pk, unlike.pk, other.pk]
 
 
+@pytest.mark.proof
 def test_the_same_decision_for_the_chosen_is_one_step_back_to_the_case() -> None:
     project, (case, second, third, decided, rest) = make_failures(5)
     set_mode(third, "bad_planning")
@@ -517,6 +522,7 @@ def test_evidence_and_quotes_are_text(failures_of: FailuresOf) -> None:
     assert "<script>alert(1)" not in content and "&lt;script&gt;alert(1)" in content
 
 
+@pytest.mark.proof
 def test_a_long_run_opens_at_its_blamed_part() -> None:
     project = make_project()
     turns = [{"role": ("user", "assistant")[n % 2], "content": f"word {n}"} for n in range(900)]

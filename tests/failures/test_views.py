@@ -75,6 +75,7 @@ def test_roll_ups_that_are_behind_give_no_rate_above_one() -> None:
     assert rates.total(project) == 0 and rates.buckets(project)[0].rate.rate == 1.0
 
 
+@pytest.mark.proof
 def test_the_charts_come_by_themselves() -> None:
     project, client, _ = seeded()
     assert b'hx-get="' + url(project, "charts").encode() in client.get(url(project, "list")).content
@@ -84,6 +85,7 @@ def test_the_charts_come_by_themselves() -> None:
         assert answer.status_code == 200 and b"rate-by-version" in answer.content
 
 
+@pytest.mark.proof
 def test_the_list_narrows_by_the_url() -> None:
     project, client, user = seeded(3)
     chosen = Failure.objects.first()
@@ -130,6 +132,7 @@ def test_bulk_on_all_that_match_is_counted_by_the_server() -> None:
     assert Failure.objects.filter(assigned_to=user).count() == 4
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("body", [{}, {"ids": "1", "do": "explode"}, {"do": "confirm"}])
 def test_a_bulk_change_that_makes_no_sense_says_so(body: dict[str, str]) -> None:
     project, client, _ = seeded(1, 0)
@@ -166,6 +169,7 @@ def test_a_project_adds_and_changes_its_own_mode() -> None:
     assert not project.failure_modes.filter(slug="rude_tone").exists()
 
 
+@pytest.mark.proof
 def test_own_modes_take_their_positions_and_keys_follow_the_order_shown() -> None:
     project, client, _ = seeded(1, 0)
     for position, name in enumerate(("First", "Second", "Third"), 1):
@@ -203,6 +207,7 @@ def test_own_modes_take_their_positions_and_keys_follow_the_order_shown() -> Non
         assert client.post(url(project, "mode_add"), last | {"name": name}).status_code == 302
 
 
+@pytest.mark.proof
 def test_a_mode_in_use_stays_and_the_page_says_why() -> None:
     project, client, _ = seeded(1, 0)
     own = FailureMode.objects.create(project=project, slug="own", name="Own")
@@ -215,6 +220,7 @@ def test_a_mode_in_use_stays_and_the_page_says_why() -> None:
     assert client.post(url(project, "mode_delete", other.pk)).status_code == 404
 
 
+@pytest.mark.proof
 def test_the_page_to_mark_a_run_shows_its_numbered_steps() -> None:
     project, client, _ = seeded(1, 1)
     run = project.trajectories.filter(failure=None).get()

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from flywheel.embedded import UNPRIVILEGED, Layout
-from tests.amounts import amount
 from tests.flywheel.machine import Machine, eventually
 
 pytestmark = pytest.mark.slow
@@ -31,6 +30,7 @@ with connection.cursor() as cursor:
 """
 
 
+@pytest.mark.proof
 def test_a_second_command_uses_the_running_servers_and_they_stop_with_the_last(
     machine: Machine,
 ) -> None:
@@ -95,6 +95,7 @@ def test_a_killed_postgres_comes_back_for_those_who_use_it(machine: Machine) -> 
     eventually(works)
 
 
+@pytest.mark.proof
 def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(
     machine: Machine,
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_stale_pid_file_with_the_number_of_a_living_process_is_no_obstacle(
         bystander.wait()
 
 
+@pytest.mark.proof
 def test_it_runs_for_an_ordinary_user(folder: Path, unprivileged_uid: int | None) -> None:
     machine = Machine(folder / "data", uid=unprivileged_uid)
     if unprivileged_uid is not None and not machine.use_python_of_all():
@@ -129,6 +131,7 @@ def test_it_runs_for_an_ordinary_user(folder: Path, unprivileged_uid: int | None
         machine.kill_everything()
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's PostgreSQL runs as another user")
 def test_root_may_keep_its_data_where_no_one_else_can_enter(folder: Path) -> None:
     folder.chmod(0o700)
@@ -145,6 +148,7 @@ def test_root_may_keep_its_data_where_no_one_else_can_enter(folder: Path) -> Non
         shutil.rmtree(layout.home, ignore_errors=True)
 
 
+@pytest.mark.proof
 def test_a_long_data_folder_has_its_sockets_elsewhere(folder: Path) -> None:
     machine = Machine(folder / ("deep" * 15) / ("deep" * 15))
     layout = Layout.of(machine.data)
@@ -156,6 +160,7 @@ def test_a_long_data_folder_has_its_sockets_elsewhere(folder: Path) -> None:
         shutil.rmtree(layout.run.parent, ignore_errors=True)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
@@ -185,6 +190,7 @@ def test_a_broken_data_folder_is_said_in_a_sentence(
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.proof
 def test_a_data_folder_that_is_a_file_is_said_in_a_sentence(folder: Path) -> None:
     (folder / "data").write_text("")
     done = Machine(folder / "data").run("manage.py", "migrate")
@@ -193,6 +199,7 @@ def test_a_data_folder_that_is_a_file_is_said_in_a_sentence(folder: Path) -> Non
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.proof
 def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
@@ -211,8 +218,8 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
 COMMANDS = (["makemigrations", "--check"], ["collectstatic", "--noinput"], ["migrate", "--help"])
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("command", amount(COMMANDS[:1], COMMANDS))
+@pytest.mark.proof
+@pytest.mark.parametrize("command", COMMANDS)
 def test_commands_that_need_no_services_start_none(machine: Machine, command: list[str]) -> None:
     done = machine.run("manage.py", *command)
     assert done.returncode == 0, done.stdout

@@ -107,7 +107,6 @@ def broker_url(folder: Path) -> Iterator[str]:
     server.wait(timeout=300)
 
 
-@pytest.mark.more
 def test_a_command_starts_no_services_where_both_are_ones_own(
     machine: Machine, database_url: str, broker_url: str
 ) -> None:
@@ -141,6 +140,7 @@ def test_all_is_up_on_services_of_ones_own(
     eventually(machine.is_quiet)
 
 
+@pytest.mark.proof
 def test_each_service_may_be_ones_own_alone(machine: Machine, broker_url: str) -> None:
     machine.environment["BROKER_URL"] = broker_url
     program = "from flywheel import alive\nprint(connection.cursor() and alive.missing(['x']))"
@@ -149,6 +149,7 @@ def test_each_service_may_be_ones_own_alone(machine: Machine, broker_url: str) -
     assert not (machine.data / "valkey").exists()
 
 
+@pytest.mark.proof
 def test_a_database_that_is_not_postgresql_is_refused(machine: Machine) -> None:
     machine.environment |= {
         "DATABASE_URL": "sqlite:///db.sqlite3",

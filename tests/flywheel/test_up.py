@@ -17,7 +17,6 @@ import httpx2
 import pytest
 
 from flywheel.processes import PARTS
-from tests.amounts import amount
 from tests.factories import row
 from tests.flywheel.faults import (
     KEY,
@@ -163,7 +162,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
     eventually(machine.is_quiet)
 
 
-@pytest.mark.more
+@pytest.mark.proof
 def test_what_was_acknowledged_is_there_once_and_nothing_is_left_after_a_kill(
     one_machine: Machine,
 ) -> None:
@@ -183,8 +182,8 @@ WHILE_IT_STARTS = (
 )
 
 
-@pytest.mark.more
-@pytest.mark.parametrize(("begun", "number"), amount(WHILE_IT_STARTS[:1], WHILE_IT_STARTS))
+@pytest.mark.proof
+@pytest.mark.parametrize(("begun", "number"), WHILE_IT_STARTS)
 def test_a_signal_while_it_starts_stops_everything_and_is_quiet(
     one_machine: Machine, begun: str, number: signal.Signals
 ) -> None:
@@ -200,6 +199,7 @@ def test_a_signal_while_it_starts_stops_everything_and_is_quiet(
     eventually(one_machine.is_quiet)
 
 
+@pytest.mark.proof
 def test_a_database_that_is_away_is_one_sentence(one_machine: Machine) -> None:
     one_machine.environment["DATABASE_URL"] = "postgres://flywheel@127.0.0.1:1/flywheel"
     process = one_machine.popen("manage.py", "up", "--port", str(free_port()))

@@ -122,6 +122,7 @@ def test_servers_unload_it_and_it_is_served_again_when_it_is_proved_again(scene:
     assert kinds[:3] == ["restored", "unarchived", "archived"] and "promote" in kinds
 
 
+@pytest.mark.proof
 def test_a_restore_that_fails_serves_nothing(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -318,6 +319,7 @@ def test_a_channel_that_promoted_nothing_is_deleted(project: Project, channel: C
     assert Promotion.objects.count() == 1
 
 
+@pytest.mark.proof
 def test_a_channel_with_a_report_is_kept(scene: Scene) -> None:
     staging = channel_of(scene.project, "staging")
     report = scene.report(scene.old)
@@ -331,6 +333,7 @@ def test_a_channel_with_a_report_is_kept(scene: Scene) -> None:
 # Page and API
 
 
+@pytest.mark.proof
 def test_by_page(project: Project, channel: Channel) -> None:
     owner, engineer = client_of(admin_of(project)), client_of(make_member(project, Role.ENGINEER))
     staging = channel_of(project, "staging")
@@ -452,6 +455,7 @@ def test_a_channel_whose_trial_is_just_decided_is_archived_after_that(
     assert trial.state == "rolled_back" and Channel.objects.get(pk=channel.pk).archived_at
 
 
+@pytest.mark.more(rows=1)
 @TWO_CONNECTIONS
 @pytest.mark.parametrize("first", ["deployment", "archive"])
 def test_a_deployment_that_ends_meanwhile_moves_the_channel_before_or_it_is_not_archived(

@@ -264,6 +264,7 @@ def guarded(guarded_kept: Any, db: None, settings: Any) -> Guarded:
     return copied(guarded_kept, settings)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("ended", [JobState.SUCCEEDED, JobState.CANCELLED])
 def test_whoever_evaluates_a_guard_until_it_passes_pays_for_each_try(
     ended: JobState, guarded: World
@@ -327,6 +328,7 @@ def test_what_was_queued_first_and_run_last_counts(world: World) -> None:
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("order", ["bcbcbcbc", "bbbbcccc", "bccccbbb"])
 def test_all_pairs_of_repeated_evaluations_stay_below_the_error(order: str, world: World) -> None:
     EvalRun.objects.all().update(started_at=None)  # these are not counted
@@ -471,6 +473,7 @@ def test_the_policy_may_name_the_set_that_decides(world: World) -> None:
     world.promote(world.report())
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "change", ["", "a harder task", "a regression task", "another right answer"]
 )
@@ -532,6 +535,7 @@ def agent_of(
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("reached_by", Reach.values)
 def test_who_masks_the_hard_tasks_is_not_promoted_and_the_report_says_who_masked_how_many(
     world: World, reached_by: str, settings: object

@@ -174,6 +174,7 @@ def test_a_key_overrides_nothing_not_even_an_owners(project: Project, report: Ga
     assert answer.status_code == 403 and "This requires an owner" in answer.json()["detail"]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
@@ -242,6 +243,7 @@ def test_who_changed_the_policy_when_and_why_is_read(project: Project, report: G
     assert call(secret, "production/policy/?version=x").status_code == 400
 
 
+@pytest.mark.proof
 def test_the_schema_has_an_example_of_each() -> None:
     paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
     operations = {

@@ -52,6 +52,7 @@ def runs(data_dir: Path) -> list[EvalRun]:
     return found
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("busy", [1.0, 8.0], ids=["quiet", "busy"])
 def test_it_promotes_the_best_by_success_and_says_why(
     busy: float, runs: list[EvalRun], monkeypatch: pytest.MonkeyPatch

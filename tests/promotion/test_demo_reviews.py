@@ -24,6 +24,7 @@ from tests.reviews.made import pass_probes
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("skill", "overridden"),
     [(0.5, False), (0.0, True)],

@@ -60,6 +60,7 @@ def test_a_promotion_goes_to_all_targets_and_moves_the_channel_last(scene: Scene
     assert found[0].target.server.base_url.startswith("http")
 
 
+@pytest.mark.proof
 def test_each_version_has_a_new_name_and_the_one_before_stays_loaded(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -185,8 +186,8 @@ SPOILS = [
 ]
 
 
-@pytest.mark.more
-@pytest.mark.parametrize(("spoil", "said"), amount(SPOILS[:3], SPOILS))
+@pytest.mark.more(rows=1)
+@pytest.mark.parametrize(("spoil", "said"), SPOILS)
 def test_a_server_that_fails_leaves_the_old_version(scene: Scene, spoil: Any, said: str) -> None:
     good, bad = scene.target(), scene.target()
     scene.bring(scene.old)
@@ -197,6 +198,7 @@ def test_a_server_that_fails_leaves_the_old_version(scene: Scene, spoil: Any, sa
     assert scene.live == scene.old and good.adapters == before
 
 
+@pytest.mark.proof
 def test_a_server_that_dies_in_the_middle_leaves_the_old_version_and_is_cleaned_when_it_is_back(
     scene: Scene,
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_server_that_dies_in_the_middle_leaves_the_old_version_and_is_cleaned_
     assert len(bad.adapters) == 1 and not Placement.objects.filter(state="leaving").exists()
 
 
+@pytest.mark.proof
 def test_a_server_without_a_free_slot_says_so_and_nothing_live_leaves(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -228,6 +231,7 @@ def test_a_server_without_a_free_slot_says_so_and_nothing_live_leaves(scene: Sce
     assert scene.names(scene.old)[0] in peer.adapters and "theirs-1" in peer.adapters
 
 
+@pytest.mark.proof
 def test_the_oldest_kept_version_leaves_for_a_slot(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -248,6 +252,7 @@ def test_the_oldest_kept_version_leaves_for_a_slot(scene: Scene) -> None:
 # What cannot be proved
 
 
+@pytest.mark.proof
 def test_without_a_fingerprint_it_says_what_was_not_proved_and_records_what_it_saw(
     scene: Scene,
 ) -> None:
@@ -263,6 +268,7 @@ def test_without_a_fingerprint_it_says_what_was_not_proved_and_records_what_it_s
     assert Fingerprint.objects.get(version=scene.new).source == "served"
 
 
+@pytest.mark.proof
 def test_a_server_without_prompt_logprobs_is_only_asked_the_canary(scene: Scene) -> None:
     peer = scene.target()
     peer.with_logprobs = False
@@ -344,6 +350,7 @@ def test_a_served_model_cannot_go_to_another_server(scene: Scene) -> None:
     )
 
 
+@pytest.mark.proof
 def test_sglang_is_asked_as_base_and_adapter_and_proves_by_generate(scene: Scene) -> None:
     peer = scene.target(SglangPeer())
     job = scene.bring(scene.new)
@@ -502,6 +509,7 @@ def test_a_freeze_stops_a_deployment_before_the_channel_moves(
 # Targets that lose what they held
 
 
+@pytest.mark.proof
 def test_a_restarted_server_gets_the_live_version_back(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -522,6 +530,7 @@ def test_a_restarted_server_gets_the_live_version_back(scene: Scene) -> None:
     assert not Placement.objects.get(version=scene.old).problem
 
 
+@pytest.mark.proof
 def test_a_server_that_is_down_is_shown_and_not_restored(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -533,6 +542,7 @@ def test_a_server_that_is_down_is_shown_and_not_restored(scene: Scene) -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) -> None:
     peer = scene.target()
     scene.bring(scene.old)
@@ -549,6 +559,7 @@ def test_a_removed_target_is_unloaded_and_a_server_in_use_stays(scene: Scene) ->
 # A webhook as target
 
 
+@pytest.mark.proof
 def test_a_failed_deployment_is_told_to_people_and_webhooks(scene: Scene) -> None:
     peer = scene.target()
     hook = create_webhook(

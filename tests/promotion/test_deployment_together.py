@@ -95,6 +95,7 @@ def test_a_webhook_acknowledges_after_the_servers_hold_it(scene: Scene, hook: An
     assert levels == {"server": "weights", "webhook": "acknowledged"}
 
 
+@pytest.mark.proof
 def test_a_webhook_that_refuses_undoes_the_servers_and_is_told(scene: Scene, hook: Any) -> None:
     peer = scene.target()
     job = scene.promote(scene.old)

@@ -210,6 +210,7 @@ def test_without_names_all_runs_count_and_windows_end_at_other_moves(moved: Prom
     assert effect_of(moved, 7).total.mark == "too few runs" and effect_of(moved, 7).saving is None
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_an_hour_in_which_all_happened_is_told_apart_by_the_names(
     data_dir: Path, client: Client
@@ -364,6 +365,7 @@ def test_what_a_version_cost_is_what_was_recorded(moved: Promotion, data_dir: Pa
     assert costs_of(moved.from_version)[0].usd is not None
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.django_db
 @pytest.mark.parametrize("named_by", ["agent", "model", "both", "nobody", "another project"])
 def test_a_run_leads_to_the_version_that_it_names(

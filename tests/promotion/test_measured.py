@@ -190,7 +190,6 @@ def test_what_is_missing_is_queued_once_and_the_report_waits_for_it(guarded: lis
     assert guard_run(guarded[0], Split.REGRESSION).environment == guarded[0].environment
 
 
-@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("split", "failing", "masked", "verdict", "state"),
     [
@@ -246,6 +245,7 @@ def test_runs_on_different_subsets_are_no_pair(guarded: list[EvalRun]) -> None:
     assert preparation.measured_guards(*guarded)["general"] is None
 
 
+@pytest.mark.proof
 def test_the_page_measures_and_shows_progress(guarded: list[EvalRun]) -> None:
     client, project = Client(), guarded[0].project
     client.force_login(admin_of(project))

@@ -135,6 +135,7 @@ def disk_full(version: ModelVersion, monkeypatch: pytest.MonkeyPatch) -> str:
     return "64 MiB are needed and 1 MiB are free"
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("spoil", [base_gone, base_altered, adapter_altered, disk_full])
 def test_what_cannot_be_merged_says_why_before_anything_is_written(
     adapter: ModelVersion, monkeypatch: pytest.MonkeyPatch, spoil: Any

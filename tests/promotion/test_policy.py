@@ -149,6 +149,7 @@ def test_the_page_saves_a_version_and_shows_what_changed(
     assert status == 200 and "Save as a new version" not in text and "44" in text
 
 
+@pytest.mark.proof
 def test_the_page_exports_and_imports_the_file(project: Project, channel: Channel) -> None:
     saved(channel, min_tasks=33)
     status, text = page(project, Role.VIEWER, "file/")

@@ -76,7 +76,7 @@ def test_what_is_missing_is_seen_queued_and_polled(runs: list[EvalRun]) -> None:
     )
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "status"),
     [

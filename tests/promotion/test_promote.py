@@ -153,6 +153,7 @@ PROMPTS = [
 ]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("harness", "sign"), PROMPTS)
 def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
     harness: dict, sign: str, project: Project, base: ModelVersion, channel: Channel, pair: Pair
@@ -180,6 +181,7 @@ def test_a_change_of_what_the_agent_brings_passes_the_gate_and_is_shown(
         )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "harness", [{"max_turns": 5}, {"max_seconds": 10}, {"tools": [{"type": "function"}]}]
 )
@@ -294,6 +296,7 @@ def test_a_channel_does_not_move_to_files_that_are_gone(
     assert channel.current == base and channel.promotions.count() == 3
 
 
+@pytest.mark.proof
 def test_a_reason_is_as_long_by_page_as_by_api(
     pair: Pair, project: Project, channel: Channel
 ) -> None:
@@ -462,6 +465,7 @@ def test_a_report_by_an_older_policy_leads_to_another_comparison(
     )
 
 
+@pytest.mark.proof
 def test_the_pages_lead_from_a_report_to_its_moved_tasks_and_name_the_split_of_a_number(
     pair: Pair, project: Project
 ) -> None:
@@ -512,6 +516,7 @@ def test_a_viewer_cannot_promote(
     assert channel.current == base
 
 
+@pytest.mark.proof
 def test_a_report_shows_some_changed_tasks_and_leads_to_all(
     pair: Pair, project: Project, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,6 +234,7 @@ def test_a_prompt_version_has_no_weights_to_train(base: ModelVersion) -> None:
         )
 
 
+@pytest.mark.proof
 def test_the_page_of_a_version_shows_its_changes(base: ModelVersion) -> None:
     first = prompt_on(base, {"system_prompt": "Be <b>long</b>."})
     second = register_prompt(

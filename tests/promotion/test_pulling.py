@@ -91,6 +91,7 @@ def changes() -> dict[str, Any]:
     return {"renamed": renamed, "proved": proved, "moved": moved}
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("change", changes())
 def test_the_etag_changes_with_what_matters_and_with_nothing_else(
     channel: Channel, change: str
@@ -232,6 +233,7 @@ def test_by_version_and_of_nobody_else(
     assert Client().get(f"/api/v1/model-versions/{10**30}/card/", **mine).status_code == 404
 
 
+@pytest.mark.proof
 def test_people_download_and_read_the_card_on_the_page(
     channel: Channel, adapter: ModelVersion
 ) -> None:

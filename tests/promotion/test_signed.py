@@ -148,6 +148,7 @@ def test_which_tasks_are_done_first_does_not_choose_them(channel: Channel, pair:
     assert actions.make_gate_report(baseline=before, candidate=after, by=None).report["tasks"] == 0
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("sequential", "success", "stops"), [(True, 1.0, True), (True, 0.0, False), (False, 1.0, False)]
 )
@@ -258,6 +259,7 @@ def test_the_command_checks_the_signature_of_a_file_and_of_the_row(
         call_command("reproduce_gate_report", str(report.pk), stdout=said)
 
 
+@pytest.mark.proof
 def test_the_page_offers_the_signed_file_and_says_when_it_does_not_fit(
     project: Project, report: GateReport
 ) -> None:
@@ -329,6 +331,7 @@ def test_a_holdout_wears_with_every_evaluation(
     assert "Add fresh tasks" in text and "16 evaluations" in text
 
 
+@pytest.mark.proof
 def test_a_holdout_wears_with_views_alone(project: Project) -> None:
     eval_set = make_eval_set(project, holdout=3)
     for number in range(WORN_OUT + 1):

@@ -129,6 +129,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
 def test_a_review_is_of_the_output_that_was_read(
     change: dict, runs: tuple[EvalRun, EvalRun], report: GateReport, project: Project
@@ -157,6 +158,7 @@ def test_a_review_that_is_taken_back_stops_a_report_that_used_it(
         promote(done, admin_of(project))
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("what", ["score", "deleted", "mask"])
 def test_samples_that_changed_since_the_report_promote_nothing(
     what: str, runs: tuple[EvalRun, EvalRun], report: GateReport, project: Project

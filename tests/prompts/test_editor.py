@@ -111,6 +111,7 @@ def test_the_same_prompt_again_is_said(editor: Editor) -> None:
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

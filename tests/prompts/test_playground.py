@@ -177,6 +177,7 @@ def test_tokens_that_a_server_does_not_count_are_not_0() -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_model_behind_the_responses_api_answers_beside_one_behind_chat_completions(
     live: World,
 ) -> None:
@@ -230,6 +231,7 @@ def test_without_an_expected_answer_there_is_no_score(live: World) -> None:
     assert answer.masked and "No expected answer" in answer.mask_reason and answer.reward is None
 
 
+@pytest.mark.proof
 def test_where_no_version_answers_it_fails_with_the_reason(live: World) -> None:
     run = live.start(Side(live.broken))
     runner.run(run)
@@ -275,6 +277,7 @@ def until(world: World, run: Playground, words: str) -> str:
     return eventually(lambda: page if words in (page := status_of(world, run)) else "")
 
 
+@pytest.mark.proof
 def test_what_is_written_is_on_the_page_before_the_answer_and_then_its_score(private: None) -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "tickets.close", "arguments": '{"id": '}}
     script = Held("", chunk({"tool_calls": [call]}), chunk({"content": "<i>Done"}), *ended())
@@ -303,6 +306,7 @@ def test_what_is_written_is_on_the_page_before_the_answer_and_then_its_score(pri
         assert run.state == JobState.SUCCEEDED and not run.result.get("partial")
 
 
+@pytest.mark.proof
 def test_a_page_is_sent_only_what_is_new_to_it(world: World) -> None:
     run = world.start(Side(world.model), Side(world.model))
     assert run.claim("test")
@@ -336,6 +340,7 @@ def all_failed(page: str) -> dict[int, list[str]]:
     return cells if len(failed) == 3 else {}
 
 
+@pytest.mark.proof
 def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: None) -> None:
     script = Held("Half")
 
@@ -357,6 +362,7 @@ def test_a_version_that_fails_ends_its_cells_at_once_with_the_reason(private: No
         assert run.state == JobState.SUCCEEDED and "HTTP 401" in status_of(world, run)
 
 
+@pytest.mark.proof
 def test_what_a_failed_version_was_writing_is_partial_and_only_its_cells_are_news(
     world: World,
 ) -> None:
@@ -471,6 +477,7 @@ def test_a_killed_process_leaves_its_partial_text_and_is_followed_by_another(
         ) and run.answers.get().output.startswith("HalfClose")
 
 
+@pytest.mark.proof
 def test_a_worker_that_died_too_often_leaves_a_reason_and_the_partial_text(world: World) -> None:
     run = world.start(tasks=list(world.set.tasks.filter(split=Split.TRAIN))[:1])
     event = {
@@ -590,6 +597,7 @@ def test_a_playground_whose_run_was_held_out_since_counts_its_looks(world: World
 # Starting it
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -616,6 +624,7 @@ def test_sides_are_one_to_four_versions_that_a_job_can_ask(world: World) -> None
             world.start(Side(world.model, changes))
 
 
+@pytest.mark.proof
 def test_it_is_started_from_the_page_with_limits(world: World) -> None:
     tasks = [task.pk for task in world.set.tasks.filter(split=Split.TRAIN)][:2]
     given = {
@@ -670,6 +679,7 @@ def test_the_editor_leads_here_with_what_is_typed(world: World) -> None:
     assert not ModelVersion.objects.filter(kind=ModelKind.PROMPT).exists()
 
 
+@pytest.mark.proof
 def test_a_runs_page_leads_here_from_each_step(world: World) -> None:
     trajectory = world.run()
     page = world.client.get(

@@ -100,6 +100,7 @@ def test_versions_are_asked_polled_and_the_better_prompt_is_kept(live: World) ->
     assert post(key, "playground_save_task", run.pk, data=tasks).status_code == 409
 
 
+@pytest.mark.proof
 def test_what_is_written_of_an_answer_is_told_until_the_answer_is_there(world: World) -> None:
     run, key = world.start(Side(world.model), Side(world.model)), key_headers(world.project)
     assert run.claim("test")
@@ -166,6 +167,7 @@ def test_playgrounds_are_listed_in_pages_and_cancelled(world: World) -> None:
     )
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -193,6 +195,7 @@ def test_what_makes_no_sense_is_refused(world: World, changes: dict, status: int
     assert not Playground.objects.exists()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "status"),
     [

@@ -108,6 +108,7 @@ def test_it_is_loaded_under_its_digests_name_once(world: World) -> None:
     assert world.loaded == [adapter_name(version)]
 
 
+@pytest.mark.proof
 def test_the_least_recently_used_one_leaves_and_one_in_use_stays(world: World) -> None:
     one, two, three, four = (world.adapter(name) for name in ("one", "two", "three", "four"))
     first, second = world.begin(one), world.begin(two)
@@ -269,6 +270,7 @@ def test_a_server_that_went_away_ends_the_job_with_the_reason(world: World) -> N
         evaluation_spec(run)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("status", [404, 400])
 def test_an_adapter_that_is_not_loaded_ends_the_job_with_the_reason(
     world: World, status: int

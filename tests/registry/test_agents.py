@@ -59,6 +59,7 @@ def test_one_address_of_an_agent_is_one_version() -> None:
     assert [version.base_url for version in versions] == [URL]
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [

@@ -79,6 +79,7 @@ def elsewhere(artifact: Artifact) -> Artifact:
     return artifact
 
 
+@pytest.mark.proof
 def test_another_machine_has_it_from_the_bucket(bucket: Any, folder: Path) -> None:
     made = elsewhere(store_folder(folder))
     assert sorted(keys(bucket)) == [
@@ -115,6 +116,7 @@ def test_an_upload_that_broke_goes_on(
     assert local_path(elsewhere(made)).is_dir()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -153,6 +155,7 @@ def test_a_copy_that_was_altered_here_is_fetched_again(bucket: Any, folder: Path
     assert not (local_path(made) / "pytorch_model.bin").exists()
 
 
+@pytest.mark.proof
 def test_a_store_that_is_down_says_so(
     bucket: Any, folder: Path, settings: Any, monkeypatch: Any
 ) -> None:
@@ -185,7 +188,7 @@ class Odd(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("status", "body", "says", "asked"),
     [
@@ -249,6 +252,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(
     assert not list(_home(made.digest).parent.glob("incoming-*"))
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", ["../../etc/cron.txt", "/etc/passwd", "a/../../b", "..\\b"])
 def test_a_name_that_climbs_out_is_refused(bucket: Any, folder: Path, name: str) -> None:
     made = elsewhere(store_folder(folder))
@@ -305,6 +309,7 @@ def test_what_came_back_meanwhile_stays(
     assert local_path(elsewhere(again)).is_dir()
 
 
+@pytest.mark.proof
 def test_parts_and_downloads_need_no_disk_that_is_shared(
     bucket: Any,
     base: ModelVersion,
@@ -393,6 +398,7 @@ def test_artifacts_move_to_a_bucket_and_back(
     assert local_path(kept_here[0]).is_dir() and not keys(bucket)
 
 
+@pytest.mark.proof
 def test_a_move_goes_on_where_it_broke_and_replaces_what_is_damaged(
     kept_here: list[Artifact], bucket: Any
 ) -> None:

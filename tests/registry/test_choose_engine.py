@@ -96,6 +96,7 @@ def test_what_generates(world: World, what: str, wanted: str, model: str | None)
     assert world.engine(what, wanted).get("model") == model
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -118,6 +119,7 @@ def test_an_adapter_is_generated_in_process_where_the_server_cannot_load_it(
         world.engine("adapter", "gpu")
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("what", "wanted", "says"),
     [
@@ -184,6 +186,7 @@ def test_the_spec_keeps_the_engine_and_the_adapter_is_loaded_when_the_job_begins
         submitted(world, world.adapter, engine="gone")
 
 
+@pytest.mark.proof
 def test_the_same_evaluation_on_another_engine_is_another(world: World) -> None:
     environment, eval_set = make_environment(world.project), make_eval_set(world.project)
 
@@ -199,6 +202,7 @@ def test_the_same_evaluation_on_another_engine_is_another(world: World) -> None:
             start(engine, **limits)
 
 
+@pytest.mark.proof
 def test_the_engine_is_chosen_on_the_form_and_shown_on_the_page(world: World) -> None:
     eval_set, environment, client = (
         make_eval_set(world.project),
@@ -236,6 +240,7 @@ def test_a_project_without_servers_is_not_asked(data_dir: Path) -> None:
     assert "Model version" in page and 'name="engine"' not in page
 
 
+@pytest.mark.proof
 def test_the_report_says_that_engines_differ(world: World) -> None:
     eval_set, environment = make_eval_set(world.project), make_environment(world.project)
     before, after = (

@@ -111,6 +111,7 @@ def closer(body: dict) -> tuple[int, dict]:
     return 200, response(thought("I close it."), called, usage=usage)
 
 
+@pytest.mark.proof
 def test_a_model_behind_the_responses_api_is_registered_evaluated_and_shown(data_dir: Path) -> None:
     """By API, from the server to the page of its evaluation; its child asks nothing but
     /responses.

@@ -68,6 +68,7 @@ def teacher(version: ModelVersion, **_: Any) -> None:
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("needed", [live, to_roll_back_to, parent, evaluated, teacher])
 def test_what_is_needed_cannot_be_deleted(
     adapter: ModelVersion, data_dir: Path, needed: Any

@@ -31,7 +31,6 @@ from apps.registry.rollout_servers import why_not
 from apps.registry.server_states import state_of
 from apps.registry.servers import ServerError, address_of
 from flywheel import alive
-from tests.amounts import amount
 from tests.factories import admin_of, make_base, make_member, make_project
 from tests.flywheel.machine import eventually
 from tests.registry.test_servers import call
@@ -179,6 +178,7 @@ def test_it_is_started_again_when_it_dies_at_another_port(
     assert run.attempt == 1 and run.up_at and Server.objects.get(pk=server.pk).base_url
 
 
+@pytest.mark.proof
 @threads
 def test_one_that_does_not_start_fails_and_says_what_to_do(world: World) -> None:
     world.plan(says="ValueError: No available memory for the cache blocks. <i>", status=1)
@@ -226,6 +226,7 @@ def spec_of(world: World, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.proof
 def test_it_does_not_outlive_the_process_that_keeps_it(world: World, tmp_path: Path) -> None:
     """A worker that is killed takes its child with it (tests/core); here the child takes vLLM with
     it, and its engine.
@@ -241,6 +242,7 @@ def test_it_does_not_outlive_the_process_that_keeps_it(world: World, tmp_path: P
     eventually(lambda: not world.processes())
 
 
+@pytest.mark.proof
 @threads
 def test_a_worker_that_died_is_followed_by_another_that_starts_it_again(world: World) -> None:
     server = world.add()
@@ -258,7 +260,7 @@ def test_a_worker_that_died_is_followed_by_another_that_starts_it_again(world: W
 
 
 @threads
-@pytest.mark.more
+@pytest.mark.proof
 def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
     world: World, settings: Any, tmp_path: Path
 ) -> None:
@@ -271,12 +273,11 @@ def test_one_with_transformers_needs_no_vllm_and_is_started_again_after_kill_9(
     server.refresh_from_db()
     first = list_models(address_of(server))
     assert [row["id"] for row in first.models] == [managed.served_name(server)]
-    if amount(False, True):
-        os.kill(main_of(world), signal.SIGKILL)
-        eventually(lambda: ServerRun.objects.get(pk=run.pk).restarts == 1)
-        eventually(lambda: world.state(server) == "up")
-        server.refresh_from_db()
-        assert list_models(address_of(server)).health == "healthy"
+    os.kill(main_of(world), signal.SIGKILL)
+    eventually(lambda: ServerRun.objects.get(pk=run.pk).restarts == 1)
+    eventually(lambda: world.state(server) == "up")
+    server.refresh_from_db()
+    assert list_models(address_of(server)).health == "healthy"
     assert choose(world.base)["kind"] == "transformers", (
         "a job computes by itself, unless the server is named"
     )
@@ -301,6 +302,7 @@ def test_a_port_of_those_that_are_allowed_is_taken() -> None:
 # What may be asked of it
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -380,6 +382,7 @@ def client(world: World, role: Role) -> Client:
     return made
 
 
+@pytest.mark.proof
 def test_by_page(world: World) -> None:
     member, slug = client(world, Role.OPERATOR), world.project.slug
     new = reverse("registry:managed_new", args=[slug])
@@ -473,6 +476,7 @@ def test_by_api(world: World) -> None:
     assert call(make_project(), "post", "servers/b/stop/").status_code == 404
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("change", "path"),
     [

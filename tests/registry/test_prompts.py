@@ -298,6 +298,7 @@ def test_it_is_registered_and_read_by_api(world: dict[str, Any]) -> None:
     assert [row["model"] for row in listed["results"]] == ["short-v1"]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("changes", "path"),
     [

@@ -272,6 +272,7 @@ def test_an_operator_adds_edits_registers_and_removes_by_page(live: ModelServer)
     )
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_the_responses_api_is_chosen_by_page_and_probed(data_dir: Any) -> None:
     project = make_project()
@@ -328,6 +329,7 @@ def test_the_menu_shows_that_servers_and_prompts_are_under_models(name: str) -> 
     assert re.findall(r'data-go="(.)"\s+aria-current="page"', page) == ["m"]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("name", "query", "says"),
     [
@@ -398,6 +400,7 @@ def test_servers_by_api(live: ModelServer) -> None:
     assert call(project, "get", "servers/gpu-2/").status_code == 404
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("body", "path"),
     [
@@ -424,6 +427,7 @@ def test_a_server_that_the_api_refuses(body: Any, path: str) -> None:
     assert refused.json()["error"] and not project.servers.exists()
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("body", "path"),
     [

@@ -125,6 +125,7 @@ def numbers(dtype: str, a: list[int], b: list[int]) -> bytes:
     return len(written).to_bytes(8, "little") + written + data
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("dtype", "one", "bad"),
     [
@@ -152,6 +153,7 @@ def test_weights_that_hold_nan_are_refused_with_the_tensors_name(
         register(base, adapter(models / "bad", weights=numbers(dtype, *given.values())))
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("dtype", "zero"), [("F32", 0x80000000), ("F16", 0x8000), ("BF16", 0)])
 def test_an_adapter_that_changes_nothing_says_so_on_its_page(
     models: Path, base: ModelVersion, dtype: str, zero: int
@@ -175,7 +177,7 @@ def test_an_adapter_that_changes_nothing_says_so_on_its_page(
     assert ["This adapter has no effect" in page for page in pages] == [True, False]
 
 
-@pytest.mark.more(rows=20)
+@pytest.mark.more(rows=7)
 @pytest.mark.parametrize(
     ("config", "weights", "says"),
     [
@@ -326,6 +328,7 @@ def test_an_adapter_that_names_its_base_as_it_is_called_here_needs_no_more(
     assert "declared_base" not in made.lineage
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("name", ["acme/Base-Instruct", "/srv/other-7b", "unsloth/base-bnb-4bit"])
 def test_an_adapter_of_another_base_with_the_same_shapes_needs_a_choice(
     models: Path, base: ModelVersion, name: str, client: Client
@@ -436,6 +439,7 @@ def test_an_adapter_needs_a_base_here(models: Path, base: ModelVersion) -> None:
         register(base, adapter(models / "a"), parent=make_endpoint(base.project))
 
 
+@pytest.mark.proof
 def test_both_by_page_and_by_api(models: Path) -> None:
     project, client = make_project(), Client()
     client.force_login(make_member(project, Role.ENGINEER))
@@ -495,6 +499,7 @@ def test_both_by_page_and_by_api(models: Path) -> None:
     assert again.status_code == 200 and again.json()["id"] == base.pk
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("template", "tools", "says"),
     [

@@ -212,6 +212,7 @@ def test_what_is_announced_is_checked(base: ModelVersion, files: list) -> None:
     assert Sender(base).begin(files=files).status_code == 400 and not AdapterUpload.objects.exists()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "path", ["..%2F..%2Fsecret_key", "%2E%2E", "adapter_model.bin", WEIGHTS.upper(), "%00"]
 )

@@ -75,6 +75,7 @@ def test_an_override_by_the_person_who_trains_says_so(made: Made) -> None:
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("role", [Role.REVIEWER, Role.ENGINEER, Role.OWNER])
 def test_with_a_second_person_four_eyes_hold_again(made: Made, role: Role) -> None:
     reviewed_alone(made)
@@ -93,6 +94,7 @@ def test_a_viewer_can_neither_judge_nor_train_and_does_not_count(made: Made) -> 
     assert not lock_of(environment=made.environment, by=made.admin).locked
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("how", ["removed", "made a viewer"])
 def test_removing_a_colleague_does_not_make_it_a_project_of_one_at_once(
     made: Made, how: str
@@ -135,6 +137,7 @@ def test_who_is_asked_instead_is_somebody_who_is_there(made: Made) -> None:
         train(made)
 
 
+@pytest.mark.proof
 def test_the_pages_say_which_policy_applies(made: Made) -> None:
     page = Client()
     page.force_login(made.admin)

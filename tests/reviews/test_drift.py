@@ -145,6 +145,7 @@ def test_the_sentence_names_kinds_and_examples() -> None:
     )
 
 
+@pytest.mark.proof
 def test_the_order_does_not_matter() -> None:
     rng = random.Random(5)
     judged, trained = same_requests(rng, 5)
@@ -158,6 +159,7 @@ def test_the_order_does_not_matter() -> None:
     assert first.share > MOST
 
 
+@pytest.mark.proof
 def test_requests_of_one_kind_are_no_drift_and_half_of_another_kind_is() -> None:
     """A slice of bench.drift."""
     for seed in (11, 12):

@@ -257,6 +257,7 @@ def test_a_change_is_tried_on_stored_samples(run: EvalRun) -> None:
     assert project.verifiers.count() == 1  # trying saves nothing
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_answers_that_another_version_scored_are_scored_again_for_a_review(run: EvalRun) -> None:
     project, before = run.project, run.environment.verifier
@@ -287,6 +288,7 @@ def test_answers_that_another_version_scored_are_scored_again_for_a_review(run: 
     }
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_probes_find_the_hole_of_a_bad_verifier_and_none_in_a_good_one(
     run: EvalRun, environment: Environment

@@ -135,6 +135,7 @@ def test_what_the_agent_brings_needs_no_new_review(made: Made) -> None:
     )
 
 
+@pytest.mark.proof
 def test_samples_of_two_environments_count_each_for_its_own(data_dir: Path) -> None:
     """Sixty samples, half of them of another environment: neither has the fifty that the policy
     asks for.
@@ -193,7 +194,7 @@ def test_tasks_like_those_judged_are_open(made: Made) -> None:
     start(made, eval_set=train_set(made, *(close(n) for n in range(7000, 7020))))
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("strange", "says"),
     [
@@ -265,6 +266,7 @@ def judged(data_dir: Path) -> Made:
     return made
 
 
+@pytest.mark.proof
 def test_an_evaluation_that_is_tried_again_mixes_no_judges(judged: Made) -> None:
     """The worker dies after the first samples, and the judge is another one when the evaluation
     goes on.
@@ -368,6 +370,7 @@ def run_it(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
     return run
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("station", ["probes", "policy", "review", "person"])
 def test_a_queued_run_is_checked_again_at_its_start(
     made: Made, station: str, monkeypatch: pytest.MonkeyPatch
@@ -444,6 +447,7 @@ def test_the_only_reviewer_does_not_start_training(made: Made) -> None:
     start(made, by=make_member(made.project))
 
 
+@pytest.mark.proof
 def test_a_second_reviewer_of_three_samples_is_no_second_pair_of_eyes(made: Made) -> None:
     member, other = make_member(made.project), make_member(made.project)
     set_policy(project=made.project, by=made.admin, reason="test", four_eyes=True)

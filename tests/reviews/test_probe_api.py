@@ -79,6 +79,7 @@ def found(made: Made, *findings: dict, locks: int) -> ProbeRun:
     return run
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("masked", "scored", "says_something"),
     [(0, 4, True), (5, 4, True), (6, 4, False), (10, 0, False), (0, 0, False)],
@@ -128,7 +129,7 @@ def test_probes_are_started_followed_and_cancelled(made: Made) -> None:
     assert ask(key, "probe_cancel", run.pk, body={}).status_code == 409
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("change", "status", "path"),
     [
@@ -264,6 +265,7 @@ def test_a_probe_run_names_the_model_that_is_told_to_cheat(
         probe_spec(run)
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("change", "status"),
     [
@@ -304,6 +306,7 @@ def test_a_cheating_model_is_asked_as_its_server_is(made: Made, cheat: dict) -> 
     assert chat_server(spec, "server").protocol == "responses"
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("fields", "model", "said"),
     [

@@ -127,6 +127,7 @@ def test_it_refuses_what_has_not_finished_what_is_elsewhere_and_nothing(made: Ma
         actions.open_review(runs=[made.run], by=made.admin)
 
 
+@pytest.mark.proof
 def test_the_page_offers_the_evaluations_of_this_verifier_and_opens(made: Made) -> None:
     run, client = other_verifier(made), Client()
     client.force_login(make_member(made.project))

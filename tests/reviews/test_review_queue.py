@@ -52,6 +52,7 @@ def leaks(text: str, item: ReviewItem) -> list[str]:
 # Blindness
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("htmx", [False, True], ids=["page", "fragment"])
 def test_before_judging_nothing_tells_the_score_or_what_others_said(made: Made, htmx: bool) -> None:
     review = made.review(reviewers_per_sample=2)
@@ -131,6 +132,7 @@ def test_answers_go_from_sample_to_sample(made: Made) -> None:
     assert (said.success, said.note, said.agrees) == (False, "why", True) and said.agreed_at
 
 
+@pytest.mark.proof
 def test_a_case_held_ready_gets_only_the_counts(made: Made) -> None:
     review, (client, user) = made.review(), browser(made)
     first, second, third = review.items.all()[:3]
@@ -153,6 +155,7 @@ def test_what_is_half_done_comes_first_and_is_never_held_ready(made: Made) -> No
     assert client.get(url("step", other, "?ahead=1"), **HTMX).status_code == 204
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("name", "given", "says"),
     [
@@ -224,6 +227,7 @@ def test_two_people_are_not_given_the_same_sample(made: Made) -> None:
     assert not reserve(item=item, by=first)
 
 
+@pytest.mark.proof
 def test_at_the_end_one_waits_for_what_others_hold(made: Made) -> None:
     review, (client, user) = made.review(), browser(made)
     *rest, last = review.items.all()

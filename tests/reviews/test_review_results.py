@@ -77,6 +77,7 @@ def test_calibration_is_over_the_range_of_rewards() -> None:
     assert figure["data"][1]["x"] == [-1.0, 1.0] and figure["data"][1]["y"] == [0.0, 1.0]
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_the_page_has_every_figure_with_its_interval(made: Made) -> None:
     review, other = made.review(reviewers_per_sample=2), make_member(made.project)
@@ -272,6 +273,7 @@ def copy_of(made: Made) -> EvalRun:
     return run
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_an_output_that_was_judged_twice_is_one_label(made: Made) -> None:
     """Neither the lock nor the effect of an edit counts a person's word on the same output

@@ -59,6 +59,7 @@ def test_training_is_locked_until_people_agree_and_the_probes_pass(made: Made) -
     submit_training(**wanted(made))
 
 
+@pytest.mark.proof
 def test_the_form_refuses_and_says_why(made: Made) -> None:
     client = Client()
     client.force_login(made.admin)
@@ -83,7 +84,7 @@ def test_the_form_refuses_and_says_why(made: Made) -> None:
     assert not TrainingRun.objects.exists()
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

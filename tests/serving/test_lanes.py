@@ -59,7 +59,7 @@ def test_a_raised_share_only_adds_sessions(unit: str, one: float, other: float) 
         assert lane_of_unit(route(high), unit).kind == CANARY
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.25, 0.5, 0.9, 1.0])
 def test_the_share_is_met(share: float) -> None:
     n = 20_000

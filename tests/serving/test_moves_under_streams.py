@@ -222,6 +222,7 @@ def test_promotions_and_rollbacks_during_streams_lose_none_and_mix_none(
         assert row.metadata["attributes"]["flywheel.model_version"] == version.pk
 
 
+@pytest.mark.proof
 def test_what_leaves_a_server_waits_for_what_was_just_asked_of_it(production: Production) -> None:
     scene = production.scene
     production.promote(scene.old)
@@ -238,6 +239,7 @@ def test_what_leaves_a_server_waits_for_what_was_just_asked_of_it(production: Pr
     )
 
 
+@pytest.mark.proof
 def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get_404(
     production: Production,
 ) -> None:
@@ -262,6 +264,7 @@ def test_while_a_channel_is_archived_open_streams_end_whole_and_new_requests_get
     )
 
 
+@pytest.mark.proof
 def test_a_request_that_meets_a_version_that_has_left_is_answered_by_what_runs_now(
     production: Production,
 ) -> None:

@@ -67,6 +67,7 @@ def test_the_page_says_what_answers_and_how_to_ask(project: Project) -> None:
     assert "<input form=" not in page(project, Role.ENGINEER)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("configured", "opened", "shown"),
     [

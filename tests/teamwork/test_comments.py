@@ -204,6 +204,7 @@ def test_editing_and_deleting_ones_own(project: Project, run: Trajectory) -> Non
     assert not AuditEvent.objects.filter(detail__icontains="Right").exists()
 
 
+@pytest.mark.proof
 def test_the_newest_comments_and_the_link_of_an_old_one(project: Project, run: Trajectory) -> None:
     by = admin_of(project)
     rows = [say(run, by, f"number {n:03}") for n in range(SHOWN + 5)]
@@ -394,6 +395,7 @@ def test_comments_go_with_what_they_are_on(project: Project, run: Trajectory) ->
 # By API
 
 
+@pytest.mark.proof
 def test_comments_by_api(project: Project, run: Trajectory) -> None:
     by = admin_of(project)
     key = create_api_key(project=project, name="k", by=by)[1]
@@ -440,6 +442,7 @@ def test_comments_by_api(project: Project, run: Trajectory) -> None:
     assert Client().delete(one, headers=headers).status_code == 403
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("name", ["run-1", "a/b:c d", "http://x/?y=1&z", "訪問"])
 @pytest.mark.parametrize("kind", ["trajectory", "failure"])
 def test_a_run_has_the_id_under_which_the_api_knows_it(

@@ -22,7 +22,6 @@ from apps.training import actions, forking, run_alarms
 from apps.training.charts import curves
 from apps.training.child_spec import training_spec
 from apps.training.models import TrainingRun
-from tests.amounts import few
 from tests.core.conftest import ended
 from tests.factories import admin_of, key_headers, make_member
 
@@ -71,11 +70,13 @@ def warned(submit: Submit) -> TrainingRun:
     return ended(run)
 
 
+@pytest.mark.proof
 def test_alarms_are_kept_with_their_ends(warned: TrainingRun) -> None:
     rows = [(row.step, row.action, row.cleared_step) for row in warned.alarms.order_by("pk")]
     assert rows == [(3, "warn", 5), (7, "warn", None), (8, "stop", None)]
 
 
+@pytest.mark.proof
 def test_the_page_shows_what_the_run_has_achieved(submit: Submit) -> None:
     run = submit(["finish with", {"outcome": ["Reward: <b>0.5</b> at the start."]}])
     runner.run(run)
@@ -86,6 +87,7 @@ def test_the_page_shows_what_the_run_has_achieved(submit: Submit) -> None:
     assert "Result of training" in html and "Reward: &lt;b&gt;0.5&lt;/b&gt; at the start." in html
 
 
+@pytest.mark.proof
 def test_the_page_shows_them_and_marks_the_chart(warned: TrainingRun) -> None:
     html = page(warned)
     assert (
@@ -105,6 +107,7 @@ def test_the_page_shows_them_and_marks_the_chart(warned: TrainingRun) -> None:
     )
 
 
+@pytest.mark.proof
 def test_the_api_has_them(warned: TrainingRun, client: Client) -> None:
     url = reverse("training_api:run", args=[warned.pk])
     found = client.get(url, **key_headers(warned.project)).json()
@@ -137,6 +140,7 @@ def test_the_checkpoint_before_an_alarm_is_kept(submit: Submit, settings: Any) -
     assert "before the alarm" in page(ended(run)) and "?step=2" in page(run)
 
 
+@pytest.mark.proof
 def test_a_warning_from_the_start_does_not_hide_the_checkpoint_before_an_explosion(
     submit: Submit, settings: Any
 ) -> None:
@@ -188,6 +192,7 @@ def test_a_fork_has_its_own_copy_of_the_checkpoint(warned: TrainingRun) -> None:
     assert "again" in page(warned)
 
 
+@pytest.mark.proof
 def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_the_start(
     submit: Submit,
 ) -> None:
@@ -210,18 +215,15 @@ def test_a_run_that_an_alarm_stopped_before_any_good_checkpoint_is_forked_from_t
         forking.fork(run=run, step=1, config=config_of(run, **changes), by=by)
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("name", "primary", "default"),
-    few(
-        [
-            ("kl", "Fork …", 0),
-            ("hacking", "Fork …", 0),
-            ("stall", "Resume from step 3", 3),
-            ("masked", "Resume from step 3", 3),
-        ],
-        2,
-    ),
+    [
+        ("kl", "Fork …", 0),
+        ("hacking", "Fork …", 0),
+        ("stall", "Resume from step 3", 3),
+        ("masked", "Resume from step 3", 3),
+    ],
 )
 def test_the_primary_button_of_a_paused_run_does_not_go_on_with_spoiled_weights(
     submit: Submit, name: str, primary: str, default: int
@@ -235,19 +237,16 @@ def test_the_primary_button_of_a_paused_run_does_not_go_on_with_spoiled_weights(
     assert shown == primary and ("An alarm paused this run at step 3" in html) is (default == 0)
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("step", "changes", "said"),
-    few(
-        [
-            (5, {}, "no checkpoint at step 5"),
-            (6, {"steps": 6}, "already. Set more steps"),
-            (6, {"lora_rank": 3}, "lora_rank cannot change"),
-            (6, {"stepz": 3}, "did you mean “steps”"),
-            (6, {"alarms": {"kll": {}}}, "did you mean “kl”"),
-        ],
-        2,
-    ),
+    [
+        (5, {}, "no checkpoint at step 5"),
+        (6, {"steps": 6}, "already. Set more steps"),
+        (6, {"lora_rank": 3}, "lora_rank cannot change"),
+        (6, {"stepz": 3}, "did you mean “steps”"),
+        (6, {"alarms": {"kll": {}}}, "did you mean “kl”"),
+    ],
 )
 def test_what_cannot_be_forked(warned: TrainingRun, step: int, changes: dict, said: str) -> None:
     with pytest.raises(actions.TrainingError, match=said):
@@ -255,6 +254,7 @@ def test_what_cannot_be_forked(warned: TrainingRun, step: int, changes: dict, sa
     assert TrainingRun.objects.count() == 1
 
 
+@pytest.mark.proof
 def test_the_form_of_a_fork(warned: TrainingRun) -> None:
     client, url = Client(), reverse("training:fork", args=[warned.project.slug, warned.pk])
     client.force_login(make_member(warned.project, Role.ENGINEER))

@@ -188,6 +188,7 @@ def lengths(run: EvalRun, *written: int) -> None:
 # The numbers
 
 
+@pytest.mark.proof
 def test_processes_divide_the_time_on_gpus_and_multiply_the_memory_without(
     run: EvalRun, measured: Measurement
 ) -> None:
@@ -268,6 +269,7 @@ def test_a_model_without_a_tokenizer_says_so(own_run: EvalRun) -> None:
     assert "no tokenizer.json" in estimate(asked(own_run)).problem
 
 
+@pytest.mark.proof
 def test_a_template_that_never_ends_is_given_up(
     own_run: EvalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +371,7 @@ def test_the_machine_has_a_price(run: EvalRun, measured: Measurement, settings: 
     assert found.price == "$3.6 an hour for the machine"
 
 
+@pytest.mark.proof
 def test_what_does_not_fit_says_what_to_reduce_and_to_which_value(run: EvalRun) -> None:
     finish(
         measuring.measure_for(asked(run), by=None),
@@ -425,6 +428,7 @@ def panel(client: Client, run: EvalRun, **changes: Any) -> str:
     ).content.decode()
 
 
+@pytest.mark.proof
 def test_the_panel_offers_the_measurement_and_shows_its_progress(
     client: Client, run: EvalRun
 ) -> None:
@@ -460,6 +464,7 @@ def test_a_form_that_is_not_whole_is_no_error(client: Client, run: EvalRun) -> N
     assert Measurement.objects.count() == 0
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("method", ["sft", "rejection", "dpo", "kto"])
 def test_the_panel_is_there_for_every_method(
     client: Client, run: EvalRun, measured: Measurement, method: str
@@ -550,6 +555,7 @@ def test_the_estimate_is_frozen_with_the_run_and_the_truth_stands_beside_it(
     )
 
 
+@pytest.mark.proof
 def test_a_fork_is_estimated_for_the_steps_that_are_left(
     client: Client, run: EvalRun, measured: Measurement
 ) -> None:
@@ -583,6 +589,7 @@ def test_an_attempt_that_was_broken_off_has_no_factor(
     assert factor_of(TrainingRun.objects.get(pk=made.pk)) is None
 
 
+@pytest.mark.proof
 def test_an_estimate_of_another_version_is_left_out(client: Client, run: EvalRun) -> None:
     made = submitted(client, run)
     made.spec["estimate"] = {"seconds": "soon", "new": 1}

@@ -172,6 +172,7 @@ def test_the_table_has_intervals_and_what_differs(runs: list[TrainingRun], clien
     assert ("generations", "8") in context["equal"]
 
 
+@pytest.mark.proof
 def test_a_link_says_which_of_its_runs_are_not_shown(
     runs: list[TrainingRun], client: Client
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_link_says_which_of_its_runs_are_not_shown(
         assert said in answer.content.decode()
 
 
+@pytest.mark.proof
 def test_twenty_runs_of_a_thousand_steps_are_a_light_page(
     runs: list[TrainingRun], client: Client
 ) -> None:
@@ -229,6 +231,7 @@ def test_the_address_holds_the_view(runs: list[TrainingRun], client: Client) -> 
         assert page(client, runs, **nonsense).status_code == 400
 
 
+@pytest.mark.proof
 def test_without_two_runs_it_offers_them_and_the_list_has_check_boxes(
     runs: list[TrainingRun], client: Client
 ) -> None:

@@ -36,7 +36,7 @@ from apps.training.engines.plan import Adapter, ExportError, Plan, Row
 from apps.training.engines.settings import TRAVELS, USED, left_behind
 from apps.training.engines.text import as_toml, as_yaml, command
 from apps.training.models import Method, TrainingRun
-from tests.amounts import amount, few
+from tests.amounts import few
 from tests.factories import (
     admin_of,
     make_environment,
@@ -179,10 +179,10 @@ def is_shell(text: bytes) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.more(rows=18)
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize(
     ("engine", "method", "text"),
-    [(*pair, text) for pair in COMBINATIONS for text in HOSTILE][:: amount(7, 1)],
+    [(*pair, text) for pair in COMBINATIONS for text in HOSTILE],
 )
 def test_hostile_names_and_texts_stay_text(engine: str, method: str, text: str) -> None:
     hostile = plan(method, text, {"target_modules": [text or "x"]})
@@ -490,6 +490,7 @@ def test_settings_go_where_the_engine_has_them() -> None:
     ]["use_dora"]
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("engine", "method", "config", "left"),
     [
@@ -691,6 +692,7 @@ NO_SYSTEM = """{% if messages[0]['role'] == 'system' %}
 {{ raise_exception("System role not supported") }}{% endif %}"""
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.django_db
 @pytest.mark.parametrize("named", [False, True], ids=["one template", "named templates"])
 def test_a_template_without_a_system_role_gets_the_tools_from_the_user(

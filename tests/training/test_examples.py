@@ -46,7 +46,6 @@ from apps.trajectories.actions.feedback import give
 from apps.trajectories.exports import HELD_OUT
 from apps.trajectories.models import Trajectory
 from apps.trajectories.schema import Feedback, OutcomeChange
-from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -441,6 +440,7 @@ def test_a_dpo_job_is_given_the_conversation_as_an_agent_is(run: EvalRun, settin
     assert [one.job for one in learners_of_trajectory(trajectory.pk)] == [job]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("method", "program"), [(Method.KTO, "kto"), (Method.REJECTION, "sft")])
 def test_other_methods_are_given_answers(run: EvalRun, method: Method, program: str) -> None:
     shape = "labels" if method == Method.KTO else "answers"
@@ -449,6 +449,7 @@ def test_other_methods_are_given_answers(run: EvalRun, method: Method, program: 
     assert spec.program() == program and rows[0].completion == "right 0"
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("method", [Method.DPO, Method.KTO, Method.REJECTION])
 def test_an_export_has_the_rows_of_the_job(run: EvalRun, method: Method) -> None:
     """With the calls and results that came before the answer, as text: this base's template knows
@@ -540,6 +541,7 @@ def engineer(client: Client, run: EvalRun) -> Client:
     return client
 
 
+@pytest.mark.proof
 def test_the_form_starts_a_dpo_run(engineer: Client, run: EvalRun) -> None:
     answer = engineer.post(reverse("training:new", args=[run.project.slug]), sent(run))
     job = TrainingRun.objects.get()
@@ -556,20 +558,17 @@ def test_the_form_starts_a_dpo_run(engineer: Client, run: EvalRun) -> None:
     assert "right 0" in listed and "wrong 2" in listed
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("change", "field"),
-    few(
-        [
-            ({"sources": []}, "sources"),
-            ({"sources": ["feedbackk"]}, "sources"),
-            ({"sources": ["evaluation"], "samples_of": ""}, "samples_of"),
-            ({"method": "rejection", "sources": [], "samples_of": ""}, "samples_of"),
-            ({"preference_beta": 0}, "preference_beta"),
-            ({"dpo_loss": "sigmoud"}, "dpo_loss"),
-        ],
-        3,
-    ),
+    [
+        ({"sources": []}, "sources"),
+        ({"sources": ["feedbackk"]}, "sources"),
+        ({"sources": ["evaluation"], "samples_of": ""}, "samples_of"),
+        ({"method": "rejection", "sources": [], "samples_of": ""}, "samples_of"),
+        ({"preference_beta": 0}, "preference_beta"),
+        ({"dpo_loss": "sigmoud"}, "dpo_loss"),
+    ],
 )
 def test_what_cannot_train_is_said_at_its_field(
     engineer: Client, run: EvalRun, change: dict, field: str
@@ -578,6 +577,7 @@ def test_what_cannot_train_is_said_at_its_field(
     assert field in answer.context["form"].errors and not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_without_examples_the_form_says_so_and_keeps_what_was_typed(
     engineer: Client, run: EvalRun
 ) -> None:
@@ -610,6 +610,7 @@ def preview(client: Client, run: EvalRun, **changes: Any) -> str:
     return answer.content.decode()
 
 
+@pytest.mark.proof
 def test_the_preview_counts_by_source_and_shows_a_few(engineer: Client, run: EvalRun) -> None:
     corrected(run, 79, HOSTILE)
     secret = corrected(run, 80)
@@ -790,6 +791,7 @@ def test_a_teacher_is_another_model_and_rejection_sampling_ones_own(
     assert "a different model" in str(other) and not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_a_choice_of_tasks_that_the_page_hides_says_nothing_of_the_run(
     engineer: Client, run: EvalRun
 ) -> None:

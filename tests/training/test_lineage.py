@@ -121,6 +121,7 @@ def test_a_version_leads_to_the_very_trajectories_of_all_generations(
         assert listed(client, world, strange) == set()
 
 
+@pytest.mark.proof
 def test_the_page_of_a_version_counts_and_links_them(client: Client, world: Any) -> None:
     version = world.second.model_version
     page = client.get(

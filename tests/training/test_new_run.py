@@ -24,7 +24,6 @@ from apps.training.config_yaml import ConfigError, config_of, read, write
 from apps.training.forms import TrainingForm
 from apps.training.models import Method, TrainingRun
 from apps.training.starts import asked_from, fields_from, start_from
-from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -66,6 +65,7 @@ def post(client: Client, run: EvalRun, **changes: Any) -> Any:
     return client.post(reverse("training:new", args=[run.project.slug]), sent(run, **changes))
 
 
+@pytest.mark.proof
 def test_it_starts_with_what_the_advisor_says(client: Client, run: EvalRun) -> None:
     advised = [item.fix for item in page(client, run).context["advice"][1]]
     form = page(client, run).context["form"]
@@ -77,6 +77,7 @@ def test_it_starts_with_what_the_advisor_says(client: Client, run: EvalRun) -> N
     assert page(client, run, method="sft").context["form"].initial["method"] == "sft"
 
 
+@pytest.mark.proof
 def test_fields_of_the_other_method_are_not_checked(client: Client, run: EvalRun) -> None:
     assert (
         post(client, run, method="grpo", batch_size="nonsense", lora_dropout="9").status_code == 302
@@ -147,19 +148,16 @@ def test_a_run_that_continues_an_adapter_has_its_settings(
     assert recorded() == SETTINGS
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("name", "value", "shown"),
-    few(
-        [
-            ("lora_rank", 16, "8"),
-            ("lora_alpha", 16, "24"),
-            ("target_modules", ["q_proj"], "q_proj, v_proj"),
-            ("use_rslora", False, "true"),
-            ("use_dora", True, "false"),
-        ],
-        2,
-    ),
+    [
+        ("lora_rank", 16, "8"),
+        ("lora_alpha", 16, "24"),
+        ("target_modules", ["q_proj"], "q_proj, v_proj"),
+        ("use_rslora", False, "true"),
+        ("use_dora", True, "false"),
+    ],
 )
 def test_other_settings_than_the_adapters_are_refused(
     client: Client, run: EvalRun, adapter: ModelVersion, name: str, value: Any, shown: str
@@ -187,6 +185,7 @@ def style() -> str:
     return " ".join((settings.BASE_DIR / "static/app.css").read_text().split())
 
 
+@pytest.mark.proof
 def test_the_form_hides_the_settings_of_a_new_adapter(
     client: Client, run: EvalRun, adapter: ModelVersion
 ) -> None:
@@ -199,10 +198,10 @@ def test_the_form_hides_the_settings_of_a_new_adapter(
     assert all(f"#id_{name}" in rule for name in SETTINGS) and "lora_dropout" not in rule
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("field", "value"),
-    few([("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")], 2),
+    [("lora_rank", "513"), ("lora_rank", "0"), ("lora_alpha", "0"), ("lora_dropout", "1")],
 )
 def test_bounds_of_lora_are_said_at_the_field(
     client: Client, run: EvalRun, field: str, value: str
@@ -213,6 +212,7 @@ def test_bounds_of_lora_are_said_at_the_field(
     assert not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_layers_that_the_base_does_not_have_are_refused_by_name(
     client: Client, run: EvalRun, monkeypatch: Any
 ) -> None:
@@ -236,6 +236,7 @@ def test_only_weights_of_this_installation_are_offered(
     assert run.model_version in offered and served not in offered
 
 
+@pytest.mark.proof
 def test_advantages_per_turn_are_offered_where_an_environment_reports_them(
     client: Client, run: EvalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +293,7 @@ def test_a_finished_evaluation_leads_to_its_comparison(
     assert f"{reverse('evals:compare', args=[slug])}?run={run.pk}&amp;run={after.pk}" in html
 
 
+@pytest.mark.proof
 def test_a_model_that_cannot_carry_tools_is_not_trained_where_they_are_needed(
     client: Client, run: EvalRun
 ) -> None:
@@ -355,6 +357,7 @@ def test_the_form_and_a_file_allow_the_same_sizes(run: EvalRun) -> None:
             convert(values | {name: most + 1}, CONFIGS[kind])
 
 
+@pytest.mark.proof
 def test_answers_have_to_leave_room_for_a_prompt(client: Client, run: EvalRun) -> None:
     folder = Path(run.model_version.base)
     (folder / "config.json").write_text('{"max_position_embeddings": 512}')

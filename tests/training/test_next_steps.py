@@ -71,6 +71,7 @@ def text(run: TrainingRun, role: Role = Role.ENGINEER) -> str:
     return client.get(reverse("training:detail", args=[run.project.slug, run.pk])).content.decode()
 
 
+@pytest.mark.proof
 def test_a_run_asks_for_the_held_out_evaluation_of_what_it_made(run: TrainingRun) -> None:
     said = text(run)
     assert (

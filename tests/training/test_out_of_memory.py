@@ -172,6 +172,7 @@ def ending_with(event: dict[str, Any]) -> list[str]:
     return [sys.executable, "-c", program]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.proof)])
 def test_the_memory_of_a_process_ends_and_the_run_goes_on_with_less(
@@ -201,6 +202,7 @@ def test_the_memory_of_a_process_ends_and_the_run_goes_on_with_less(
     assert run.spec["config"]["micro_batch"] == 0, "what was submitted stays as it was"
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_without_the_option_its_error_says_what_to_reduce(
     limited: Submit, monkeypatch: pytest.MonkeyPatch

@@ -121,6 +121,7 @@ def test_the_steps_are_chosen_by_the_url(steps: list[int], query: dict, expected
     assert found and (found.baseline, found.than, found.at) == expected
 
 
+@pytest.mark.proof
 def test_a_step_that_was_only_validated_is_not_compared_unless_it_is_asked_for(
     run: TrainingRun, say: Say
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_task_is_judged_by_all_its_samples(run: TrainingRun) -> None:
     assert (item["row"].delta, item["row"].cells[5].passed, item["row"].cells[5].n) == (-0.5, 1, 2)
 
 
+@pytest.mark.proof
 def test_search_finds_words_of_any_column_and_of_the_request(run: TrainingRun, say: Say) -> None:
     say(0, ("a whale", 0.5), ("b", 0.5))
     say(5, ("a", 0.5), ("b cat", 0.5))
@@ -260,6 +262,7 @@ def test_a_seeded_sample_goes_to_the_queue_once(run: TrainingRun, say: Say, alon
     assert (after.state, after.why) == (before.state, before.why)
 
 
+@pytest.mark.proof
 def test_it_is_judged_blind_like_any_other(run: TrainingRun, say: Say, alone: None) -> None:
     say(5, ("the output", 0.123))
     client, slug = Client(), run.project.slug
@@ -311,6 +314,7 @@ def test_what_people_say_is_a_metric_and_the_gap_an_alarm(
     )
 
 
+@pytest.mark.proof
 def test_people_who_agree_raise_nothing_and_a_run_that_ended_is_only_warned_of(
     run: TrainingRun, say: Say, alone: None, django_capture_on_commit_callbacks: Any
 ) -> None:
@@ -441,6 +445,7 @@ def test_the_judge_is_asked_within_its_budget_and_never_twice(
     assert judged_outputs.due() == [] and read_outputs(run).stopped == "The judge is off."
 
 
+@pytest.mark.proof
 def test_what_people_say_of_an_output_counts_in_place_of_the_judge(
     run: TrainingRun,
     say: Say,
@@ -503,6 +508,7 @@ def test_the_judge_reads_nothing_unless_it_is_asked_for(
         submit_training(**given)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("body", "status"),
     [({"rollout": 10**9}, 409), ({"step": 3}, 409), ({"n": 0}, 400), ({"x": 1}, 400)],

@@ -70,6 +70,7 @@ def test_all_training_tasks_are_the_default(client: Client, run: EvalRun) -> Non
     assert "of" not in AuditEvent.objects.get(action="dataset.frozen").detail
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("method", ["grpo", "sft"])
 def test_the_tasks_that_teach_are_trained_on_when_chosen(
     client: Client, run: EvalRun, method: str
@@ -95,6 +96,7 @@ def test_the_cap_on_a_group_holds(client: Client, db: None, data_dir: Path) -> N
     assert TrainingRun.objects.get().dataset.size == 1
 
 
+@pytest.mark.proof
 def test_the_form_offers_what_an_evaluation_says_and_the_link_chooses_it(
     client: Client, run: EvalRun
 ) -> None:
@@ -117,6 +119,7 @@ def test_an_empty_project_is_told_what_a_run_needs(client: Client, db: None) -> 
     assert "Freeze an eval set" in page and reverse("environments:new", args=[project.slug]) in page
 
 
+@pytest.mark.proof
 def test_without_such_an_evaluation_nothing_is_offered(client: Client, db: None) -> None:
     project = make_project()
     client.force_login(make_member(project))
@@ -155,6 +158,7 @@ def test_a_foreign_or_held_out_evaluation_is_refused(
     assert not TrainingRun.objects.exists() and not Dataset.objects.exists()
 
 
+@pytest.mark.proof
 def test_an_evaluation_of_another_set_is_refused(client: Client, run: EvalRun) -> None:
     other = make_eval_set(run.project)
     response = train(client, run, picked_by=run.pk, eval_set=other.pk)

@@ -109,6 +109,7 @@ def values(run: TrainingRun, name: str) -> list[float]:
     return list(run.metrics.filter(name=name).order_by("step").values_list("value", flat=True))
 
 
+@pytest.mark.proof
 def test_a_policy_that_finds_the_hole_is_stopped_with_a_checkpoint(
     data_dir: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,6 @@ from apps.training.models import PromptSearch
 from apps.training.prompt_search import actions
 from apps.training.prompt_search.cost import Size, expected
 from apps.training.prompt_search.job import search_spec
-from tests.amounts import few
 from tests.factories import (
     admin_of,
     candidate_event,
@@ -114,6 +113,7 @@ def done(search: PromptSearch, best: int, prompt: str = "Be exact.") -> PromptSe
 # What may be searched
 
 
+@pytest.mark.proof
 def test_what_cannot_be_searched_is_refused(world: dict[str, Any], settings: Any) -> None:
     project, by = world["project"], world["by"]
     agent = register_agent(project=project, name="desk", agent_version="1", by=by)
@@ -145,6 +145,7 @@ def test_a_reward_that_nobody_reviewed_optimises_no_prompt(world: dict[str, Any]
     )
 
 
+@pytest.mark.proof
 def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], settings: Any) -> None:
     """Its address is private, and another one after each start."""
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
@@ -163,18 +164,15 @@ def test_a_managed_server_may_write_the_proposals(world: dict[str, Any], setting
     assert spec.server.base_url == "http://127.0.0.1:9999/v1" and spec.server.allow_private
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("prices", "usd", "says"),
-    few(
-        [
-            ({"*": [1.0, 2.0]}, 0.5, "$0.5000"),
-            ({"*": [0.0, 0.0]}, 0.5, "$0.5000"),
-            ({"other": [1.0, 2.0]}, None, "no price is known for writer on"),
-            ({}, None, "no price is known for writer on"),
-        ],
-        2,
-    ),
+    [
+        ({"*": [1.0, 2.0]}, 0.5, "$0.5000"),
+        ({"*": [0.0, 0.0]}, 0.5, "$0.5000"),
+        ({"other": [1.0, 2.0]}, None, "no price is known for writer on"),
+        ({}, None, "no price is known for writer on"),
+    ],
 )
 def test_a_failed_search_says_what_it_used(
     world: dict[str, Any], prices: dict, usd: float | None, says: str
@@ -246,6 +244,7 @@ def test_the_child_gets_train_and_validation_and_no_hold_out(world: dict[str, An
     assert (spec.used.calls, spec.used.usd, spec.python) == (7, 0.5, sys.executable)
 
 
+@pytest.mark.proof
 def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(
     world: dict[str, Any],
 ) -> None:
@@ -255,6 +254,7 @@ def test_the_proposals_may_be_written_by_a_model_behind_the_responses_api(
     assert (spec.server.dialect, spec.engine.dialect) == ("responses", "native")
 
 
+@pytest.mark.proof
 def test_a_prompt_version_is_where_it_starts(world: dict[str, Any]) -> None:
     prompt = {"system_prompt": "Be kind.", "temperature": 0.25}
     version = register_prompt(
@@ -269,6 +269,7 @@ def test_a_prompt_version_is_where_it_starts(world: dict[str, Any]) -> None:
     assert (made.parent, made.name, str(made)) == (version, "kind", "kind-v2")
 
 
+@pytest.mark.proof
 def test_the_failures_evidence_goes_along(world: dict[str, Any]) -> None:
     project = world["project"]
     trajectory = make_failed(project, request="Close ticket 4321.")
@@ -376,6 +377,7 @@ for event in json.loads(spec["prompt"]):
 """
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_the_runner_takes_it_from_the_queue_to_the_version(
     world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -442,6 +444,7 @@ def client_of(user: Any) -> Client:
     return client
 
 
+@pytest.mark.proof
 def test_a_search_is_started_followed_and_stopped_by_page(world: dict[str, Any]) -> None:
     project = world["project"]
     client, slug = client_of(make_member(project, Role.ENGINEER)), project.slug
@@ -553,6 +556,7 @@ def test_who_is_told_that_something_is_held_out_has_looked(world: dict[str, Any]
     assert views.count() == 3 and not ModelVersion.objects.filter(kind=ModelKind.PROMPT).exists()
 
 
+@pytest.mark.proof
 def test_without_gepa_the_page_says_how_to_get_it(world: dict[str, Any], settings: Any) -> None:
     settings.FLYWHEEL_GEPA_PYTHON = "/nowhere/python"
     client = client_of(world["by"])
@@ -645,22 +649,19 @@ def test_a_candidate_is_saved_by_api_unless_it_says_what_is_held_out(world: dict
     )
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "status", "says"),
-    few(
-        [
-            ({"most_calls": 0}, 400, "most_calls"),
-            ({"most_calls": None}, 400, "most_calls"),
-            ({"surplus": 1}, 400, "surplus"),
-            ({"server": "nowhere"}, 404, "no server"),
-            ({"version": "none-v9"}, 404, "model_version"),
-            ({"most_calls": 8}, 409, "Raise the limit to at least that"),
-            ({"engine": "nowhere"}, 409, "nothing else can generate"),
-            ({"model": " "}, 409, "Enter the model on"),
-        ],
-        3,
-    ),
+    [
+        ({"most_calls": 0}, 400, "most_calls"),
+        ({"most_calls": None}, 400, "most_calls"),
+        ({"surplus": 1}, 400, "surplus"),
+        ({"server": "nowhere"}, 404, "no server"),
+        ({"version": "none-v9"}, 404, "model_version"),
+        ({"most_calls": 8}, 409, "Raise the limit to at least that"),
+        ({"engine": "nowhere"}, 409, "nothing else can generate"),
+        ({"model": " "}, 409, "Enter the model on"),
+    ],
 )
 def test_a_bad_request_is_told_what_is_wrong(
     world: dict[str, Any], changes: dict, status: int, says: str
@@ -690,6 +691,7 @@ def test_the_key_of_somebody_who_left_starts_nothing(world: dict[str, Any]) -> N
     )
 
 
+@pytest.mark.proof
 def test_a_model_in_this_installation_can_be_searched_for(world: dict[str, Any]) -> None:
     """No price is needed for it: only the proposals cost money."""
     base = make_base(world["project"], world["folder"])

@@ -23,7 +23,6 @@ from apps.registry.servers import ServerError
 from apps.training.actions import TrainingError
 from apps.training.engines import ray
 from apps.training.models import TrainingRun
-from tests.amounts import few
 from tests.factories import admin_of, make_key, make_member, make_project
 from tests.forms import as_read
 from tests.training.test_engine_results import GOOD, lora, made_run
@@ -129,6 +128,7 @@ def test_a_run_becomes_a_job_with_its_folder_and_keys_that_end_with_it(
 TOKEN_IN = "FLYWHEEL_RUN_TOKEN"
 
 
+@pytest.mark.proof
 def test_a_later_attempt_has_the_same_job_and_key(run: TrainingRun, secrets: dict) -> None:
     assert json.loads(Path(kind_of(run).child_spec(run).secrets).read_text()) == secrets
     assert run.project.api_keys.count() == 1
@@ -156,6 +156,7 @@ def test_the_adapter_comes_back_once_and_becomes_a_version(run: TrainingRun, sec
     )
 
 
+@pytest.mark.proof
 def test_an_adapter_that_changes_nothing_is_no_version(run: TrainingRun, secrets: dict) -> None:
     assert job(secrets).post(result_url(run), adapter(weights=lora(b=0.0))).status_code == 201
     with pytest.raises(Incomplete, match="answers exactly like base-v1, so there is no new") as end:
@@ -165,23 +166,20 @@ def test_an_adapter_that_changes_nothing_is_no_version(run: TrainingRun, secrets
     assert run.model_version is None
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("files", "says"),
-    few(
-        [
-            ({"config": b"{"}, "is not JSON"),
-            ({"weights": lora()[:-4]}, "not a whole safetensors file"),
-            ({"weights": lora(inner=9)}, "trained on another base"),
-            ({"weights": lora("model.layers.9.self_attn.q_proj")}, "are not in base-v1"),
-            ({"config": json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0"),
-            (
-                {"config": json.dumps(GOOD | {"r": 4}).encode(), "weights": lora(rank=4)},
-                "the exported plan rank 2",
-            ),
-        ],
-        2,
-    ),
+    [
+        ({"config": b"{"}, "is not JSON"),
+        ({"weights": lora()[:-4]}, "not a whole safetensors file"),
+        ({"weights": lora(inner=9)}, "trained on another base"),
+        ({"weights": lora("model.layers.9.self_attn.q_proj")}, "are not in base-v1"),
+        ({"config": json.dumps(GOOD | {"lora_alpha": 0}).encode()}, "no lora_alpha above 0"),
+        (
+            {"config": json.dumps(GOOD | {"r": 4}).encode(), "weights": lora(rank=4)},
+            "the exported plan rank 2",
+        ),
+    ],
 )
 def test_an_adapter_that_does_not_fit_is_refused_and_another_may_come(
     run: TrainingRun, secrets: dict, files: dict, says: str
@@ -207,6 +205,7 @@ def test_no_token_a_wrong_one_and_one_of_another_run(run: TrainingRun, secrets: 
     assert job(secrets).post(result_url(run)).status_code == 400
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("end", ["cancel", "end"])
 def test_a_token_ends_with_its_run(run: TrainingRun, secrets: dict, end: str) -> None:
     jobs.cancel(run, by=None) if end == "cancel" else jobs.end(run, JobState.FAILED, error="x")
@@ -232,6 +231,7 @@ def test_a_job_downloads_its_base_model_and_nothing_else(
     assert status("config.json", Client()) == 401
 
 
+@pytest.mark.proof
 def test_what_cannot_be_submitted(prepared: TrainingRun, cluster: RayCluster) -> None:
     by = prepared.created_by
     for engine, says in (
@@ -255,6 +255,7 @@ def test_a_cluster_that_was_removed_meanwhile(run: TrainingRun, cluster: RayClus
         ray.ray_spec(run)
 
 
+@pytest.mark.proof
 def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:
     prepared.save()
     project = prepared.project
@@ -292,6 +293,7 @@ def test_by_page_and_api(prepared: TrainingRun, cluster: RayCluster) -> None:
 # Clusters
 
 
+@pytest.mark.proof
 def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:
     settings.FLYWHEEL_ALLOW_PRIVATE_URLS = False
     project, client = prepared.project, Client()
@@ -321,6 +323,7 @@ def test_clusters_by_page(prepared: TrainingRun, settings: Any) -> None:
     )
 
 
+@pytest.mark.proof
 def test_clusters_by_api(prepared: TrainingRun) -> None:
     client = Client(headers={"Authorization": f"Bearer {make_key(prepared.project)}"})
     url = reverse("registry_api:ray_clusters")

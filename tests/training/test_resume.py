@@ -16,7 +16,6 @@ from apps.core.models import AuditEvent, JobLog, JobState, Role
 from apps.reviews.actions import TrainingLocked
 from apps.training import actions
 from apps.training.models import Method, RunAlarm, TrainingRun
-from tests.amounts import few
 from tests.core.conftest import ended
 from tests.factories import (
     admin_of,
@@ -61,6 +60,7 @@ def test_it_goes_on_from_the_last_checkpoint(failed: TrainingRun) -> None:
     assert (event.actor, event.detail["step"]) == (by, 7)
 
 
+@pytest.mark.proof
 def test_it_has_as_many_attempts_as_a_new_run(submit: Submit) -> None:
     run = submit("checkpoint", "die")
     for _ in range(3):
@@ -85,8 +85,8 @@ def test_a_cancelled_run_is_resumed(submit: Submit) -> None:
     assert ended(run).state == JobState.SUCCEEDED
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("state", few([JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED], 1))
+@pytest.mark.proof
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED])
 def test_others_are_not(failed: TrainingRun, state: JobState) -> None:
     finished = failed.finished_at if state == JobState.SUCCEEDED else None
     TrainingRun.objects.update(state=state, finished_at=finished)
@@ -103,6 +103,7 @@ def test_a_reward_that_was_locked_meanwhile_trains_no_more(failed: TrainingRun) 
         actions.resume(run=failed, by=None)
 
 
+@pytest.mark.proof
 def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
     client = Client()
     client.force_login(make_member(failed.project, Role.ENGINEER))
@@ -119,6 +120,7 @@ def test_after_an_alarm_a_fork_comes_first(failed: TrainingRun) -> None:
     assert '<button class="primary">Resume' not in page
 
 
+@pytest.mark.proof
 def test_the_button(failed: TrainingRun) -> None:
     client, args = Client(), [failed.project.slug, failed.pk]
     client.force_login(make_member(failed.project, Role.ENGINEER))
@@ -138,6 +140,7 @@ def test_the_button(failed: TrainingRun) -> None:
     assert viewer.post(reverse("training:resume", args=args)).status_code == 403
 
 
+@pytest.mark.proof
 def test_old_checkpoints_go_and_the_best_stays(submit: Submit, settings: Any) -> None:
     settings.FLYWHEEL_KEPT_CHECKPOINTS = 2
     script: list[Any] = []

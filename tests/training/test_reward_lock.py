@@ -96,6 +96,7 @@ def pairs(run: EvalRun, source: Source) -> dict[str, Any]:
     }
 
 
+@pytest.mark.proof
 def test_demonstrations_and_corrections_train_without_a_review_and_the_run_says_so(
     run: EvalRun,
 ) -> None:

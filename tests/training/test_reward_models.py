@@ -37,7 +37,6 @@ from apps.training.jobs import complete
 from apps.training.judged import kept_aside
 from apps.training.lineage import jobs_behind
 from apps.training.models import Method, Shape, Source, TrainingRun
-from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     adapter_weights,
@@ -261,6 +260,7 @@ def test_one_that_scores_in_a_verifier_is_neither_deleted_nor_renamed(
     assert "cannot be renamed" in (first(WhyNotRename(model)) or "")
 
 
+@pytest.mark.proof
 def test_the_form_starts_it(client: Client, run: EvalRun) -> None:
     client.force_login(make_member(run.project))
     sent = {
@@ -323,6 +323,7 @@ def test_what_it_makes_is_a_reward_model_and_offered_as_no_agent(
         promotion.set_initial(channel=channel_of(run.project), version=model, by=None)
 
 
+@pytest.mark.proof
 def test_its_page_says_what_it_is_worth_and_where_it_scores(
     client: Client, run: EvalRun, data_dir: Path
 ) -> None:
@@ -378,19 +379,16 @@ def test_a_verifier_freezes_the_weights_the_scale_and_the_threshold(
     assert models_in(verifier) == [model] and verifiers_with(model) == [verifier]
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    few(
-        [
-            ({"version": "base-rewrd-v1"}, "did you mean “base-reward-v1”"),
-            ({"version": 7}, "verifier.version"),
-            ({"digest": "0" * 64}, "verifier.digest"),
-            ({"scale": "squared"}, "verifier.scale"),
-            ({"weights": 1}, "verifier.weights"),
-        ],
-        2,
-    ),
+    [
+        ({"version": "base-rewrd-v1"}, "did you mean “base-reward-v1”"),
+        ({"version": 7}, "verifier.version"),
+        ({"digest": "0" * 64}, "verifier.digest"),
+        ({"scale": "squared"}, "verifier.scale"),
+        ({"weights": 1}, "verifier.weights"),
+    ],
 )
 def test_wrong_specs_are_refused_by_name(
     change: dict, sentence: str, run: EvalRun, data_dir: Path

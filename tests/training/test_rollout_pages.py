@@ -77,6 +77,7 @@ def updated(run: TrainingRun, step: int) -> None:
     run.metrics.create(step=step, name="train/logp_diff_mean", value=0.0125)
 
 
+@pytest.mark.proof
 def test_it_shows_request_answer_reward_and_advantage_with_its_group(
     run: TrainingRun, client: Client
 ) -> None:

@@ -29,7 +29,6 @@ from apps.training.results import lineage
 from apps.training.rollouts import standing, with_advantages
 from apps.training.starts import asked_from, fields_from, start_from
 from apps.training.teachers import best_teacher
-from tests.amounts import few
 from tests.evals.evaluated import evaluated, frozen_set
 from tests.factories import (
     admin_of,
@@ -181,6 +180,7 @@ def test_the_form_starts_both(client: Client, run: EvalRun, teacher: ModelVersio
     assert (config["samples"], config["keep"], config["temperature"]) == (5, "all", 0.7)
 
 
+@pytest.mark.proof
 def test_a_config_file_starts_both_and_methods_of_examples(
     client: Client, run: EvalRun, teacher: ModelVersion
 ) -> None:
@@ -321,6 +321,7 @@ def test_a_model_of_this_installation_teaches_on_a_server_where_one_is_named(
     assert "teacher_on: renamed" in write(config_of(made))
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("method", "kind", "more", "said"),
     [
@@ -389,6 +390,7 @@ def test_the_tokenizer_of_a_served_teacher_is_compared_where_its_weights_are_kno
         submitted(run, Method.ON_POLICY, TAUGHT, teacher=large)
 
 
+@pytest.mark.proof
 def test_the_form_and_a_config_file_choose_a_served_teacher(
     client: Client, run: EvalRun, served: ModelVersion
 ) -> None:
@@ -428,6 +430,7 @@ def sampled(made: TrainingRun, tasks: int = 3) -> Path:
     return file
 
 
+@pytest.mark.proof
 def test_a_fork_reuses_what_the_teacher_was_paid_for(
     client: Client, run: EvalRun, served: ModelVersion
 ) -> None:
@@ -453,21 +456,18 @@ def test_a_fork_reuses_what_the_teacher_was_paid_for(
     )
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "seed", "said"),
-    few(
-        [
-            ({"temperature": 0.5}, 0, "these differ: temperature."),
-            ({"samples": 3, "keep": "all"}, 0, "these differ: samples, keep."),
-            ({"max_new_tokens": 65, "top_p": 0.9}, 0, "these differ: top_p, max_new_tokens."),
-            ({"teacher_answers_as": "m-2"}, 0, "these differ: teacher_answers_as."),
-            ({}, 1, "these differ: seed."),
-            ({}, 0, "these differ: the teacher’s server."),
-            ({}, 0, "has no samples to reuse, so all 3 tasks are sampled."),
-        ],
-        2,
-    ),
+    [
+        ({"temperature": 0.5}, 0, "these differ: temperature."),
+        ({"samples": 3, "keep": "all"}, 0, "these differ: samples, keep."),
+        ({"max_new_tokens": 65, "top_p": 0.9}, 0, "these differ: top_p, max_new_tokens."),
+        ({"teacher_answers_as": "m-2"}, 0, "these differ: teacher_answers_as."),
+        ({}, 1, "these differ: seed."),
+        ({}, 0, "these differ: the teacher’s server."),
+        ({}, 0, "has no samples to reuse, so all 3 tasks are sampled."),
+    ],
 )
 def test_a_fork_that_samples_otherwise_says_that_the_teacher_is_paid_again(
     run: EvalRun, served: ModelVersion, changes: dict, seed: int, said: str
@@ -487,6 +487,7 @@ def test_a_fork_that_samples_otherwise_says_that_the_teacher_is_paid_again(
     assert job_files.bring(fork, reused_samples.KEPT) is None
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("step", "said"), [(0, "the other 2 are sampled"), (1, "nothing is sampled again")]
 )
@@ -503,6 +504,7 @@ def test_what_a_limit_left_out_is_sampled_by_a_fork_from_the_start_only(
     )
 
 
+@pytest.mark.proof
 def test_an_absurd_learning_rate_is_refused_by_name(run: EvalRun) -> None:
     for rate in (0, -1e-4, 1.5, 1e9, float("inf"), float("nan")):
         with pytest.raises(

@@ -20,7 +20,6 @@ from apps.training.actions import TrainingError
 from apps.training.child_spec import training_spec
 from apps.training.forking import fork
 from apps.training.models import TrainingRun
-from tests.amounts import few
 from tests.factories import (
     admin_of,
     make_checkpoint,
@@ -62,6 +61,7 @@ def post(client: Client, run: EvalRun, **changes: Any) -> Any:
     return client.post(reverse("training:new", args=[run.project.slug]), given)
 
 
+@pytest.mark.proof
 def test_it_is_offered_only_where_a_server_could_serve_adapters(
     client: Client, run: EvalRun
 ) -> None:
@@ -99,22 +99,19 @@ def test_without_a_server_the_run_samples_itself(
     assert training_spec(TrainingRun.objects.get()).rollouts is None
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("changes", "serving", "said"),
-    few(
-        [
-            ({"lora_rank": 32}, {}, "rank is 32; local supports ranks up to 16"),
-            (
-                {"one_step_ahead": "on"},
-                {"lora_slots": 1},
-                "has 1 LoRA slot; sampling one step ahead needs 2",
-            ),
-            ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
-            ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),
-        ],
-        2,
-    ),
+    [
+        ({"lora_rank": 32}, {}, "rank is 32; local supports ranks up to 16"),
+        (
+            {"one_step_ahead": "on"},
+            {"lora_slots": 1},
+            "has 1 LoRA slot; sampling one step ahead needs 2",
+        ),
+        ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
+        ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),
+    ],
 )
 def test_what_cannot_be_sampled_on_is_said_on_the_form(
     changes: dict, serving: dict, said: str, client: Client, run: EvalRun, server: Server
@@ -143,6 +140,7 @@ def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(
     assert "is down" in why_not(server)
 
 
+@pytest.mark.proof
 def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(
     client: Client, run: EvalRun, server: Server
 ) -> None:
@@ -156,6 +154,7 @@ def test_adapters_of_an_active_run_stay_loaded_for_an_evaluation(
     assert to_unload(loaded, sampled_from(loaded), 1) == [ended]
 
 
+@pytest.mark.proof
 def test_a_fork_samples_where_its_run_did(client: Client, run: EvalRun, server: Server) -> None:
     post(client, run, sample_on=[server.name], one_step_ahead="on")
     (first,) = TrainingRun.objects.all()

@@ -81,6 +81,7 @@ def test_a_failed_run_is_resumed_from_its_checkpoint(failed: TrainingRun, ask: A
     assert "Only a run that failed or was cancelled" in ask("run_resume", failed).json()["detail"]
 
 
+@pytest.mark.proof
 def test_without_a_checkpoint_nothing_is_resumed_or_forked(submit: Submit, ask: Ask) -> None:
     run = submit("fail")
     runner.run(run)
@@ -108,22 +109,19 @@ def test_a_fork_starts_before_the_alarm_unless_a_step_is_named(
     assert (other["forked_from"]["step"], other["seed"]) == (6, 7)
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("body", "status", "said"),
-    few(
-        [
-            ({"step": 5, "changes": {"steps": 9}}, 409, "no checkpoint at step 5"),
-            ({"changes": {"steps": 9, "lora_rank": 3}}, 409, "lora_rank cannot change"),
-            ({"changes": {"steps": 9, "stepz": 1}}, 409, "did you mean “steps”"),
-            ({"changes": {"steps": "many"}}, 409, "steps"),
-            ({"changes": {"steps": None}}, 409, "steps"),
-            ({"changes": []}, 400, "changes"),
-            ({"step": -1}, 400, "step"),
-            ({"stepp": 4}, 400, "stepp"),
-        ],
-        3,
-    ),
+    [
+        ({"step": 5, "changes": {"steps": 9}}, 409, "no checkpoint at step 5"),
+        ({"changes": {"steps": 9, "lora_rank": 3}}, 409, "lora_rank cannot change"),
+        ({"changes": {"steps": 9, "stepz": 1}}, 409, "did you mean “steps”"),
+        ({"changes": {"steps": "many"}}, 409, "steps"),
+        ({"changes": {"steps": None}}, 409, "steps"),
+        ({"changes": []}, 400, "changes"),
+        ({"step": -1}, 400, "step"),
+        ({"stepp": 4}, 400, "stepp"),
+    ],
 )
 def test_what_a_fork_refuses(
     failed: TrainingRun, ask: Ask, body: dict, status: int, said: str
@@ -140,6 +138,7 @@ def test_nobody_else_steers_it(failed: TrainingRun, ask: Ask, name: str) -> None
     assert ask(name, failed, role=Role.REVIEWER).status_code == 403
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("name", ["run_resume", "run_fork"])
 def test_the_lock_is_asked_again(
     failed: TrainingRun, ask: Ask, name: str, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,6 @@ from apps.training.alarms_field import as_inputs
 from apps.training.child_spec import training_spec
 from apps.training.config_yaml import ConfigError, Head, RunConfig, checked, read, write
 from apps.training.models import TrainingRun
-from tests.amounts import few
 from tests.factories import admin_of, make_key
 from tests.shared import copied, once
 from tests.training.test_picks import PASSED, made_run, sent
@@ -202,32 +201,29 @@ def exported(client: Client, made: TrainingRun) -> str:
     ).content.decode()
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "changes",
-    few(
-        [
-            {"preset": "gspo"},
-            {
-                "preset": "rloo",
-                "beta": 0.1,
-                "curriculum": "on",
-                "replay_share": 0.25,
-                "top_p": 0.9,
-                "use_dora": "on",
-            },
-            {
-                "preset": "dapo",
-                "overlong_buffer": 4,
-                "alarms-hacking-action": "warn",
-                "alarms-kl-act": "3",
-                "target_modules": "q_proj, v_proj",
-            },
-            {"more": "warmup_steps: 1\nkl_every: 3\ncorrection_max: 3.5"},
-            {"method": "sft", "lora_dropout": "0.1", "use_rslora": "on", "more": "save_every: 2"},
-        ],
-        2,
-    ),
+    [
+        {"preset": "gspo"},
+        {
+            "preset": "rloo",
+            "beta": 0.1,
+            "curriculum": "on",
+            "replay_share": 0.25,
+            "top_p": 0.9,
+            "use_dora": "on",
+        },
+        {
+            "preset": "dapo",
+            "overlong_buffer": 4,
+            "alarms-hacking-action": "warn",
+            "alarms-kl-act": "3",
+            "target_modules": "q_proj, v_proj",
+        },
+        {"more": "warmup_steps: 1\nkl_every: 3\ncorrection_max: 3.5"},
+        {"method": "sft", "lora_dropout": "0.1", "use_rslora": "on", "more": "save_every: 2"},
+    ],
 )
 def test_the_form_and_the_yaml_are_one_thing(
     client: Client, run: EvalRun, changes: dict, monkeypatch: pytest.MonkeyPatch
@@ -251,20 +247,17 @@ def test_the_form_and_the_yaml_are_one_thing(
     assert again.spec["seed"] == made.spec["seed"] and again.parent == made.parent
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("inputs", "said"),
-    few(
-        [
-            ({"alarms-kl-warn": "9", "alarms-kl-act": "1"}, "would act before it warns"),
-            ({"alarms-truncated-action": "stop"}, "needs a threshold"),
-            ({"alarms-kl-action": "halt"}, "must be one of ignore, warn, pause, stop"),
-            ({"alarms-kl-over": "2.5"}, "not a whole number"),
-            ({"alarms-kl-act": "<b>lots</b>"}, "“&lt;b&gt;lots&lt;/b&gt;” at “kl” is not a number"),
-            ({"alarms-kl-act": "nan"}, "finite"),
-        ],
-        2,
-    ),
+    [
+        ({"alarms-kl-warn": "9", "alarms-kl-act": "1"}, "would act before it warns"),
+        ({"alarms-truncated-action": "stop"}, "needs a threshold"),
+        ({"alarms-kl-action": "halt"}, "must be one of ignore, warn, pause, stop"),
+        ({"alarms-kl-over": "2.5"}, "not a whole number"),
+        ({"alarms-kl-act": "<b>lots</b>"}, "“&lt;b&gt;lots&lt;/b&gt;” at “kl” is not a number"),
+        ({"alarms-kl-act": "nan"}, "finite"),
+    ],
 )
 def test_alarms_that_make_no_sense_are_refused_in_the_form(
     client: Client, run: EvalRun, inputs: dict[str, str], said: str
@@ -274,6 +267,7 @@ def test_alarms_that_make_no_sense_are_refused_in_the_form(
     assert "Alarms" not in answer.context["form"].folded and not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_the_form_shows_the_defaults_and_keeps_what_was_changed(
     client: Client, run: EvalRun
 ) -> None:
@@ -292,6 +286,7 @@ def test_the_form_shows_the_defaults_and_keeps_what_was_changed(
     }
 
 
+@pytest.mark.proof
 def test_a_wrong_file_keeps_its_text_and_says_the_key(client: Client, run: EvalRun) -> None:
     url = reverse("training:new_from_yaml", args=[run.project.slug])
     text = exported(client, start(client, run))
@@ -307,6 +302,7 @@ def test_a_wrong_file_keeps_its_text_and_says_the_key(client: Client, run: EvalR
     assert client.get(url).status_code == 200
 
 
+@pytest.mark.proof
 def test_what_only_all_settings_say_is_said_at_its_field(client: Client, run: EvalRun) -> None:
     for changes, field in (
         ({"preset": "gspo", "clip_high": 0.28}, "clip_high"),
@@ -326,6 +322,7 @@ def test_what_only_all_settings_say_is_said_at_its_field(client: Client, run: Ev
     assert not TrainingRun.objects.exists()
 
 
+@pytest.mark.proof
 def test_several_seeds_are_one_group(client: Client, run: EvalRun) -> None:
     answer = client.post(
         reverse("training:new", args=[run.project.slug]), sent(run, seeds=3, seed=5)
@@ -346,6 +343,7 @@ def test_several_seeds_are_one_group(client: Client, run: EvalRun) -> None:
     assert "Across" not in html
 
 
+@pytest.mark.proof
 def test_a_curriculum_begins_with_what_an_evaluation_measured(client: Client, run: EvalRun) -> None:
     made = start(client, run, curriculum="on")
     rates = training_spec(made).success_rates
@@ -374,6 +372,7 @@ def test_the_api_exports_and_starts(client: Client, run: EvalRun) -> None:
     assert post({"yaml": text, "seeds": 99}).status_code == 400
 
 
+@pytest.mark.proof
 def test_the_command_exports_checks_and_starts(
     client: Client, run: EvalRun, tmp_path: Path
 ) -> None:
@@ -442,6 +441,7 @@ def test_a_base_in_4_bits_is_for_methods_that_do_not_sample(algorithm: str) -> N
             checked(given, algorithm)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("more", ["load_in_4bit: true", "processes: 2"])
 def test_what_the_installation_cannot_do_has_no_field_and_is_refused(
     client: Client, run: EvalRun, more: str, settings: Any

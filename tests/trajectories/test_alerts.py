@@ -132,6 +132,7 @@ def test_what_is_as_bad_after_a_time_without_data_fires_again(project: Project) 
     assert (one.state, one.unmeasured_since, one.points.count()) == ("ok", None, 0)
 
 
+@pytest.mark.proof
 def test_one_that_never_had_data_says_so_and_no_more(project: Project) -> None:
     one = alert(project)
     send(project, NOW - 10 * MINUTE, failed=0, fine=3)
@@ -151,6 +152,7 @@ def test_a_number_of_runs_always_has_data(project: Project) -> None:
     assert one.state == "firing" and one.unmeasured_since is None
 
 
+@pytest.mark.proof
 def test_its_chart_leads_to_what_was_measured(project: Project, client: Client) -> None:
     one = alert(project, window_minutes=60)
     send(project, NOW - 10 * MINUTE, failed=0, fine=10)
@@ -229,6 +231,7 @@ def test_a_tools_errors_and_a_score(project: Project) -> None:
     assert firing["score"].runs[0] == "20-12-20-0" and firing["score"].value < 0.5
 
 
+@pytest.mark.proof
 def test_its_usual_range(project: Project) -> None:
     one = alert(project, name="usual", condition="unusual", line=None)
     for day in range(1, 7):
@@ -292,6 +295,7 @@ def test_an_edit_begins_anew(project: Project) -> None:
         alert(project)
 
 
+@pytest.mark.proof
 def test_by_api_and_page(project: Project, client: Client) -> None:
     headers = {"Authorization": f"Bearer {make_key(project)}"}
     body = {"name": "pay fails", "measure": "step_error_rate", "filters": "name=pay", "line": 0.1}
@@ -320,6 +324,7 @@ def test_by_api_and_page(project: Project, client: Client) -> None:
     assert Alert.objects.get().window_minutes == 30
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("route", "query", "measure", "filters"),
     [

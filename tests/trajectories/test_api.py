@@ -78,6 +78,7 @@ def test_feedback_keeps_the_correction(agent: Client, project: Project) -> None:
     assert trajectory.revisions.get().cause == "feedback"
 
 
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize(
     ("change", "path"),
     [
@@ -225,6 +226,7 @@ def test_delete(agent: Client) -> None:
     assert agent.get(f"{ONE}a/").status_code == 404
 
 
+@pytest.mark.proof
 def test_the_api_describes_itself(client: Client) -> None:
     assert b"/api/v1/trajectories/" in client.get("/api/v1/schema/").content
     page = client.get("/api/docs/").content.decode()
@@ -248,6 +250,7 @@ def test_the_parser_answers_anything_with_a_row_or_a_reason(value: Any) -> None:
         assert error.problem
 
 
+@pytest.mark.proof
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -334,6 +337,7 @@ def test_the_usage_of_any_provider_is_taken(
     assert stored["metadata"].get("usage") == kept
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("usage", "counts", "paths"),
     [

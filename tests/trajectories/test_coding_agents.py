@@ -387,7 +387,7 @@ ODD = [None, "", -1, 1e30, True, [], {}, [None], {"a": [{}]}, "x" * 9]
 @pytest.mark.more
 @pytest.mark.parametrize("number", range(len(ODD)))
 def test_odd_values_give_runs_that_can_be_stored(number: int) -> None:
-    step = amount(5, 1)
+    step = amount(10, 1)
     for spans_of, logs_of, place, name in ATTRIBUTES[number % step :: step]:
         spans, logs = spans_of(), logs_of()
         (*spans, *logs)[place].attributes[name] = ODD[number]

@@ -252,6 +252,7 @@ def test_a_broken_line_is_an_error_and_the_session_stays() -> None:
         assert [type(row) for row in rows] == [RowError, dict]
 
 
+@pytest.mark.proof
 def test_odd_values_are_no_crash() -> None:
     """Each record once with each of its values replaced."""
     for session in (SESSION, ROLLOUT):

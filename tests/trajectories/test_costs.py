@@ -479,6 +479,7 @@ def test_metadata_may_hold_anything_where_calls_are_kept(project: Project, usage
     assert project.trajectories.get().cost == Cost(2.0, PRICED)
 
 
+@pytest.mark.proof
 def test_the_page_of_prices_says_which_models_have_none_and_takes_one(
     project: Project, client: Client
 ) -> None:

@@ -36,6 +36,7 @@ def purge(project: Project, pk: Any) -> None:
     deletions.purge(project, [Trajectory.objects.get(pk=pk)])
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("first", [single, in_bulk])
 @pytest.mark.parametrize("second", [single, in_bulk, purge])
 def test_two_deletions_of_one_trajectory_are_counted_once(
@@ -57,6 +58,7 @@ def test_two_deletions_of_one_trajectory_are_counted_once(
     assert AuditEvent.objects.filter(action="trajectory.deleted").count() <= 1
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("delete", [single, in_bulk, purge])
 def test_a_resend_that_waits_for_the_deletion_is_refused(delete: Callable) -> None:
     project = make_project()

@@ -37,7 +37,6 @@ from apps.trajectories.models import (
     TrajectoryKey,
 )
 from apps.trajectories.retention import enforce, set_retention
-from tests.amounts import amount
 from tests.factories import admin_of, make_failed, make_member, make_project, make_trajectory, row
 from tests.trajectories.test_late_spans import forget, whole_run
 from tests.trajectories.test_traces import (
@@ -93,8 +92,8 @@ LATE = ["one span again", "a new span", "the whole trace", "a log"]
 CASES = list(product([single, in_bulk, by_retention], ["fresh", "forgotten"], LATE))
 
 
-@pytest.mark.more
-@pytest.mark.parametrize(("delete", "age", "late"), CASES[:: amount(5, 1)])
+@pytest.mark.more(rows=2)
+@pytest.mark.parametrize(("delete", "age", "late"), CASES)
 def test_a_deleted_trace_stays_deleted(
     agent: Client, project: Project, delete: Callable, age: str, late: str
 ) -> None:
@@ -163,6 +162,7 @@ def test_other_runs_of_its_trace_stay_and_go_on(agent: Client, project: Project)
     ]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("ids", [{}, {"gen_ai__conversation__id": "t1"}])
 def test_a_late_trace_of_a_deleted_conversation_is_part_of_it(
     agent: Client, project: Project, ids: dict[str, str]
@@ -189,6 +189,7 @@ def test_a_late_trace_of_a_deleted_conversation_is_part_of_it(
     ]  # another conversation, and what began later
 
 
+@pytest.mark.more(rows=1)
 @WAYS
 def test_a_resend_is_refused_until_it_is_restored(
     agent: Client, project: Project, tmp_path: Any, delete: Callable
@@ -241,6 +242,7 @@ def test_words_that_the_digest_wrote_too_late_go(project: Project) -> None:
     assert not SearchText.objects.exists()
 
 
+@pytest.mark.more(rows=1)
 @WAYS
 def test_what_people_said_of_it_goes_with_it(project: Project, delete: Callable) -> None:
     author, reader = admin_of(project), make_member(project)

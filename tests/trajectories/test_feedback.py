@@ -180,6 +180,7 @@ def test_feedback_without_a_run_is_kept_as_long_as_runs_are(
     assert [item.external_id for item in Feedback.objects.all()] == ["r"]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("news", "path"),
     [

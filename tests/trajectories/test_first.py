@@ -123,6 +123,7 @@ def done(project: Project) -> list[str]:
     return [item.title for item in checklist(project) if item.done]
 
 
+@pytest.mark.proof
 def test_the_checklist_follows_the_project(
     client: Client, project: Project, data_dir: Path
 ) -> None:

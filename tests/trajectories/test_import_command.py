@@ -131,6 +131,7 @@ def test_a_project_that_is_not_there(project: Project) -> None:
         call_command("import_trajectories", "x", project="nope")
 
 
+@pytest.mark.proof
 def test_the_real_tau_bench_file(project: Project) -> None:
     out, _, status = run(project, shared("tau_bench/gpt-4o-airline-trials-0-1.json"))
     rows = Trajectory.objects.filter(project=project)

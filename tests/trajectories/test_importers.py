@@ -353,6 +353,7 @@ def test_there_is_a_sample_of_every_format() -> None:
     assert set(SAMPLES) == set(FORMATS)
 
 
+@pytest.mark.more(rows=70)
 @pytest.mark.parametrize("format", SAMPLES)
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_the_format_is_found_and_its_rows_are_good(format: str, packing: str) -> None:
@@ -432,6 +433,7 @@ def test_a_record_that_is_too_long_is_an_error_and_the_next_is_read(
     assert [type(row) for _, row in found] == [dict, RowError]
 
 
+@pytest.mark.proof
 def test_what_comes_out_of_a_gzip_is_limited() -> None:
     packed = gzip.compress(lines(*[SAMPLES["chat"]] * 20_000))
     with pytest.raises(ImportError_, match="more than 1 MiB"):
@@ -440,7 +442,7 @@ def test_what_comes_out_of_a_gzip_is_limited() -> None:
     assert 0 < len(list(reading.rows)) < 20_000 and reading.source.stopped
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("array", [False, True])
 def test_a_long_file_is_not_held_in_memory(array: bool) -> None:
     number = amount(6_000, 15_000)
@@ -949,7 +951,7 @@ def take_all(data: bytes, format: str, name: str = "any.jsonl") -> None:
 
 @pytest.mark.more
 @pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=amount(8, 60), deadline=None)
+@settings(max_examples=amount(3, 60), deadline=None)
 @given(data=st.data())
 def test_any_json_gives_rows_or_row_errors(format: str, data: st.DataObject) -> None:
     found = data.draw(st.lists(mutations(SAMPLES[format]), min_size=1, max_size=3))

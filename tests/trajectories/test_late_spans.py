@@ -79,6 +79,7 @@ def forget() -> None:
 SAID = ["Case 1", None, "found", "Done"]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("number", range(4))
 def test_a_span_that_is_sent_again_after_the_others_are_gone_changes_nothing(
     agent: Client, project: Project, number: int
@@ -178,6 +179,7 @@ def test_a_span_of_any_trace_of_a_forgotten_run_is_known(agent: Client, project:
     assert contents(project) == {trace_id(1): ["Hi", "Answer 1", "More", "Answer 2"]}
 
 
+@pytest.mark.proof
 def test_a_run_that_takes_longer_than_spans_are_kept_stays_whole(
     agent: Client, project: Project
 ) -> None:
@@ -261,6 +263,7 @@ def everything() -> list[dict]:
     return [*whole_run(), *batch, *calls]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "portions", [[[8], [5, 7, 6]], [[5, 6, 7, 8]], [[7], [8, 5], [6]]], ids=str
 )

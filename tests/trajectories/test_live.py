@@ -65,6 +65,7 @@ def test_each_run_is_shown_once(project: Project, viewer: Client) -> None:
     assert not look(viewer, project, after=again["tail"].after)["tail"].rows
 
 
+@pytest.mark.proof
 def test_a_batch_that_commits_late_is_shown(project: Project, viewer: Client) -> None:
     """It was received before another one that was shown already, and committed when two tabs had
     looked several times.
@@ -135,6 +136,7 @@ def test_paused_it_reads_nothing_and_goes_on_where_it_was(project: Project, view
     assert len(look(viewer, project, after=before)["tail"].rows) == 1
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     "after",
     [

@@ -126,6 +126,7 @@ def test_a_homemade_csv_by_the_page(project: Project, member: Client) -> None:
     )
 
 
+@pytest.mark.proof
 def test_an_edited_mapping_keeps_its_name_its_open_parts_and_the_places_of_its_fields(
     project: Project, member: Client
 ) -> None:
@@ -154,6 +155,7 @@ def test_an_edited_mapping_keeps_its_name_its_open_parts_and_the_places_of_its_f
     assert '<details data-keep="more" open>' in kept and 'name="open" value="more">' in kept
 
 
+@pytest.mark.proof
 def test_a_path_a_column_and_a_meaning_once_chosen_can_be_removed(
     project: Project, member: Client
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_path_a_column_and_a_meaning_once_chosen_can_be_removed(
     assert not any(row["outcome"].get("status") in ("success", "failure") for row in seen["rows"])
 
 
+@pytest.mark.proof
 def test_a_path_is_added_in_two_steps_and_merged_cells_are_a_choice(
     project: Project, member: Client
 ) -> None:
@@ -260,6 +263,7 @@ def test_a_path_is_added_in_two_steps_and_merged_cells_are_a_choice(
     assert "all 18 rows become one" in " ".join(many.content.decode().split())
 
 
+@pytest.mark.proof
 def test_the_page_asks_for_the_date_format_and_says_what_becomes_of_an_unreadable_start(
     project: Project, member: Client
 ) -> None:
@@ -376,6 +380,7 @@ def test_a_saved_mapping_is_used_for_a_file_with_its_columns(
     assert asked.json()["saved"] == ["calls", "few"] and asked.json()["guessed"]
 
 
+@pytest.mark.proof
 def test_a_layout_is_chosen_and_a_mapping_that_lacks_something_stores_nothing(
     project: Project, member: Client
 ) -> None:
@@ -468,6 +473,7 @@ def test_the_command_shows_a_guess_and_stores_only_by_a_mapping(
 # The API
 
 
+@pytest.mark.proof
 def test_files_and_mappings_by_the_api(project: Project, client: Client, data_dir: Path) -> None:
     headers = {"Authorization": f"Bearer {make_key(project)}"}
 
@@ -561,6 +567,7 @@ def test_a_name_with_a_nul_is_the_name_of_no_mapping() -> None:
 RUSSIAN = "question;answer\nГде мой заказ?;Он в Казани.\n".encode("cp1251")
 
 
+@pytest.mark.proof
 def test_the_page_imports_the_encoding_that_a_person_chose(
     project: Project, member: Client, django_capture_on_commit_callbacks: Any
 ) -> None:

@@ -596,6 +596,7 @@ def test_numbers_and_times_that_cannot_be_kept_are_reported_and_cost_no_row() ->
         assert set(reading.report.unread) == set(fields) == set(row.metadata["extra"]), value
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
@@ -643,6 +644,7 @@ def test_parquet_with_nested_messages_is_chat_and_with_columns_is_mapped() -> No
     ]
 
 
+@pytest.mark.proof
 def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
     bomb = parquet_of({"question": pa.array(["x" * 100_000] * 400), "answer": ["y"] * 400})
     assert len(bomb) < 2**20
@@ -650,6 +652,7 @@ def test_a_small_parquet_file_that_unpacks_to_much_is_refused() -> None:
         list(opened(bomb, "f", limit=20 * 2**20).rows)
 
 
+@pytest.mark.proof
 def test_a_parquet_bomb_in_one_page_ends_its_reader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "READER_MEMORY_MIB", 600)
     same = pa.DictionaryArray.from_arrays(
@@ -705,6 +708,7 @@ def test_every_row_of_a_table_is_a_trajectory_or_refused(rows: list[tuple]) -> N
     ]
 
 
+@pytest.mark.proof
 @settings(max_examples=60, deadline=None)
 @given(
     data=st.binary(max_size=300) | st.text(max_size=300).map(str.encode),
@@ -735,6 +739,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.proof
 @settings(max_examples=80, deadline=None)
 @given(
     records_=st.lists(
@@ -755,6 +760,7 @@ def test_any_records_of_mixed_types_are_guessed_at_without_an_error(records_: li
         assert str(error)
 
 
+@pytest.mark.proof
 def test_a_conversation_table_is_held_on_the_disk_not_in_memory() -> None:
     """Rows of 10 MB are gathered while less than that is allocated."""
     import tracemalloc

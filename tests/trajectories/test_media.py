@@ -92,6 +92,7 @@ def viewer(project: Project) -> Client:
     return client
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("content", SENT.values(), ids=SENT)
 def test_what_was_sent_is_given_back_and_kept_apart(
     project: Project, agent: Client, content: Any
@@ -155,6 +156,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(("data", "kind"), HOSTILE.values(), ids=HOSTILE)
 def test_the_page_shows_what_the_bytes_are(
     project: Project, viewer: Client, data: bytes, kind: str
@@ -188,6 +190,7 @@ def test_addresses_are_links_and_words_are_read(project: Project, viewer: Client
     assert 'href="javascript' not in page and "Where is my order?" in page
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("name", "saved"),
     [
@@ -248,6 +251,7 @@ def test_what_a_person_writes_is_no_reference(project: Project, agent: Client) -
             assert own.filter(digest=digest).count() == 0
 
 
+@pytest.mark.proof
 def test_what_a_person_writes_is_shown_and_found_as_it_is(project: Project, viewer: Client) -> None:
     text = f"data: what does {media.SCHEME}{'a' * 64}#base64 mean, dear zebra?"
     ingest(project=project, rows=[run(text)])

@@ -132,7 +132,7 @@ def plain(answer: query.Answer) -> list[tuple]:
     ]
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_roll_ups_say_what_the_rows_say(busy: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     since = {
@@ -185,6 +185,7 @@ def at_minutes(project: Project, *minutes: int) -> datetime:
     return hour
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("begin", "end", "runs"),
@@ -259,6 +260,7 @@ def test_of_more_rows_than_it_reads_it_says_so(
     assert answer.more and answer.total.runs == 10 and "newest 10 matching runs" in answer.note
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_changed_and_deleted_runs_leave_the_cells(project: Project) -> None:
     traffic(project, 20)
@@ -289,18 +291,15 @@ def test_the_bucket_grows_with_the_span() -> None:
     assert query.unit_of(None, None, "minute") == "hour"
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_every_measure_can_be_drawn(busy: Project) -> None:
-    number = 0
     for measure, by in product((*MEASURES, *TOGETHER), ("", "model")):
         answer = query.ask(busy, {}, measure, by)
         assert len(figures.table(answer)) == len(answer.series)
         for kind in figures.KINDS:
-            number += 1
-            if number % amount(5, 1) == 0:
-                drawn = figures.figure(answer, by, kind)
-                assert (drawn is None) == (kind in ("number", "table"))
+            drawn = figures.figure(answer, by, kind)
+            assert (drawn is None) == (kind in ("number", "table"))
 
 
 @pytest.mark.django_db
@@ -330,6 +329,7 @@ def test_the_failure_rate_is_of_known_outcomes_and_says_so() -> None:
     assert MEASURES["latency_p95"].value(cell) is None and MEASURES["latency_p95"].n(cell) == 0
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_many_small_arrivals_are_digested_together_and_large_ones_are_not(
     project: Project, monkeypatch: pytest.MonkeyPatch

@@ -255,6 +255,7 @@ def test_where_presidio_cannot_be_used_rows_wait_and_are_stored_once_it_can(
     assert released() == 1 and find(project, "a")
 
 
+@pytest.mark.proof
 def test_what_cannot_be_stored_is_set_aside_for_an_operator(
     agent: Client, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def answered_as_it_says(
     test(key=key)
 
 
+@pytest.mark.more(rows=64)
 @pytest.mark.parametrize("path,method", OPERATIONS)
 def test_the_api_answers_as_it_says(key: str, path: str, method: str) -> None:
     answered_as_it_says(path, method, key, examples=3)

@@ -204,6 +204,7 @@ def test_promptfoo_tool_calls_are_calls() -> None:
     assert row.row.messages[-1].tool_calls[0].function.name == "find"
 
 
+@pytest.mark.proof
 def test_yaml_aliases_cannot_blow_up() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
@@ -375,6 +376,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize("encoding", QUESTIONS)
 def test_an_encoding_is_guessed_shown_and_chosen(encoding: str) -> None:
     text = QUESTIONS[encoding]

@@ -482,6 +482,7 @@ MIXED_LOGS = [
 ]
 
 
+@pytest.mark.proof
 @given(st.permutations(MIXED), st.permutations(MIXED_LOGS), st.integers(0, 4))
 def test_the_order_of_arrival_changes_nothing(
     spans: list[Span], logs: list[LogRecord], again: int

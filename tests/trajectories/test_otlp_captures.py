@@ -170,6 +170,7 @@ def test_the_same_talk_seen_by_several_instrumentations_stays_apart() -> None:
     assert {run.key: run.row for run in together} == {run.key: run.row for run in apart}
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("name", ALL)
 def test_the_order_of_arrival_changes_nothing(name: str) -> None:
     spans, logs = read(name)

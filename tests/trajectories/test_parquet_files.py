@@ -84,6 +84,7 @@ def test_days_have_files_that_say_what_rows_say(project: Project, data_dir: Path
     assert not any("SAID" in str(pq.read_table(path).to_pylist()) for path in found.values())
 
 
+@pytest.mark.proof
 def test_only_what_changed_is_written_again(
     project: Project, data_dir: Path, django_capture_on_commit_callbacks: Any
 ) -> None:
@@ -108,6 +109,7 @@ def test_an_export_goes_on_where_it_was_cut_off(project: Project) -> None:
     assert export(project, **cursor) == {"written": 4, "removed": 0, "rows": 2 + 6}
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_an_export_that_was_killed_leaves_no_file_of_a_deleted_run(
     project: Project,
@@ -149,6 +151,7 @@ def test_no_column_holds_words() -> None:
     assert not words & {str(one.source or one.name) for one in columns}
 
 
+@pytest.mark.proof
 def test_the_page_shows_files_and_schema(project: Project) -> None:
     stored(project, run("a"))
     export(project)

@@ -79,6 +79,7 @@ def test_no_hit_in_a_span_is_missed(
     assert done.spans[0].events[0].time_ns == 3
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("kind", ["as it is", "as JSON", "as JSON in JSON"])
 def test_every_kind_of_secret_is_looked_at(kind: str) -> None:
     for _, row, _ in SECRETS:

@@ -121,6 +121,7 @@ def test_own_rules_are_added_changed_moved_and_deleted(project: Project, admin: 
     }
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("name", "pattern", "said"),
     [

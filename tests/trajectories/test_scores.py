@@ -58,6 +58,7 @@ def helpful(runs: Project, agent: Client) -> None:
     )
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("value", "kind", "stored"),
     [
@@ -82,6 +83,7 @@ def test_every_kind_of_value(
     )
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -144,6 +146,7 @@ def test_runs_and_steps_are_filtered_by_their_scores(runs: Project, agent: Clien
     assert refused.status_code == 400 and "score_min" in str(refused.json())
 
 
+@pytest.mark.proof
 def test_figures_and_files(runs: Project, agent: Client, client: Client) -> None:
     helpful(runs, agent)
     groups = agent.get("/api/v1/scores/metrics/?by=agent_version").json()["groups"]
@@ -301,6 +304,7 @@ def test_any_metadata_is_tolerated(metadata: Any) -> None:
     assert of_metadata(metadata) == []
 
 
+@pytest.mark.proof
 def test_scores_move_with_their_spans(runs: Project, agent: Client) -> None:
     for name, value in (("run-1-0", 1), ("run-1-1", 2)):
         send(agent, {"run": name, "name": "a", "value": value})
@@ -310,6 +314,7 @@ def test_scores_move_with_their_spans(runs: Project, agent: Client) -> None:
     assert left == {("run-1-1", "a", 2), ("run-1-1", "b", 3)}
 
 
+@pytest.mark.proof
 def test_scores_are_columns_of_the_list(runs: Project, agent: Client, client: Client) -> None:
     helpful(runs, agent)
     send(agent, {"run": "run-1-0", "name": "tone", "value": "calm"})
@@ -323,6 +328,7 @@ def test_scores_are_columns_of_the_list(runs: Project, agent: Client, client: Cl
     assert cells["run-1-0"] == ["1", "1", "calm"] and cells["run-2-3"] == ["2", "2.3", ""]
 
 
+@pytest.mark.proof
 def test_a_name_of_two_kinds_is_two_scores(runs: Project, agent: Client) -> None:
     for value in (True, True, False, 40, 60, "good"):
         send(agent, {"run": "run-1-0", "name": "ok", "value": value, "id": str(value)})
@@ -339,6 +345,7 @@ def test_a_name_of_two_kinds_is_two_scores(runs: Project, agent: Client) -> None
     assert score_rows.whole(runs, {"name": "ok"}).scores == 3
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("value", "text"), [(True, "yes"), (3, "3"), (0.25, "0.25"), ("a", "a")])
 def test_a_category_of_another_type_is_written_as_people_do(
     runs: Project, agent: Client, value: Any, text: str
@@ -347,6 +354,7 @@ def test_a_category_of_another_type_is_written_as_people_do(
     assert [one["value"] for one in listed(agent, "?run=run-1-0")] == [text]
 
 
+@pytest.mark.proof
 def test_of_more_scores_than_are_read_each_is_counted_once(
     runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def names(client: Client, project: Project, **given: Any) -> str:
     return "".join(row.external_id for row in page["rows"])
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.parametrize(
     ("sort", "order"),
     [
@@ -84,6 +85,7 @@ def test_every_order(runs: Project, viewer: Client, sort: str, order: str) -> No
     assert names(viewer, runs, sort=sort) == order
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("sort", "size"), [("", 1), ("started", 3), ("-latency", 1), ("latency", 3), ("-tokens", 1)]
 )
@@ -114,6 +116,7 @@ def test_pages_go_on_in_the_order_and_back(
     assert whole[:size] == walk(last.context["page"]["previous"], "previous")
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("sort", ["-latency", "latency"])
 def test_what_arrives_between_two_pages_shows_no_row_twice(
     runs: Project, viewer: Client, monkeypatch: pytest.MonkeyPatch, sort: str
@@ -136,6 +139,7 @@ def test_what_arrives_between_two_pages_shows_no_row_twice(
     assert [name for name in rest if name in "abcd"] == list(whole[2:])
 
 
+@pytest.mark.proof
 def test_no_cursor_breaks_the_list(runs: Project, viewer: Client) -> None:
     some = f"after-{UUID(int=1)}"
     for nonsense in (

@@ -109,6 +109,7 @@ def test_a_model_call_has_messages_tokens_and_attributes(viewer: Client, row: Tr
     assert page(viewer, row, f"{2:016x}", "span_text", attribute="none").status_code == 404
 
 
+@pytest.mark.proof
 def test_j_and_k_walk_the_tree_and_e_the_failed(viewer: Client, row: Trajectory) -> None:
     names, key = [], f"{1:016x}"
     while key:
@@ -175,6 +176,7 @@ def test_a_run_without_steps_has_no_spans(viewer: Client, project: Project) -> N
     assert page(viewer, make_failed(project)).status_code == 404
 
 
+@pytest.mark.proof
 def test_two_thousand_spans_make_a_light_page(viewer: Client, project: Project) -> None:
     steps = [
         {

@@ -126,7 +126,7 @@ def check(
                 assert one.percentiles == pytest.approx(exact, rel=0.0201, abs=1e-9), given
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("small", [0, 60, 10_000])
 def test_totals_are_right_after_any_change(
     project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch, small: int
@@ -144,7 +144,7 @@ def test_totals_are_right_after_any_change(
     with monkeypatch.context() as patch:
         patch.setattr(step_figures, "SUM_STEPS", None)  # no step is read
         assert step_figures.ask(project, {}).steps == Step.objects.count()
-    for turn in range(12):
+    for turn in range(amount(8, 12)):
         name = f"run-{rng.randrange(80)}"
         run = Trajectory.objects.filter(project=project, external_id=name).first()
         if run and turn % 3 == 0:
@@ -180,6 +180,7 @@ def test_hours_are_added_up_when_they_are_over_and_quiet(project: Project) -> No
     assert timedelta(minutes=minutes - 1) == step_totals.LATE  # it is never quiet
 
 
+@pytest.mark.proof
 def test_a_day_that_grows_gets_its_hours(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_totals, "SMALL_DAY", 10)
     rng = Random(1)
@@ -222,6 +223,7 @@ def test_what_changes_while_an_hour_is_counted_stays_noted(
     assert StepChange.objects.filter(unit="hour", at=START).count() == 1
 
 
+@pytest.mark.proof
 def test_steps_that_are_all_different_are_read(
     project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +262,7 @@ def test_drawn_times_have_their_share_of_the_steps(share: float) -> None:
     assert all(drawn[span] <= n * 1.001 for span, n in known.items())
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("is_added_up", [False, True])
 @pytest.mark.parametrize("apart_ms", [0, 5])
 def test_a_sample_of_a_burst_has_its_steps(
@@ -297,6 +300,7 @@ def many(project: Project, added_up: None, monkeypatch: pytest.MonkeyPatch) -> P
     return project
 
 
+@pytest.mark.proof
 def test_a_sample_says_that_it_is_one(
     many: Project, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +322,7 @@ def test_a_sample_says_that_it_is_one(
     assert found["steps"] == exact
 
 
+@pytest.mark.proof
 def test_more_are_drawn_where_few_have_the_words(
     many: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +344,7 @@ def test_more_are_drawn_where_few_have_the_words(
     assert probed.sample and probed.sample.read < of / 2
 
 
+@pytest.mark.proof
 def test_few_matches_are_counted(many: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = Step.objects.filter(error="no").count()
     monkeypatch.setattr(step_figures, "ENOUGH", 10**6)
@@ -349,6 +355,7 @@ def test_few_matches_are_counted(many: Project, monkeypatch: pytest.MonkeyPatch)
         assert found.sample or found.steps == exact
 
 
+@pytest.mark.proof
 def test_an_index_is_not_trusted_with_words_that_it_takes_for_rare(
     many: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +369,7 @@ def test_an_index_is_not_trusted_with_words_that_it_takes_for_rare(
     assert asked == [True, False]
 
 
+@pytest.mark.proof
 def test_what_is_drawn_is_all_of_these_times(many: Project) -> None:
     times = [Span(START + HOUR * n, START + HOUR * (n + 1)) for n in range(0, 72, 7)]
     said, values = step_totals.of_times(many.pk, list(map(Ids.of, times)))
@@ -372,6 +380,7 @@ def test_what_is_drawn_is_all_of_these_times(many: Project) -> None:
     assert drawn == Step.objects.filter(step_totals.within(times)).count()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("given", [{"score": "fit"}, {"score": "fit", "score_value_max": "0.4"}])
 def test_steps_with_a_score_are_counted_or_drawn(
     many: Project, monkeypatch: pytest.MonkeyPatch, given: dict
@@ -402,6 +411,7 @@ def test_steps_with_a_score_are_counted_or_drawn(
     assert drawn.steps == exact and drawn.sample == step_samples.Sample(of, of)
 
 
+@pytest.mark.proof
 def test_the_newest_versions_are_shown(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for n, version in enumerate(("10", "9", "8", "7")):  # the oldest has most
         for turn in range(4 - n):

@@ -370,6 +370,7 @@ def test_the_questions_of_an_issue(runs: Project, agent: Client) -> None:
     assert one["started_at"] == "2026-11-01T12:00:00Z" and one["message_index"] == 2
 
 
+@pytest.mark.proof
 @pytest.mark.django_db
 def test_many_matches_are_walked_and_few_are_looked_up(
     runs: Project, agent: Client, monkeypatch: pytest.MonkeyPatch
@@ -416,8 +417,8 @@ WAYS = ((10_000, 1), (10_000, 5_000), (3, 2))
 def test_pages_that_are_looked_up_are_those_that_are_walked(
     runs: Project, monkeypatch: pytest.MonkeyPatch, most: int, near: int
 ) -> None:
-    """In the suite each query in one of the three ways, in proof all in each."""
-    queries = amount(LOOKED_UP[WAYS.index((most, near)) :: len(WAYS)], LOOKED_UP)
+    """In the suite every sixth query, each in one of the three ways, in proof all in each."""
+    queries = amount(LOOKED_UP[WAYS.index((most, near)) :: 6 * len(WAYS)], LOOKED_UP)
     spans = [
         {"kind": "tool", "name": name, "start_ms": 0, "duration_ms": 2500, "message_index": 3}
         for name in ("pay", "search")
@@ -512,6 +513,7 @@ def test_every_step_is_on_one_page(runs: Project, agent: Client, sort: str, colu
     assert back["results"][-1] == seen[-len(page["results"]) - 1]
 
 
+@pytest.mark.more(rows=3)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("query", "says"),
@@ -579,6 +581,7 @@ def test_tokens_of_models_are_summed_and_drawn(
     assert engineer.get(f"{page}?kind=model&measure=tokens").status_code == 200
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     "query",

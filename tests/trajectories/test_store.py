@@ -260,6 +260,7 @@ def test_words_are_found_after_the_digest(project: Project) -> None:
         assert [item.external_id for item in found] == names, query
 
 
+@pytest.mark.proof
 @given(text=st.text(max_size=40))
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -397,6 +398,7 @@ def test_what_is_no_json_is_refused_in_both(text: bytes) -> None:
         decoding.decode(text)
 
 
+@pytest.mark.proof
 @given(
     st.recursive(
         st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)

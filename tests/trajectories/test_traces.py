@@ -287,6 +287,7 @@ def test_late_spans_do_not_undo_what_people_said(agent: Client, project: Project
     assert row.interventions[0]["note"] == "Thanks" and "label:solved" in row.terms
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("backwards", [True, False])
 def test_a_trace_a_call_is_one_run(
@@ -497,6 +498,7 @@ def test_no_body_breaks_the_door(agent: Client, noise: bytes, kind: str) -> None
         assert agent.post(LOGS, noise, content_type=kind).status_code in (200, 400)
 
 
+@pytest.mark.proof
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -124,6 +124,7 @@ def test_a_tool_that_was_not_offered() -> None:
     assert Checker([]).problems("open", {}) == []
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "schema",
     [
@@ -308,6 +309,7 @@ json_values = (
 )
 
 
+@pytest.mark.proof
 @settings(max_examples=150, deadline=None)
 @given(st.lists(json_values, max_size=5), json_values)
 def test_any_json_is_turns(messages: list, tools: Any) -> None:
@@ -316,6 +318,7 @@ def test_any_json_is_turns(messages: list, tools: Any) -> None:
     assert sorted(index for turn in found for index in turn.indices) == list(range(len(messages)))
 
 
+@pytest.mark.proof
 @settings(max_examples=150, deadline=None)
 @given(
     json_values,

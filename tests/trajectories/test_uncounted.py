@@ -31,6 +31,7 @@ def told(agent: Client, path: str) -> dict[str, Any]:
     return agent.get(f"/api/v1/{path}").json()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("path", FIGURES)
 def test_figures_say_that_runs_are_not_counted_yet(
     project: Project, agent: Client, path: str
@@ -44,6 +45,7 @@ def test_figures_say_that_runs_are_not_counted_yet(
     assert found["complete"] and found["uncounted_runs"] == 0 and "arrived" not in found["note"]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("page", ["steps_chart", "scores_chart", "sums"])
 def test_pages_say_it_too(project: Project, client: Client, page: str) -> None:
     store.ingest(project=project, rows=[row("one")])

@@ -79,7 +79,7 @@ def messages(where: tuple[str, ...]) -> list[dict]:
     ]
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "where", [("text",), *amount([PLACES], [PLACES, *((place,) for place in PLACES)])], ids="+".join
 )

@@ -266,6 +266,7 @@ def test_an_import_can_be_stopped_and_keeps_what_it_stored(
     assert stranger.post(url("import_cancel", project, made.pk)).status_code == 404
 
 
+@pytest.mark.proof
 def test_an_import_that_always_kills_its_worker_ends(
     project: Project, member: Client, sent: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:

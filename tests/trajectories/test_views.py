@@ -144,6 +144,7 @@ def test_a_failure_mode_narrows(project: Project, viewer: Client) -> None:
     assert failed.failure.mode.name in viewer.get(url(project)).content.decode()
 
 
+@pytest.mark.proof
 def test_columns_are_chosen_in_the_url(project: Project, viewer: Client) -> None:
     send(project, row(name="a", usage={"cost_usd": 0.0123}))
     assert "$0.0123" not in viewer.get(url(project)).content.decode()
@@ -153,6 +154,7 @@ def test_columns_are_chosen_in_the_url(project: Project, viewer: Client) -> None
     assert len(viewer.get(url(project, cols="bogus")).context["columns"]) > 3
 
 
+@pytest.mark.proof
 def test_the_list_asks_as_much_for_fifty_rows_as_for_two(project: Project, viewer: Client) -> None:
     for item in (make_failed(project), make_failed(project)):
         assert item
@@ -248,6 +250,7 @@ def test_a_count_that_takes_too_long_is_given_up(
     assert ">many<" in viewer.get(url(project, "count", tag="t")).content.decode()
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("measure", "title"),
     [
@@ -392,6 +395,7 @@ def test_all_that_match_up_to_a_limit(
     assert names(member, project, tag="t") == ["r3", "r2", "r1"]
 
 
+@pytest.mark.proof
 def test_a_change_of_more_than_a_page_is_taken_back_once(project: Project, member: Client) -> None:
     send(project, *(row(name=f"r{n}") for n in range(listing.PAGE + 10)))
     member.post(url(project, "bulk"), {"do": "tag", "tag": "t", "all": "1", "query": ""})
@@ -456,6 +460,7 @@ def test_what_is_not_ones_own_is_not_touched(
     assert [json.loads(line)["id"] for line in lines] == ["own"]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "given",
     [
@@ -548,6 +553,7 @@ def test_the_detail_shows_calls_beside_replies_and_wrong_arguments(
     assert 'class="problem"' in viewer.get(url(project, "detail", bad.pk)).content.decode()
 
 
+@pytest.mark.proof
 def test_nothing_that_an_agent_says_is_markup(project: Project, viewer: Client) -> None:
     (item,) = send(
         project,
@@ -603,6 +609,7 @@ def test_nothing_that_an_agent_says_is_markup(project: Project, viewer: Client) 
     assert viewer.get(url(project, "raw", item.pk))["Content-Type"] == "application/json"
 
 
+@pytest.mark.proof
 def test_messages_of_any_shape_are_shown(project: Project, viewer: Client) -> None:
     (item,) = send(
         project,
@@ -657,6 +664,7 @@ def long_run(count: int) -> dict:
     }
 
 
+@pytest.mark.proof
 def test_a_long_run_comes_in_parts_with_every_message_once(
     project: Project, viewer: Client
 ) -> None:
@@ -730,6 +738,7 @@ def test_a_waterfall_where_there_are_times(project: Project, viewer: Client) -> 
     assert "waterfall" not in viewer.get(url(project, "detail", without.pk)).content.decode()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("more", "says"),
     [

@@ -52,6 +52,7 @@ def test_it_is_added_read_changed_and_deleted(api: Api) -> None:
     assert api("delete", "webhook", pk).status_code == 204 and not Webhook.objects.exists()
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "body,path",
     [

@@ -48,6 +48,7 @@ def test_a_webhook_is_added_and_its_secret_shown_once(project: Project, admin: C
     assert event.detail == {"host": "ci.example.com", "events": ["evaluation.finished"]}
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "change,said",
     [
@@ -85,6 +86,7 @@ def test_there_is_a_limit(project: Project, admin: Client, monkeypatch: pytest.M
     )
 
 
+@pytest.mark.proof
 def test_a_test_event_is_followed_and_its_answer_shown_as_text(
     project: Project, admin: Client, hook: Webhook, receiver: Receiver
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_test_event_is_followed_and_its_answer_shown_as_text(
     )
 
 
+@pytest.mark.proof
 def test_the_log_is_filtered(
     project: Project, admin: Client, hook: Webhook, receiver: Receiver
 ) -> None:

@@ -4,6 +4,8 @@ unnoticed, and of those that are sound at most one in forty is ended.
 
 from __future__ import annotations
 
+import pytest
+
 from bench.alarm_attack import TRACES, common, noticed
 from bench.alarm_runs import load, replay
 
@@ -14,6 +16,7 @@ def test_no_ill_run_goes_unnoticed() -> None:
     assert [trace["name"] for trace in ill if not replay(trace)[0]] == []
 
 
+@pytest.mark.proof
 def test_runs_of_an_attack() -> None:
     """The one that is unnoticed was recorded before `data/uses` was measured."""
     traces = load(TRACES)
@@ -23,6 +26,7 @@ def test_runs_of_an_attack() -> None:
     assert unnoticed == ["ill dpo: one pair"]
 
 
+@pytest.mark.proof
 def test_hardly_a_sound_run_is_ended() -> None:
     sound = [trace for trace in [*load(), *load(TRACES)] if not trace["ill"]]
     ended = [

@@ -170,6 +170,7 @@ def test_without_the_package_turns_are_separate_rows(
     )
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(
     find_spec("renderers") is None, reason="no renderers: pip install -r requirements/renderers.txt"
 )

@@ -12,6 +12,7 @@ import pytest
 from workers.lib.calibration import brier, fit, threshold
 
 
+@pytest.mark.proof
 def test_probabilities_are_those_that_the_scores_were_drawn_with() -> None:
     draw = random.Random(7)
     chosen, rejected = [], []

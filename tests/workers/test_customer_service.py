@@ -254,6 +254,7 @@ def test_a_model_may_play_the_user() -> None:
         load(SPEC | {"config": {"user": "llm"}})
 
 
+@pytest.mark.proof
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_arguments_make_a_tool_raise(data: st.DataObject) -> None:

@@ -142,6 +142,7 @@ def test_it_logs_every_run_once_with_its_call_and_its_outcome(
     assert events.rows()[-1]["metrics"] == {"sent": 4}
 
 
+@pytest.mark.proof
 @pytest.mark.django_db(transaction=True)
 def test_two_processes_log_every_run_once(
     live_server: Any, make_spec: Callable[..., dict], tmp_path: Path

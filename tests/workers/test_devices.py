@@ -67,6 +67,7 @@ def test_the_pretended_device_refuses_a_mixture() -> None:
             far + torch.ones(3)
 
 
+@pytest.mark.proof
 def test_generation_elsewhere_is_the_same_and_waits_once_a_token(tiny_model: Path) -> None:
     here = answered(TransformersEngine(*load_base(tiny_model), batch_size=64))
     model, tokenizer = load_base(tiny_model)
@@ -143,6 +144,7 @@ def test_grpo_elsewhere_saves_and_resumes(
         torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.proof
 def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
     ids, real = pad([[5, 6, 7, 8, 11, 12], [5, 6, 9, 14]], 0)
     labels = ids.masked_fill(~real, -100)
@@ -162,7 +164,7 @@ def test_the_loss_of_sft_elsewhere_is_the_same(tiny_model: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("dtype", "trained", "program"),
     [
@@ -208,6 +210,7 @@ def test_training_heeds_the_dtype_and_keeps_the_adapter_in_float32(
     assert any(value.abs().max() > 0 for name, value in adapter.items() if "lora_B" in name)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_deep_model_of_16_bits_is_not_refused_for_its_rounding(dtype: torch.dtype) -> None:
     """And its weights are afterwards what they were, those that were of 32 bits among them."""

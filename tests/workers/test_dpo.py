@@ -71,6 +71,7 @@ def an_adapter(tiny_model: Path, folder: Path) -> str:
     return str(checkpoint.save_adapter(model, folder))
 
 
+@pytest.mark.proof
 def test_it_prefers_what_is_chosen_and_tells_each_step(
     make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:
@@ -113,7 +114,7 @@ def logprob(model: Any, tokenizer: Any, messages: list[dict], answer: str) -> fl
     return float(logprobs.gather(-1, torch.tensor(whole[1:])[:, None])[len(prompt) - 1 :].sum())
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("from_adapter", "loss_type"),
     [
@@ -171,8 +172,8 @@ def test_the_loss_is_the_papers_relative_to_the_model_at_the_start(
         )
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("from_adapter", amount([True], [False, True]))
+@pytest.mark.proof
+@pytest.mark.parametrize("from_adapter", [False, True])
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     from_adapter: bool,
     make_spec: Callable[..., dict],
@@ -262,8 +263,8 @@ LOSSES = get_args(get_type_hints(DpoConfig)["loss_type"])
 SETTINGS = {"beta": 0.3, "label_smoothing": 0.2, "learning_rate": 2e-3}
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("loss_type", amount(("sigmoid", "robust"), LOSSES))
+@pytest.mark.more(rows=1)
+@pytest.mark.parametrize("loss_type", LOSSES)
 def test_a_setting_is_obeyed_by_the_loss_or_refused(
     loss_type: str, make_spec: Callable[..., dict], tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.amounts import amount
 from workers.lib.engines import Output, Prompt, Sampling
 from workers.lib.errors import JobError
 from workers.lib.policies import seed_of
@@ -72,6 +71,7 @@ def answers(
     return [found[index] for index in range(len(found))]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_the_plain_model(
     temperature: float, engine: TransformersEngine, plain: torch.nn.Module
@@ -84,12 +84,14 @@ def test_logprobs_are_those_of_the_plain_model(
             assert output.logprobs == pytest.approx(expected, abs=CLOSE)
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "options",
     [
         {"target_modules": ["q_proj", "down_proj"]},
-        *amount([], [None, {}, {"use_dora": True}]),
+        None,
+        {},
+        {"use_dora": True},
     ],
 )
 def test_packed_weights_with_the_adapter_merged_say_the_same(
@@ -162,6 +164,7 @@ def test_an_answer_does_not_depend_on_what_stands_beside_it(
     ]
 
 
+@pytest.mark.proof
 def test_prompts_with_more_and_fewer_answers_go_together(engine: TransformersEngine) -> None:
     """And a prompt's answers are those it has alone: a seed decides, not the neighbours."""
     sampling, seeds = Sampling(1.0, 1.0, 12), [[11, 12, 13], [14], [15, 16]]

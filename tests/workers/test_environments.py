@@ -216,6 +216,7 @@ OTHERS = st.builds(
 )
 
 
+@pytest.mark.proof
 @settings(max_examples=200)
 @given(st.lists(st.tuples(OTHERS, ASSISTANT), max_size=4))
 def test_messages_come_back_from_items_as_they_were(pairs: list[tuple[dict, dict]]) -> None:
@@ -230,6 +231,7 @@ def test_what_are_no_items_is_refused(items: object) -> None:
         from_items(items)
 
 
+@pytest.mark.proof
 @given(
     st.lists(
         st.dictionaries(

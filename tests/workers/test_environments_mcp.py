@@ -121,6 +121,7 @@ def test_the_key_goes_along_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
 JSON = "application/json"
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -74,6 +74,7 @@ FOREIGN = {
 }
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("what", FOREIGN)
 def test_hot_loading_refuses_it_and_the_shared_base_stays(
     base: Path, tmp_path: Path, what: str
@@ -133,6 +134,7 @@ def with_ref(base: Path) -> Any:
     return model
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("loader", LOADERS)
 def test_every_program_refuses_it_before_it_loads(base: Path, tmp_path: Path, loader: str) -> None:
     plain = make_adapter(base, tmp_path / "plain")
@@ -141,6 +143,7 @@ def test_every_program_refuses_it_before_it_loads(base: Path, tmp_path: Path, lo
         LOADERS[loader](base, str(bad))
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize("init", sorted(PLAIN_INITS))
 def test_an_initialisation_that_is_taken_leaves_the_base_as_it_is(
     base: Path, tmp_path: Path, init: str

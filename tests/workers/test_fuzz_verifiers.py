@@ -48,10 +48,10 @@ def test_every_kind_of_the_registry_is_fuzzed() -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("number", range(len(LIGHT)))
 def test_a_hostile_answer_gets_a_score(number: int) -> None:
-    """In the suite each verifier gets a sixth of the answers, the next one the next sixth."""
+    """In the suite each verifier gets a twelfth of the answers, the next one the next twelfth."""
     kind, options, expected = LIGHT[number]
     judged = verifier(kind, options)
-    for name, said in [*messages()][number % amount(6, 1) :: amount(6, 1)]:
+    for name, said in [*messages()][number % amount(12, 1) :: amount(12, 1)]:
         with processor_time():
             score = judged.score(rollout(said, expected))
         try:
@@ -77,6 +77,7 @@ def test_a_hostile_program_or_text_gets_a_score_from_the_sandbox(kind: str) -> N
         check(judged.score(rollout([{"role": "assistant", "content": texts()[name]}], expected)))
 
 
+@pytest.mark.proof
 @settings(max_examples=60, deadline=None)
 @given(ANSWERS)
 def test_any_answer_of_any_types_gets_a_score(said: list) -> None:

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from tests.amounts import amount
 from tests.workers.conftest import Recorder, make_tiny_model, typed
 from workers import grpo
 from workers.lib import environments
@@ -102,6 +101,7 @@ def test_two_turns_are_learnt_from_scratch(talk: Callable[..., dict], events: Re
     assert sum(rewards[:5]) / 5 < 0.1 and sum(rewards[-5:]) / 5 > 0.3
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("forgets", [False, True])
 def test_the_policy_gradient_is_that_of_the_sampled_tokens_alone(
     forgets: bool,
@@ -169,6 +169,7 @@ def test_an_episode_is_one_row_and_its_observation_is_not_learnt(
     assert len(batch.rows) == 8 and len({tuple(row.prompt) for row in batch.rows}) == 2
 
 
+@pytest.mark.proof
 def test_a_template_that_changes_earlier_turns_trains_each_turn(
     talk: Callable[..., dict], events: Recorder, forgetful_model: Path
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_resumed_run_of_episodes_is_the_unbroken_one(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.proof
 def test_an_environment_that_crashes_for_a_fifth_is_warned_of_and_trains_on(
     talk: Callable[..., dict], events: Recorder
 ) -> None:
@@ -225,6 +227,7 @@ def test_an_environment_that_crashes_for_a_fifth_is_warned_of_and_trains_on(
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 def test_an_environment_that_always_crashes_pauses_the_run_with_a_checkpoint(
     beta: float, talk: Callable[..., dict], events: Recorder
@@ -236,6 +239,7 @@ def test_an_environment_that_always_crashes_pauses_the_run_with_a_checkpoint(
     assert [row["step"] for row in events.rows("checkpoint")] == [alarm["step"]]
 
 
+@pytest.mark.proof
 def test_a_run_too_short_for_the_alarms_fails_where_nothing_could_be_scored(
     talk: Callable[..., dict], events: Recorder
 ) -> None:
@@ -294,6 +298,7 @@ def test_only_advantages_per_turn_tell_a_turn_from_the_luck_of_another(
     assert gained["turn"] > 0.2 and gained["turn"] > gained["episode"] + 0.15
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("forgets", [False, True])
 def test_each_token_gets_its_turns_advantage(
     forgets: bool,
@@ -336,8 +341,8 @@ def test_advantages_per_turn_need_rewards_per_turn(
         trainer_of(talk({"advantages": "turn"}), events)
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("loss", amount(["gspo"], ["grpo", "gspo", "rloo"]))
+@pytest.mark.proof
+@pytest.mark.parametrize("loss", ["grpo", "gspo", "rloo"])
 def test_an_episode_that_fell_apart_is_one_completion(
     loss: str, talk: Callable[..., dict], events: Recorder, forgetful_model: Path
 ) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amounts import amount
 from tests.workers.cpu import processor_time
 from tests.workers.hostile import TEXTS
 from workers.lib.environments.customer_service.user import ScriptedUser
@@ -22,8 +21,8 @@ def said(text: str, task: dict | None = None) -> Rollout:
     return Rollout(task=task or {}, messages=[{"role": "assistant", "content": text}])
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("name", [*TEXTS][:: amount(4, 1)])
+@pytest.mark.more(rows=2)
+@pytest.mark.parametrize("name", [*TEXTS][::1])
 def test_a_grader_is_bounded_for_every_answer(name: str) -> None:
     """Each metric against the same text, backwards, and as a template of its own."""
     text = TEXTS[name]

@@ -130,6 +130,7 @@ EDGES: list[tuple[str, dict, str, bool]] = [
 ]
 
 
+@pytest.mark.more(rows=18)
 @pytest.mark.parametrize(("kind", "arguments", "text", "held"), EDGES)
 def test_the_edges_are_where_the_reference_has_them(
     kind: str, arguments: dict, text: str, held: bool

@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.amounts import amount
 from tests.workers.conftest import Recorder, tasks, typed
 from tests.workers.test_dpo import an_adapter
 from workers import kto
@@ -58,6 +57,7 @@ def kto_spec(make_spec: Callable[..., dict], **config: Any) -> dict:
     return make_spec(rows=rows(), config=CONFIG | config)
 
 
+@pytest.mark.proof
 def test_good_answers_rise_and_bad_ones_fall(
     make_spec: Callable[..., dict], events: Recorder
 ) -> None:
@@ -73,8 +73,8 @@ def test_good_answers_rise_and_bad_ones_fall(
     assert events.rows()[-1]["type"] == "result"
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("from_adapter", amount([True], [False, True]))
+@pytest.mark.proof
+@pytest.mark.parametrize("from_adapter", [False, True])
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     from_adapter: bool,
     make_spec: Callable[..., dict],

@@ -53,6 +53,7 @@ def test_an_adapter_of_another_base_is_refused(
         add_adapter(load_base(tiny_model)[0], adapter, trainable=True)
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "fields", [{}, {"use_dora": True}, {"target_modules": ["q_proj"]}, {"use_rslora": True}]
 )
@@ -76,6 +77,7 @@ def test_one_with_nan_or_of_damaged_bytes_is_refused_as_what_it_is(
         add_adapter(load_base(tiny_model)[0], adapter, trainable=True)
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     "damage",
     [

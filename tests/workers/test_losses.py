@@ -35,6 +35,7 @@ def head(*, frozen: bool, bias: bool = True) -> torch.nn.Linear:
     return torch.nn.Linear(WIDTH, VOCABULARY, bias).requires_grad_(not frozen)
 
 
+@pytest.mark.more(rows=6)
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("logits", [1, 50, 7 * 13, 200, 5000])
 @pytest.mark.parametrize("largest", ["first", "last"])

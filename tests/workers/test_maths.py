@@ -24,7 +24,7 @@ def score(answer: str, output: str, **options: object) -> Score:
     return build({"kind": "math", **options}).score(Rollout.of_text(task, output))
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=8)
 @pytest.mark.parametrize("kind", sorted({pair.kind for pair in PAIRS}))
 def test_known_pairs_are_judged_as_they_are(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "hostile":  # what would never end may take so many CPU s
@@ -302,6 +302,7 @@ def test_an_answer_that_exceeds_a_limit_fails_and_is_not_masked(answer: str, rea
     assert reason in found.details[0]
 
 
+@pytest.mark.proof
 def test_a_comparison_without_end_costs_one_helper_and_the_next_answer_is_judged() -> None:
     own = maths.Helpers("workers.maths", 1, 0.5)
     request = {"gold": "x", "given": "\\sum_{k=1}^{10^{12}} k^{k}", "positive": False}
@@ -311,6 +312,7 @@ def test_a_comparison_without_end_costs_one_helper_and_the_next_answer_is_judged
     own.close()
 
 
+@pytest.mark.proof
 def test_a_helper_that_others_kill_is_replaced() -> None:
     own = maths.Helpers("workers.maths", 1, 4.0)
     request = {"gold": "x^2-1", "given": "(x-1)(x+1)", "positive": False}

@@ -197,6 +197,7 @@ def test_one_version_is_no_comparison(make_spec: Callable[..., dict]) -> None:
         typed(spec_of(make_spec, sides=1), "measure_latency")
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("merged", [False, True], ids=["hot", "merged"])
 def test_adapters_stand_beside_a_bare_base(merged: bool, tiny_model: Path, tmp_path: Path) -> None:
     adapted = lora(load_base(tiny_model)[0], Lora(lora_rank=4), None)
@@ -221,6 +222,7 @@ def test_adapters_stand_beside_a_bare_base(merged: bool, tiny_model: Path, tmp_p
     assert weights[0] == weights[2] and (weights[0] == weights[1]) is not merged
 
 
+@pytest.mark.proof
 def test_the_interval_of_a_ratio_covers_what_is_true() -> None:
     """200 measurements of a version that takes 1.3 times as long, tasks of different lengths: at
     most 10% miss.

@@ -53,6 +53,7 @@ def merged(base: Path, adapter: Path, make_spec: Callable[..., dict], events: Re
     return events.rows("result")[0]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_merged_model_is_in_the_dtype_of_its_base(
     dtype: str, tiny_model: Path, tmp_path: Path, make_spec: Callable[..., dict], events: Recorder

@@ -130,6 +130,7 @@ def engines(model: Path, folders: dict[str, Path]) -> dict[str, TransformersEngi
 # The same as in process
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("name", ["base", "a", "b"])
 def test_greedy_answers_are_those_of_the_engine_in_process_token_for_token(
     server: Running, engines: dict[str, TransformersEngine], name: str
@@ -551,6 +552,7 @@ def test_too_many_are_asked_to_come_back(engines: dict[str, TransformersEngine])
     assert json.loads(refused[1]["body"])["error"]["type"] == "ServiceUnavailableError"
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("slots", "taken"), [(2, 2), (64, GROUPS)])
 def test_a_proof_of_the_weights_does_not_wait_for_long_answers(
     engines: dict[str, TransformersEngine], slots: int, taken: int, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,7 @@ def some_rows() -> list[TokenRow]:
     return rows
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("micro_batch", [0, 4])
 def test_its_gradient_is_that_of_the_reverse_kl_on_the_sampled_tokens(
     micro_batch: int, tiny_model: Path, tmp_path: Path
@@ -102,6 +103,7 @@ def test_its_gradient_is_that_of_the_reverse_kl_on_the_sampled_tokens(
         assert torch.allclose(actual[name], gradient, atol=2e-5), name
 
 
+@pytest.mark.proof
 def test_the_student_comes_to_write_as_the_teacher(
     make_spec: Callable[..., dict], events: Recorder, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_the_student_comes_to_write_as_the_teacher(
     assert events.rows()[-1]["type"] == "result"
 
 
+@pytest.mark.proof
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     make_spec: Callable[..., dict], events: Recorder, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.proof
 def test_a_stop_in_the_update_leaves_the_last_whole_step(
     make_spec: Callable[..., dict],
     events: Recorder,

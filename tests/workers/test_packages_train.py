@@ -63,6 +63,7 @@ def test_an_evaluation_shows_people_where_a_tool_raised(
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("trusted", [True, False])
 def test_grpo_learns_from_a_packages_verifier(
     make_spec: Callable[..., dict], events: Recorder, tmp_path: Path, trusted: bool

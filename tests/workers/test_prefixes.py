@@ -121,6 +121,7 @@ def test_what_all_begin_with(rows: list[list[int]], shared: int) -> None:
     assert Tree(rows).shared == shared
 
 
+@pytest.mark.proof
 def test_rows_that_each_begin_with_the_last_one_need_no_deep_recursion() -> None:
     rows = [list(range(length)) for length in range(1, 1200)]
     tree = Tree(rows)

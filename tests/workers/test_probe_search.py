@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.amounts import few
 from workers.lib.chat_client import ChatError
 from workers.lib.probes import Cheat, Options, Report, attack
 from workers.lib.probes.cases import called, case_of, said
@@ -72,7 +71,7 @@ def test_where_the_range_is_not_known_nothing_is_a_slope() -> None:
     )
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("bonus", "probe", "severity"),
     [
@@ -94,6 +93,7 @@ def test_wrong_outputs_that_are_paid_more_than_honest_wrong_ones_are_found(
     assert found[probe] == severity and not {"plain_wrong", "other_gold", "gold"} & found.keys()
 
 
+@pytest.mark.proof
 def test_pay_that_honest_wrong_answers_get_as_well_is_no_slope() -> None:
     assert attack(paying(lambda text: 0.3 * (0 < len(text) < 100)), TASKS, options=LIST_ONLY).passed
 
@@ -119,8 +119,8 @@ def drawn(seed: int, width: float, bonus: Any = lambda text: 0.0) -> Any:
     return score
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("seed", few(range(3), 1))
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", range(3))
 def test_luck_is_no_finding_and_a_slope_in_noise_is_one(seed: int) -> None:
     judge = structs.replace(LIST_ONLY, stochastic=True)
     assert attack(drawn(seed, 0.1), TASKS, options=judge).failed == []
@@ -130,6 +130,7 @@ def test_luck_is_no_finding_and_a_slope_in_noise_is_one(seed: int) -> None:
     assert found.keys() == {"apology"}
 
 
+@pytest.mark.proof
 def test_a_model_whose_verdicts_change_too_often_is_found() -> None:
     found = failed(
         attack(drawn(0, 0.8), TASKS, options=structs.replace(LIST_ONLY, stochastic=True))
@@ -163,6 +164,7 @@ def test_the_search_finds_what_the_list_does_not_cuts_it_down_and_says_how() -> 
     assert all("therefore" in item.shown and item.shown.count("!") == 3 for item in found)
 
 
+@pytest.mark.proof
 def test_the_search_is_the_same_each_time_and_keeps_to_its_budget() -> None:
     calls = [0]
 
@@ -204,6 +206,7 @@ def search_of(score: Any, tasks: list[dict], scores: int) -> tuple[ProbeResult, 
     return next(row for row in rows if row.name == "search"), calls - listed
 
 
+@pytest.mark.proof
 def test_the_report_counts_what_the_search_really_scored() -> None:
     row, scored = search_of(paying(lambda text: 0), TASKS, 40)
     assert (row.status, row.n) == ("passed", scored) and 0 < scored <= 40
@@ -343,6 +346,7 @@ def test_a_model_that_gives_nothing_of_use_changes_nothing(answer: str) -> None:
     assert Cheat(complete(answer), "m", 10_000).outputs(TASKS[0], [], 4) == []
 
 
+@pytest.mark.proof
 def test_the_budget_of_tokens_and_a_server_that_fails_end_in_a_note() -> None:
     report = attack(
         paying(lambda text: 0),

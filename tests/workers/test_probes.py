@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from tests.amounts import few
 from workers.lib import probes
 from workers.lib.probes import Options, Report, Scorer, promises_of
 from workers.lib.probes.cases import called, case_of
@@ -158,7 +157,7 @@ def stateful() -> Callable[[dict, list[dict]], Score]:
     return score
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("score", "tasks", "found", "quiet"),
     [
@@ -222,24 +221,21 @@ GATED = {
 }
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("spec", "tasks"),
-    few(
-        [
-            ({"kind": "tool_call"}, SINGLE),
-            ({"kind": "calls"}, SINGLE + SEVERAL + NOTHING),
-            ({"kind": "calls", "whole_floats": True, "dates": True}, SINGLE + SEVERAL + NOTHING),
-            ({"kind": "calls", "partial": False}, SINGLE + SEVERAL),
-            ({"kind": "exact"}, WORDS),
-            ({"kind": "number"}, NUMBERS),
-            ({"kind": "number", "answer_in": "boxed"}, NUMBERS),
-            ({"kind": "math"}, NUMBERS),
-            (GATED, SINGLE + SEVERAL),
-            ({"kind": "expected"}, SINGLE + SEVERAL + NOTHING + WORDS),
-        ],
-        4,
-    ),
+    [
+        ({"kind": "tool_call"}, SINGLE),
+        ({"kind": "calls"}, SINGLE + SEVERAL + NOTHING),
+        ({"kind": "calls", "whole_floats": True, "dates": True}, SINGLE + SEVERAL + NOTHING),
+        ({"kind": "calls", "partial": False}, SINGLE + SEVERAL),
+        ({"kind": "exact"}, WORDS),
+        ({"kind": "number"}, NUMBERS),
+        ({"kind": "number", "answer_in": "boxed"}, NUMBERS),
+        ({"kind": "math"}, NUMBERS),
+        (GATED, SINGLE + SEVERAL),
+        ({"kind": "expected"}, SINGLE + SEVERAL + NOTHING + WORDS),
+    ],
     ids=lambda value: value.get("kind") if isinstance(value, dict) else "",
 )
 def test_it_is_quiet_on_good_verifiers(spec: dict, tasks: list[dict]) -> None:
@@ -277,6 +273,7 @@ def test_the_form_that_the_verifier_reads_is_found() -> None:
 # Right outputs that lose
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("same", "probe"),
     [
@@ -322,6 +319,7 @@ def _args(text: str) -> dict:
     )
 
 
+@pytest.mark.proof
 def test_what_the_task_lists_as_right_must_be_right() -> None:
     wanted = BOOK | {"accept": {"day": ["Monday", "Mon"], "hour": [9, ""], "floor": [2, ""]}}
     report = attack(of_spec({"kind": "tool_call"}), [task("book", wanted), task("mail", MAIL)])
@@ -345,6 +343,7 @@ def test_a_required_argument_is_given_though_the_task_lets_it_be_left_out() -> N
     assert "gold" not in failed(report) and "accepted_value" not in failed(report)
 
 
+@pytest.mark.proof
 def test_a_default_that_is_written_out_is_asked_for_only_where_promised() -> None:
     score = of_spec({"kind": "calls"})
     promised = attack(
@@ -491,6 +490,7 @@ def test_the_output_said_most_often_is_tried() -> None:
     assert failed(report) == {"most_common"}
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("compare", "reason"),
     [
@@ -512,6 +512,7 @@ def test_the_limit_on_scores_is_kept_and_said() -> None:
     assert status(report)["gold"] == status(report)["injection"] == "passed"
 
 
+@pytest.mark.proof
 def test_the_report_is_the_same_each_time() -> None:
     def plain(report: Report) -> dict:
         return report.as_dict() | {"speed": None}
@@ -528,6 +529,7 @@ ODD = st.recursive(
 )
 
 
+@pytest.mark.proof
 @settings(max_examples=40, deadline=None)
 @given(
     tools=st.lists(st.fixed_dictionaries({"function": ODD}), max_size=3),

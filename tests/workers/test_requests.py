@@ -20,6 +20,7 @@ def test_the_same_seed_gives_the_same_requests_and_another_gives_others() -> Non
     assert make_requests(3, 50) != make_requests(4, 50)
 
 
+@pytest.mark.proof
 def test_every_expected_call_is_right_safe_and_rewarded_in_full() -> None:
     environment = load(
         {"kind": "builtin", "name": "workplace", "harness": HARNESS, "verifier": VERIFIER}

@@ -319,6 +319,7 @@ def check(events: list[dict]) -> None:
     assert [one.type for one in shown] == [event["type"] for event in events]
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(("pieces", "message", "finish"), ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_whole_and_streamed_is_one_response(
     pieces: list[dict], message: dict, finish: str
@@ -413,6 +414,7 @@ def answers_with(served: Served, texts: list[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("workers.ml.batches.sample", scripted)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_openai_client_calls_a_tool_and_answers_with_its_result(
     served: Served, client: openai.AsyncOpenAI, stream: bool, monkeypatch: pytest.MonkeyPatch

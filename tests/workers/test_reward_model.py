@@ -110,6 +110,7 @@ def test_it_ranks_what_is_chosen_first_and_measures_what_was_kept_aside(
     }
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("from_adapter", [False, True])
 def test_the_loss_is_bradley_and_terrys_of_the_scores_at_the_last_token(
     from_adapter: bool,
@@ -170,8 +171,8 @@ def test_it_starts_from_the_adapter_of_a_policy(tiny_model: Path, tmp_path: Path
     ]
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("from_adapter", amount([True], [False, True]))
+@pytest.mark.proof
+@pytest.mark.parametrize("from_adapter", [False, True])
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     from_adapter: bool,
     make_spec: Callable[..., dict],
@@ -203,6 +204,7 @@ def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     assert facts[0] == facts[1]
 
 
+@pytest.mark.proof
 def test_a_score_does_not_depend_on_what_it_is_computed_beside(trained: RewardModelFolder) -> None:
     model, tokenizer, _ = load_scorer(trained.base, trained.adapter)
     rows = [tokenizer.apply_chat_template(row["messages"])["input_ids"] for row in pairs()]

@@ -32,6 +32,7 @@ def ramp(begin: float, end: float, n: int) -> list[float]:
     return [begin + (end - begin) * at / (n - 1) for at in range(n)]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("steps", [12, 40, 300])
 def test_a_reward_that_is_chance_is_hardly_ever_said_to_rise(steps: int) -> None:
     draw = random.Random(steps)
@@ -39,6 +40,7 @@ def test_a_reward_that_is_chance_is_hardly_ever_said_to_rise(steps: int) -> None
     assert sum(rose(run) for run in runs if run) <= 0.04 * len(runs)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "levels",
     [

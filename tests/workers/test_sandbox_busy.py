@@ -75,6 +75,7 @@ def test_who_waits_too_long_is_told(pool: Pool) -> None:
         pool.grade(TRIVIAL, {}, {})
 
 
+@pytest.mark.proof
 def test_what_starts_or_waits_while_the_pool_closes_does_not_run_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

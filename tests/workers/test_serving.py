@@ -220,6 +220,7 @@ def test_what_vllm_can_do() -> None:
     assert headers.count(f"authorization: bearer {KEY}") == len(asked) == 8
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("answer", "tools", "logprobs"),
     [
@@ -362,6 +363,7 @@ BUSY, BROKEN, DENIED = (429, {}), (500, {"error": {"message": "CUDA error"}}), (
 PAGE, NOTHING = (200, b"<html>"), (200, {"choices": []})
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("answers", "given", "chosen", "tools"),
     [

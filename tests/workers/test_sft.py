@@ -216,6 +216,7 @@ def test_checkpoints_are_whole_and_hold_no_pickle(
     assert not list((tmp_path / "out").glob("*.incoming"))
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_resumed_run_is_the_unbroken_one_to_the_last_bit(
     dropout: float, make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
@@ -321,6 +322,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "adapter_model.safetensors")
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("where", ["a step", "a step, by the signal"])
 def test_interrupted_in_the_middle_of_a_step_is_uninterrupted_in_the_end(
     where: str, make_spec: Callable[..., dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -454,6 +456,7 @@ def test_single_answers_among_episodes_are_the_same_tokens_as_alone(tiny_model: 
     assert made["input_ids"] == tokenizer(whole, add_special_tokens=False)["input_ids"]
 
 
+@pytest.mark.proof
 def test_episodes_are_learnt(make_spec: Callable[..., dict], events: Recorder) -> None:
     spec = sft_spec(make_spec, steps=15)
     spec["rows"] = [{"messages": row["messages"], "turns": turns()} for row in spec["rows"]]

@@ -106,7 +106,7 @@ CASES = [
 ]
 
 
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(("kind", "config"), CASES)
 @pytest.mark.parametrize(
     ("from_adapter", "part"), [(True, 6), *amount([], [(False, 6), (False, 256), (True, 256)])]

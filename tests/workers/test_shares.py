@@ -62,6 +62,7 @@ def test_two_processes_sample_what_one_does(make_spec: Callable[..., dict], tmp_
     assert found[0] == found[1]
 
 
+@pytest.mark.proof
 def test_two_processes_measure_latency_in_the_turns_of_one(
     make_spec: Callable[..., dict], tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def steps(events: Recorder) -> list[dict]:
     return [row["values"] for row in events.rows("metric") if "train/loss" in row["values"]]
 
 
+@pytest.mark.proof
 def test_a_teacher_on_a_server_teaches_what_it_teaches_in_process(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder, tmp_path: Path
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_server_that_fails_in_the_middle_stops_the_run_with_a_checkpoint_and_r
     assert len(steps(events)) == 3 and events.rows()[-1]["type"] == "result"
 
 
+@pytest.mark.proof
 def test_a_stop_does_not_wait_for_a_teacher_that_hangs(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder
 ) -> None:
@@ -186,6 +188,7 @@ def test_a_stop_does_not_wait_for_a_teacher_that_hangs(
     assert [row["step"] for row in events.rows("checkpoint")] == [1]
 
 
+@pytest.mark.proof
 def test_a_limit_holds_over_all_attempts(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder, tmp_path: Path
 ) -> None:
@@ -331,6 +334,7 @@ def test_an_aliased_teacher_is_accepted_with_a_warning_and_control_tokens_are_no
     assert "“base” answers as “Qwen/Qwen2.5-7B-Instruct”" in warned
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
@@ -378,6 +382,7 @@ def test_a_teacher_that_is_lost_keeps_what_it_gave(
         assert len(first) == 2 and len(rows(tmp_path)) == 3  # not asked and paid for again
 
 
+@pytest.mark.proof
 def test_where_its_limit_is_used_up_it_learns_from_what_it_has(
     taught: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:

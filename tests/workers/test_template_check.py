@@ -29,6 +29,7 @@ CHATML = (
 )
 
 
+@pytest.mark.more(rows=4)
 @pytest.mark.parametrize(
     ("family", "ends", "tools", "broken"),
     [
@@ -286,6 +287,7 @@ def test_a_template_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     assert found is not None and found.problem.endswith("larger than what is read")
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "template",
     [
@@ -309,6 +311,7 @@ def test_the_memory_of_a_template_is_bounded(tmp_path: Path) -> None:
     assert found is not None and "MemoryError" in found.problem
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("broken", [b"{", b"\xff\xfe", b"[1]"])
 def test_broken_files_are_no_crash(broken: bytes, tmp_path: Path) -> None:
     (folder(tmp_path) / "tokenizer_config.json").write_bytes(broken)

@@ -148,7 +148,7 @@ SHARED_ANSWER = [
 
 
 @pytest.mark.parametrize("key", TOLERANCES, ids=str)
-@pytest.mark.more
+@pytest.mark.more(rows=1)
 @settings(
     max_examples=amount(8, 40),
     deadline=None,
@@ -264,6 +264,7 @@ def most_alive(model: Any, rows: list[Row]) -> int:
     return most
 
 
+@pytest.mark.proof
 def test_activations_of_one_path_and_one_part_exist_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

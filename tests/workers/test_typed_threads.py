@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 import threading
@@ -26,6 +28,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.proof
 def test_threads_that_meet_a_form_together_do_not_crash_the_process() -> None:
     started = [subprocess.Popen([sys.executable, "-c", PROGRAM]) for _ in range(6)]
     assert [process.wait() for process in started] == [0] * 6

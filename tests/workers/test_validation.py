@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.amounts import amount
 from tests.workers.conftest import Recorder, tasks, typed
 from tests.workers.test_dpo import pairs
 from workers import dpo, kto, sft
@@ -58,8 +57,8 @@ def values(recorder: Recorder, prefix: str) -> dict[int, dict[str, float]]:
     return found
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("kind", amount(["dpo"], ["sft", "dpo", "kto"]))
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", ["sft", "dpo", "kto"])
 def test_it_validates_at_intervals_and_trains_as_without(
     kind: str, make_spec: Callable[..., dict], tmp_path: Path
 ) -> None:

@@ -286,6 +286,7 @@ def test_dates_order_and_dots_where_they_are_asked_for() -> None:
         assert not score(day, other, **missing).success
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.parametrize(
     ("guests", "fault"),
     [

@@ -100,6 +100,7 @@ def test_a_file_that_is_passed_keeps_its_number(options: dict[str, Any]) -> None
     os.close(read)
 
 
+@pytest.mark.proof
 def test_programs_end_with_their_parent_and_another_is_begun(options: dict[str, Any]) -> None:
     parent = Warm(os.environ, idle_s=0.01)
     parent.prepare(imports=False)

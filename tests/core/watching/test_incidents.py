@@ -143,6 +143,7 @@ def later(patch: Patch, seconds: float) -> Iterator[None]:
         yield
 
 
+@pytest.mark.more(rows=2)
 @pytest.mark.django_db
 @pytest.mark.parametrize("planted", INCIDENTS, ids=lambda planted: planted.condition)
 def test_an_incident_is_seen_everywhere(

@@ -72,6 +72,7 @@ def test_false_alarms_that_may_be_chance_switch_nothing_off() -> None:
     assert "of 32 successful runs" in " ".join(page.split())
 
 
+@pytest.mark.proof
 def test_what_people_choose_in_triage_is_no_random_check() -> None:
     """They look at what is flagged; what was answered before the model tells nothing of it."""
     project = make_project()

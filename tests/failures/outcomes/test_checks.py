@@ -151,6 +151,7 @@ def test_the_drawn_ones_come_first_then_what_teaches_most(project: Project) -> N
     assert checks.next_check(project) == checks.Next(unsure.pk, False)
 
 
+@pytest.mark.proof
 def test_checks_are_asked_in_an_order_of_their_own(project: Project) -> None:
     """Else the answers are those of the newest runs, and no failure rate of all."""
     send(project, *(unknown(f"more{n}") for n in range(8)))
@@ -241,6 +242,7 @@ def test_after_the_answer_it_says_what_rules_and_model_said_before(project: Proj
     )
 
 
+@pytest.mark.proof
 def test_an_answer_moves_on_without_a_new_page(project: Project) -> None:
     client, first = Client(headers={"HX-Request": "true"}), checks.next_check(project)
     client.force_login(make_member(project, Role.REVIEWER))
@@ -329,6 +331,7 @@ def test_the_measures_show_rate_and_recall(project: Project) -> None:
     assert "has not judged any run" in page
 
 
+@pytest.mark.proof
 def test_the_api_says_the_same(client: Client, project: Project) -> None:
     url = reverse("failures_api:outcomes")
     first = client.get(url, **key_headers(project))

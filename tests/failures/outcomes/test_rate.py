@@ -93,7 +93,7 @@ def covered(kinds: list[Kind], seed: int, layer: str = "rules") -> tuple[float, 
     return rate_in / worlds, recall_in / max(recalls, 1), sum(widths) / len(widths)
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "kinds",
     [
@@ -134,7 +134,7 @@ def with_verdicts(
     return covers, with_judge.high - with_judge.low, alone.high - alone.low
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "judge, narrower",
     [((0.5, 0.5), 1.02), ((0.8, 0.2), 0.97), ((0.6, 0.0), 0.9), ((0.9, 0.1), 0.92)],
@@ -170,6 +170,7 @@ def test_people_who_fall_behind_have_answered_for_the_time_they_got_to() -> None
     assert found and found.value == pytest.approx(0.5)
 
 
+@pytest.mark.proof
 def test_the_interval_is_of_use() -> None:
     assert covered([(NONE, 5000, 0.05, 0.04), (RULES, 500, 0.7, 0.2)], seed=2)[2] < 0.08
 
@@ -288,7 +289,7 @@ def lived(
     )
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "world",
     [

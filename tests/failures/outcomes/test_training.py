@@ -22,7 +22,6 @@ from apps.failures.outcomes.training import (
     train,
 )
 from bench.outcomes import World, example, life
-from tests.amounts import amount
 
 
 def world(n: int, seed: int = 0, learnable: float = 1.0) -> list[Example]:
@@ -30,6 +29,7 @@ def world(n: int, seed: int = 0, learnable: float = 1.0) -> list[Example]:
     return [example(chance, f"g{at}", World(learnable)) for at in range(n)]
 
 
+@pytest.mark.proof
 def test_it_learns_in_several_languages_what_failure_is_here() -> None:
     trained = train(world(200, learnable=0.9))
     assert not trained.why_not
@@ -41,12 +41,14 @@ def test_it_learns_in_several_languages_what_failure_is_here() -> None:
     assert alarms <= FALSE_ALARMS * sum(not item.failed for item in new)
 
 
-@pytest.mark.parametrize("seed", range(amount(2, 20)))
+@pytest.mark.more(rows=1)
+@pytest.mark.parametrize("seed", range(20))
 def test_noise_replaces_nothing(seed: int) -> None:
     trained = train(world(120, seed, learnable=0.0))
     assert "better" in trained.why_not or "limit" in trained.why_not
 
 
+@pytest.mark.proof
 def test_a_model_in_use_is_replaced_only_by_a_better_one() -> None:
     known = world(120, seed=1, learnable=0.7)
     in_use, more = train(known).weights, known + world(150, seed=2, learnable=0.7)
@@ -82,6 +84,7 @@ def test_a_request_is_never_on_both_sides() -> None:
         assert not set(data.requests[among]) & set(data.requests[held])
 
 
+@pytest.mark.proof
 def test_a_number_is_a_probability_if_random_checks_agree_with_it() -> None:
     examples = world(300, seed=8, learnable=0.6)
     assert train(examples).measured["calibrated"]
@@ -94,12 +97,12 @@ def test_a_number_is_a_probability_if_random_checks_agree_with_it() -> None:
     assert not train(examples + chosen).measured["calibrated"]
 
 
-@pytest.mark.more
+@pytest.mark.proof
 @pytest.mark.parametrize("drift", [False, True])
 def test_what_is_in_use_keeps_the_limit_and_drift_switches_it_off(drift: bool) -> None:
     """Over a project's life, from 20 decisions to 400 (`bench.outcomes`)."""
     world = World(0.8, noise=0.05, drift=drift)
-    lives = [life(world, seed) for seed in range(amount(1, 5))]
+    lives = [life(world, seed) for seed in range(5)]
     steps = [step for one in lives for step in one["steps"] if not drift or step["n"] <= 200]
     assert steps and sum(step["alarms"] > FALSE_ALARMS for step in steps) <= 0.05 * len(steps)
     if drift:
@@ -108,6 +111,7 @@ def test_what_is_in_use_keeps_the_limit_and_drift_switches_it_off(drift: bool) -
         assert all(one["on"] and one["recall"] > 0.4 for one in lives)
 
 
+@pytest.mark.proof
 def test_the_threshold_keeps_the_limit_in_98_of_100_draws() -> None:
     chance = np.random.default_rng(2)
     for n, requests in ((50, 50), (200, 200), (600, 200)):

@@ -62,7 +62,7 @@ def test_a_shadow_is_begun_read_and_stopped(channel: Channel, candidate: ModelVe
     assert sent(channel, "trial_stop", {"reason": "again"}, None, pk).status_code == 409
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     ("change", "status"),
     [
@@ -113,6 +113,7 @@ def shown(client: Client, trial: Trial, **headers: str) -> str:
     return answer.content.decode()
 
 
+@pytest.mark.proof
 def test_its_page_is_live_while_it_runs_and_still_afterwards(
     client: Client, channel: Channel, adapter: ModelVersion
 ) -> None:
@@ -160,7 +161,7 @@ def test_a_person_begins_and_ends_on_pages(
     assert trial.state == "stopped" and "enough" in trial.ended_because
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize(
     "share", ["0", "91", "00000009012345", "1e9", "NaN", "-1", "", "30,5", "\uff15"]
 )

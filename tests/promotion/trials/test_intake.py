@@ -127,6 +127,7 @@ def fail_late(processes: Processes) -> None:
                 fail(processes.trial, one.trace_id)
 
 
+@pytest.mark.proof
 def test_no_more_fail_than_the_limit_though_the_outcomes_come_late(
     trial: Trial, clock: Clock, settings: Any
 ) -> None:
@@ -140,6 +141,7 @@ def test_no_more_fail_than_the_limit_though_the_outcomes_come_late(
     assert all(len(lanes) == 1 for lanes in processes.lanes().values())
 
 
+@pytest.mark.proof
 def test_intake_goes_on_as_outcomes_become_known(trial: Trial, clock: Clock, settings: Any) -> None:
     settings.FLYWHEEL_ENDPOINT_PROCESSES = 2
     processes = Processes(trial, clock)

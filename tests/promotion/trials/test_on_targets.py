@@ -75,6 +75,7 @@ def test_the_candidate_is_proved_on_all_targets_and_nothing_moves(scene: Scene) 
     assert [place.version for place in placements_of(scene.channel)] == [scene.base, scene.base]
 
 
+@pytest.mark.proof
 def test_a_candidate_that_cannot_be_loaded_everywhere_ends_the_trial(scene: Scene) -> None:
     good, full = scene.target(), scene.target()
     full.slots = 0
@@ -134,6 +135,7 @@ def test_a_promotion_after_the_last_step_uses_what_is_loaded(scene: Scene) -> No
     assert names[0] in peer.adapters
 
 
+@pytest.mark.proof
 def test_a_promotion_that_is_stopped_ends_the_trial_and_the_old_version_serves(
     scene: Scene,
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_promotion_that_is_stopped_ends_the_trial_and_the_old_version_serves(
     )
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("kind", ["promote", "rollback"])
 def test_who_moves_the_channel_meanwhile_ends_it(scene: Scene, kind: str) -> None:
     scene.target()
@@ -178,6 +181,7 @@ def test_a_tried_version_makes_no_room_for_another(scene: Scene) -> None:
     assert [row for row in unloading._previous_versions(server) if row.version == scene.old]
 
 
+@pytest.mark.proof
 def test_a_server_that_was_restarted_gets_the_candidate_back(scene: Scene) -> None:
     peer = scene.target()
     trial = loaded(scene)
@@ -201,6 +205,7 @@ def test_what_is_tried_or_being_deployed_is_not_archived(scene: Scene) -> None:
     assert "Promote" in (first(question) or "")
 
 
+@pytest.mark.proof
 def test_a_trial_ends_with_its_last_server_and_goes_on_without_another(scene: Scene) -> None:
     """A candidate that is taken off all servers has not become worse."""
     scene.target(), scene.target()
@@ -217,6 +222,7 @@ def test_a_trial_ends_with_its_last_server_and_goes_on_without_another(scene: Sc
     )
 
 
+@pytest.mark.proof
 def test_a_trial_that_is_stopped_while_it_is_promoted_moves_nothing(scene: Scene) -> None:
     peer = scene.target()
     trial = loaded(scene, then="promote")
@@ -251,6 +257,7 @@ def test_a_freeze_refuses_what_has_not_begun_and_keeps_what_runs(scene: Scene) -
     assert trial.state == "running"
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("then", ["followed", "stopped", "too often"])
 def test_a_worker_that_dies_while_it_loads_the_candidate(
     scene: Scene, monkeypatch: Any, then: str

@@ -332,6 +332,7 @@ def test_how_long_outcomes_take_is_read_from_last_week(
     assert starting.outcome_minutes(channel, Plan(outcome_minutes=5)) == 5
 
 
+@pytest.mark.proof
 def test_what_a_canary_may_cost_is_shown_before_it_starts(
     channel: Channel, report: GateReport
 ) -> None:
@@ -393,6 +394,7 @@ def test_the_report_of_a_trial_that_ended_has_all_of_its_answers(trial: Trial) -
     assert looked(trial) == "worse" and trial.report["sides"]["canary"]["requests"] == 2
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("what", ["success", "safety", "answered"])
 def test_a_candidate_that_is_worse_in_one_of_them_is_rolled_back(
     trial: Trial, channel: Channel, what: str
@@ -478,6 +480,7 @@ def test_where_two_people_have_to_agree_one_alone_starts_no_canary(
     assert begun(channel, None, **shadow)
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("stays", [True, False])
 def test_where_two_people_have_to_agree_both_consents_are_needed_at_the_end(
     channel: Channel, report: GateReport, stays: bool
@@ -492,6 +495,7 @@ def test_where_two_people_have_to_agree_both_consents_are_needed_at_the_end(
         assert trial.state == "running" and "second person" in trial.decisions[-1]["why"]
 
 
+@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("account", ["kept", "deleted"])
 def test_where_who_began_it_has_left_a_person_decides(
     channel: Channel, report: GateReport, account: str
@@ -668,7 +672,7 @@ def test_latency_and_cost_are_read_from_so_many_answers_however_long_a_trial_is(
     }
 
 
-@pytest.mark.more(rows=3)
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("minutes", "share", "last", "unseen", "pauses"),
     [

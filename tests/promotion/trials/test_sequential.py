@@ -182,11 +182,13 @@ def outcomes(drop: float, trials: int = 300) -> tuple[float, float]:
     return float(found[:, 0].mean()), float(found[:, 1].mean())
 
 
+@pytest.mark.proof
 def test_an_equal_candidate_is_rolled_back_no_more_often_than_alpha() -> None:
     rolled_back, shown = outcomes(0.0)
     assert rolled_back <= ALPHA and shown > 0.5
 
 
+@pytest.mark.proof
 def test_a_candidate_that_is_worse_by_the_margin_is_passed_no_more_often_than_alpha() -> None:
     rolled_back, shown = outcomes(0.1)
     assert shown <= ALPHA and rolled_back > 0.5
