@@ -248,8 +248,8 @@ class Deletion:
             yield f"Looking through {name}"
 
     def clean_files(self) -> Iterator[str]:
-        """What jobs that have ended left on this machine, files that wait for a person there, and what
-        jobs and failed imports left for others.
+        """What jobs that have ended left on this machine, files that wait for a person there, and
+        what jobs and failed imports left for others.
         """
         words = self.wanted.words
         if not words:
