@@ -90,6 +90,7 @@ DIALS = (
     "start_tls",
 )  # of a socket, a loop or a library, whatever they are called
 OWN_MACHINE = {
+    "flywheel/tracing.py": "sends its own traces where the operator's environment says (OTEL_*)",
     "apps/training/engines/carried/flywheel_environment.py": (
         "runs in an exported folder, never here"
     ),
