@@ -27,8 +27,8 @@ FEWEST_TURNS, MOST_TURNS = 2, 50
 MOST_SAID = 20
 SHORTEST, SHORTEST_STEM = 2, 3  # characters of a value, and of a word that another begins with
 LOST = (
-    "The user mentions {values} only where it answers the failed run ({where}), which is not replayed."
-    " If the task needs it, add it to what the user says."
+    "The user mentions {values} only where it answers the failed run ({where}), which is not"
+    " replayed. If the task needs it, add it to what the user says."
 )
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 _OPENING = re.compile(
