@@ -129,7 +129,8 @@ def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     found = _find(project, pk)
 
     def act() -> None:
-        if request.POST.get("seen", now := _stamp(found)) != now:
+        is_open, now = found.state == ProposalState.PROPOSED, _stamp(found)
+        if is_open and request.POST.get("seen", now) != now:
             raise ProposalError(CHANGED)
         reviewing.edit(proposal=found, by=request.user, given=_edited(request))
         if "confirm" in request.POST:
