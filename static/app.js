@@ -752,9 +752,10 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   const part = followedPart(event.detail.requestConfig?.elt ?? event.target);
   rowAt = part ? (part.querySelector("[data-row].at")?.id ?? "") : "";
 });
-document.addEventListener("htmx:afterSwap", () => {
-  if (rowAt) document.getElementById(rowAt)?.classList.add("at");
-  rowAt = "";
+document.addEventListener("htmx:afterSwap", ({ detail }) => {
+  const isFollowed = detail.requestConfig?.elt.matches("[data-follows]");
+  if (isFollowed && rowAt && !document.querySelector("[data-row].at"))
+    document.getElementById(rowAt)?.classList.add("at");
 });
 // The live tail keeps its newest rows.
 document.addEventListener("htmx:oobAfterSwap", () => {

@@ -9,7 +9,8 @@ import pytest
 from django.urls import reverse
 from playwright.sync_api import expect
 
-from apps.failures.models import ReplyForm
+from apps.failures.models import ReplyForm, Rubric
+from tests.e2e.addresses import answered_signal
 from tests.e2e.conftest import log_in
 from tests.e2e.seed import World
 from tests.factories import make_member, make_policy_rule
@@ -193,6 +194,26 @@ def test_a_decision_moves_on_to_the_next_row(world: World, logged_in: Any) -> No
 
 
 @pytest.mark.proof
+def test_a_page_that_follows_a_worker_keeps_the_row(
+    world: World, logged_in: Any, user: Any
+) -> None:
+    signal = answered_signal(world.project.trajectories.latest("pk"), user)
+    Rubric.objects.create(
+        project=world.project, version=99, text="a", base_url="https://j.example/v1", is_on=True
+    )
+    logged_in.goto(signal.get_absolute_url())
+    rows = logged_in.locator("tr[data-row]")
+    logged_in.keyboard.press("j")
+    chosen = logged_in.locator("tr[data-row].at").get_attribute("id")
+    for _ in range(2):
+        with logged_in.expect_response(
+            lambda answer: answer.url.endswith(signal.get_absolute_url())
+        ):
+            pass  # the page asks again by itself
+    expect(logged_in.locator(f"#{chosen}")).to_have_class("at")
+    expect(rows).not_to_have_count(0)
+
+
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("account"))
     logged_in.get_by_label("Single-letter shortcuts").uncheck()

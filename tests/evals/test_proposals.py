@@ -884,6 +884,24 @@ def test_proposals_are_reviewed_one_after_another(project: Project, client: Clie
     assert "No proposed tasks are left" in answer.content.decode()
 
 
+def test_what_two_people_write_at_once_is_not_lost(project: Project, client: Client) -> None:
+    failed(project)
+    propose(project)
+    row = only(project)
+    edit = reverse("evals:edit_proposal", args=[project.slug, row.pk])
+    page = logged_in(project, client).get(row.get_absolute_url()).content.decode()
+    seen = page.split('name="seen" value="')[1].split('"')[0]
+    client.post(edit, {"points": "First", "seen": seen})
+    page = client.post(edit, {"points": "Second", "seen": seen}).content.decode()
+    assert "changed this proposal in the meantime" in page and ">Second</textarea>" in page
+    assert only(project).expected == {"rubric": "1. First"}
+    newer = page.split('name="seen" value="')[1].split('"')[0]
+    client.post(edit, {"points": "Second", "seen": newer, "confirm": "1"})
+    assert Task.objects.get().expected == {"rubric": "1. Second"}
+    page = client.post(edit, {"points": "Third", "seen": newer}).content.decode()
+    assert "has decided on this proposal already" in page and ">Third</pre>" in page
+
+
 def test_the_page_shows_what_the_failed_run_did(project: Project, client: Client) -> None:
     said = talk(
         "Cancel order A-17.",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -45,6 +47,11 @@ REFUSALS = (actions.EvalSetError, Refused)
 SHOWN_FOR = timedelta(minutes=10)  # after its end, what came of a job
 DECISIONS = {"reject": reviewing.reject, "same": reviewing.merge}
 MOST_SHOWN = 60  # messages of the failed run after the cut
+WRITTEN = ("points", "expected", "user_says", "user_agrees")
+CHANGED = (
+    "Somebody else has changed this proposal in the meantime: it is shown above. What you wrote is"
+    " still in the form; save again to replace theirs."
+)
 NOTHING_LEFT = "No proposed tasks are left to review."
 
 
@@ -122,11 +129,20 @@ def edit(request: HttpRequest, project: Project, pk: UUID) -> HttpResponse:
     found = _find(project, pk)
 
     def act() -> None:
+        is_open, now = found.state == ProposalState.PROPOSED, _stamp(found)
+        if is_open and request.POST.get("seen", now) != now:
+            raise ProposalError(CHANGED)
         reviewing.edit(proposal=found, by=request.user, given=_edited(request))
         if "confirm" in request.POST:
             reviewing.confirm(proposal=found, by=request.user)
 
     return _after(request, found, act, stay="confirm" not in request.POST)
+
+
+def _stamp(proposal: TaskProposal) -> str:
+    """Differs once somebody has changed what the form of a proposal shows."""
+    shown = (proposal.expected, proposal.metadata.get(SAYS), standing_of(proposal.metadata))
+    return blake2b(json.dumps(shown, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _edited(request: HttpRequest) -> EditProposal:
@@ -280,7 +296,7 @@ def _after(
         act()
     except REFUSALS as error:
         record_refusal(found.project, error, by=request.user)
-        return show(request, _find(found.project, found.pk), error=str(error))
+        return show(request, _find(found.project, found.pk), error=str(error), kept=request.POST)
     if stay:
         return show(request, _find(found.project, found.pk), note=note)
     other = _next(found.project, found)
@@ -297,7 +313,12 @@ def finished(request: HttpRequest, project: Project, said: str = NOTHING_LEFT) -
 
 
 def show(
-    request: HttpRequest, found: TaskProposal, *, note: str = "", error: str = ""
+    request: HttpRequest,
+    found: TaskProposal,
+    *,
+    note: str = "",
+    error: str = "",
+    kept: Mapping[str, Any] = MappingProxyType({}),
 ) -> HttpResponse:
     """A proposal: the page, or for htmx its fragment."""
     project, form = found.project, form_of(found.expected)
@@ -335,6 +356,8 @@ def show(
         "judge": rubrics.current(project),
         "note": note,
         "error": error,
+        "kept": {name: text for name in WRITTEN if (text := kept.get(name, "").strip())},
+        "stamp": _stamp(found),
         "is_open": found.state == ProposalState.PROPOSED,
     }
     template = "_proposal" if request.htmx else "proposal"
