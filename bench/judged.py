@@ -39,7 +39,7 @@ from apps.failures.judge.answer import Verdict
 from apps.failures.judge.asking import Answered
 from apps.failures.judge.client import Server
 from apps.failures.judge.precedence import Label, choose
-from apps.failures.judge.prompt import Mode, body_of, clean, cut
+from apps.failures.judge.prompt import Mode, body_of, cut
 from apps.failures.judge.strategies import WHOLE, Question
 from apps.failures.rules.reading import read
 from apps.failures.rules.reply_forms import Forms
@@ -49,6 +49,7 @@ from bench.peers import HOME, machine, wait_released
 from bench.triage import on_folder
 from tests.failures.judge_server import Reply, running, says
 from workers.lib.prices import Price
+from workers.lib.storable import storable
 
 FOLDER = HOME / "judged"
 ACCURACIES, SHARES = (0.7, 0.8, 0.9), (0.1, 0.3, 1.0)
@@ -176,7 +177,7 @@ def failing_replies(items: Iterable[tuple[dict, Truth]]) -> frozenset[str]:
 
 
 def as_asked(reply: str) -> str:
-    return clean(cut(reply, reply_question.LONGEST_REPLY)).strip()
+    return storable(cut(reply, reply_question.LONGEST_REPLY)).strip()
 
 
 # Cells: a judge, its share of the traffic, and how many of the runs fail

@@ -23,7 +23,6 @@ from apps.core.operations.inputs import Reference, call
 from workers.lib.typed import FormError, convert
 
 EMPTY = (None, "")
-GONE = "%(value)s is no longer there. Reload the page."
 SIMPLE: Mapping[type, tuple[Any, Any, dict[str, str]]] = {
     inspect.IntType: (forms.IntegerField, forms.NumberInput, {}),
     inspect.FloatType: (forms.FloatField, forms.NumberInput, {}),
@@ -172,7 +171,7 @@ class _Input(NamedTuple):
                 choices=_choices(item, self.extra),
                 coerce=int if isinstance(item, inspect.IntType) else str,
                 widget=forms.CheckboxSelectMultiple,
-                error_messages={"required": "Choose at least one.", "invalid_choice": GONE},
+                error_messages={"required": "Choose at least one."},
                 **common | {"required": bool(kind.min_length)},
             )
         if isinstance(kind, inspect.LiteralType) or "choices" in self.extra:
