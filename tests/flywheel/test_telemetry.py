@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -265,4 +267,38 @@ def test_it_says_which_service_it_is_unless_the_environment_does(
     monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
     assert tracing.resource("web").attributes["service.name"] == "ours"
     assert tracing.resource("web").attributes["flywheel.process"] == "web"
-    assert tracing.exporter()._client._transport._session.headers[tracing.OURS] == "1"
+
+
+def test_what_it_sends_says_whose_it_is_beside_the_operators_headers(
+    spans: Any, monkeypatch: pytest.MonkeyPatch, collected: list[dict[str, str]]
+) -> None:
+    from flywheel import tracing
+
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer%20key")
+    with telemetry.task("core.run_job", ("evals.EvalRun", "1"), {}):
+        pass
+    tracing.exporter().export(spans())
+    (headers,) = collected
+    assert {tracing.OURS.lower(): "1", "authorization": "Bearer key"}.items() <= headers.items()
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str]]]:
+    """The headers of what a collector on this machine is sent."""
+    got: list[dict[str, str]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append({name.lower(): value for name, value in self.headers.items()})
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        yield got
+        server.shutdown()
