@@ -214,6 +214,7 @@ def test_a_page_that_follows_a_worker_keeps_the_row(
     expect(rows).not_to_have_count(0)
 
 
+@pytest.mark.proof
 def test_single_letters_can_be_switched_off(world: World, logged_in: Any) -> None:
     logged_in.goto(reverse("account"))
     logged_in.get_by_label("Single-letter shortcuts").uncheck()
