@@ -123,7 +123,6 @@ def test_stopped_while_it_samples_it_goes_on_there_and_ends_as_the_unbroken_one(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.proof
 def test_resumed_while_it_learns_it_samples_nothing(
     make_spec: Callable[..., dict], events: Recorder, tmp_path: Path
 ) -> None:

@@ -132,8 +132,16 @@ def test_the_rarer_side_weighs_more(
     config = KtoConfig(steps=1, learning_rate=1e-4, batch_size=2, **given)
     found = kto.weights(answers, config)
     assert found == expected
+    sent = kto.settings(config, answers)
+    assert (sent["desirable_weight"], sent["undesirable_weight"]) == expected
     if not given:
         assert found[0] * good == found[1] * bad
+
+
+def test_the_kl_is_estimated_from_the_answers_of_other_rows() -> None:
+    batch = [{"prompt_ids": [at], "completion_ids": [at, 9]} for at in range(3)]
+    found = [row["KL_completion_ids"] for row in kto.mismatched(batch)]
+    assert found == [[2, 9], [0, 9], [1, 9]]
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,6 @@ def test_a_promotion_that_is_stopped_ends_the_trial_and_the_old_version_serves(
     )
 
 
-@pytest.mark.more(rows=1)
 @pytest.mark.parametrize("kind", ["promote", "rollback"])
 def test_who_moves_the_channel_meanwhile_ends_it(scene: Scene, kind: str) -> None:
     scene.target()
