@@ -111,7 +111,7 @@ def read_until(over: Any, times: Any) -> None:
 
     from apps.core.models import Project
 
-    project, client = Project.objects.get(slug=SLUG), Client()
+    project, client = Project.objects.get(slug=SLUG), Client(HTTP_HOST="localhost")
     client.force_login(project.memberships.first().user)
     url = reverse("trajectories:list", args=[SLUG]) + "?since=30d"
     for _ in range(3):
@@ -156,7 +156,6 @@ def main() -> None:
     os.environ |= {
         "FLYWHEEL_DATA_DIR": str(chosen.folder),
         "DJANGO_SETTINGS_MODULE": "flywheel.settings",
-        "DJANGO_ALLOWED_HOSTS": "testserver",
     }
     from flywheel import embedded
 

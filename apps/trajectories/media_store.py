@@ -80,7 +80,7 @@ def use(uses: Iterable[tuple[UUID, int]]) -> None:
 @transaction.atomic
 def release(project: int, runs: Collection[UUID]) -> None:
     """With runs that go, the media that no other run has."""
-    uses = MediumUse.objects.filter(trajectory_id__in=runs)
+    uses = MediumUse.objects.filter(trajectory_id__among=runs)
     ids = set(uses.values_list("medium_id", flat=True))
     if ids:
         uses.delete()

@@ -111,7 +111,7 @@ def drop_months(now: datetime) -> Counter[int]:
         expired_in = [
             kept[pk] for pk in projects if pk in kept and end <= now - timedelta(days=kept[pk].days)
         ]
-        if not partitions.may_go(month, now) or not projects or len(expired_in) < len(projects):
+        if not partitions.may_go(month) or not projects or len(expired_in) < len(projects):
             continue
         for retention in expired_in:
             removed[retention.project_id] += _remove_of_month(retention.project, month, end)

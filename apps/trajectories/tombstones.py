@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from django.conf import settings
+from django.db import connection
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
@@ -34,13 +35,16 @@ class Kind(StrEnum):
 
 
 def bury(project: Project, kind: Kind, names: Iterable[str]) -> None:
-    now, key, is_link = timezone.now(), _keys()[0], kind == Kind.LINK
-    digests = {_digest(key, kind, name) for name in names}
-    rows = [
-        Tombstone(project=project, digest=digest, is_link=is_link, deleted_at=now)
-        for digest in sorted(digests)
-    ]
-    Tombstone.objects.bulk_create(rows, ignore_conflicts=True, batch_size=5_000)
+    key, is_link = _keys()[0], kind == Kind.LINK
+    digests = sorted({rf"\x{_digest(key, kind, name).hex()}" for name in names})
+    if digests:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {Tombstone._meta.db_table} (project_id, digest, is_link, deleted_at)"
+                " SELECT %s, digest, %s, %s FROM unnest(%s::bytea[]) AS given(digest) ON CONFLICT"
+                " DO NOTHING",
+                [project.pk, is_link, timezone.now(), array(digests)],
+            )
 
 
 def forget_links(before: datetime) -> None:

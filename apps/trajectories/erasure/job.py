@@ -168,7 +168,7 @@ class Deletion:
             known = {row.pk for row in rows}
             others = in_sessions_of(project, rows, self.before)
             rows = rows + [row for row in others if row.pk not in known]
-        runs = Trajectory.objects.filter(pk__in=[row.pk for row in rows])
+        runs = Trajectory.objects.filter(pk__among=[row.pk for row in rows])
         state.learned = sorted({*state.learned, *copies.learners(project, runs)})[:MOST_NAMED]
         if self.wanted.copies:
             state.count(copies.erase(project, runs))

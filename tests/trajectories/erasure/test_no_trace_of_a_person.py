@@ -23,6 +23,7 @@ from apps.core.runner import job_folder
 from apps.trajectories import digest, held
 from apps.trajectories.actions import redaction
 from apps.trajectories.actions.store import ingest
+from apps.trajectories.erasure.job import LOOKED_THROUGH
 from apps.trajectories.models import HeldBatch, SpanBatch
 from tests.core.test_deletion import quieten
 from tests.factories import admin_of, key_headers, make_trajectory, row
@@ -80,7 +81,7 @@ def plant(project: Project) -> set[str]:
     the tables.
     """
     planted = set()
-    for model in mentions.searched(()):
+    for model in mentions.searched(LOOKED_THROUGH):
         if model is AuditEvent:
             continue
         for field in mentions._columns(model):
