@@ -76,6 +76,7 @@ def test_a_worker_that_cannot_sends_it_on(run: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(jobs.outbox, "post", lambda name, *given, queue, **more: sent.append(queue))
     queue = kind_of(run).queue
     monkeypatch.setattr(jobs, "kind_of", lambda job: SimpleNamespace(queue=queue))
+    run.refresh_from_db()  # as a worker reads it
     runner.run(run)
     assert ended(run).state == JobState.QUEUED and sent == [f"{queue}.other"]
 

@@ -162,7 +162,7 @@ class Sender:
     def _run(self) -> None:
         number = 0
         with httpx2.Client(timeout=5, headers={"Authorization": f"Bearer {KEY}"}) as client:
-            while not self.over.wait(0.2):
+            while not self.over.wait(1.0):
                 number += 1
                 name = f"sent-{number}"
                 for url in (self.urls[number % 2], self.urls[1 - number % 2]):
