@@ -72,12 +72,11 @@ def test_it_goes_to_those_that_can(run: Any) -> None:
 def test_a_worker_that_cannot_sends_it_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     worker(socket.gethostname(), "another")
     worker("other", "base")
-    sent: list[str] = []
-    monkeypatch.setattr(jobs.outbox, "post", lambda name, *given, queue, **more: sent.append(queue))
-    queue = kind_of(run).queue
-    monkeypatch.setattr(jobs, "kind_of", lambda job: SimpleNamespace(queue=queue))
+    sent: list[Any] = []
+    monkeypatch.setattr(jobs, "enqueue", sent.append)
     runner.run(run)
-    assert ended(run).state == JobState.QUEUED and sent == [f"{queue}.other"]
+    assert ended(run).state == JobState.QUEUED and sent == [run]
+    assert placing.queues_for(run, "train") == ["train.other"]
 
 
 def test_evaluations_need_the_base_that_they_load() -> None:

@@ -162,7 +162,7 @@ class Sender:
     def _run(self) -> None:
         number = 0
         with httpx2.Client(timeout=5, headers={"Authorization": f"Bearer {KEY}"}) as client:
-            while not self.over.wait(0.2):
+            while not self.over.wait(1.0):
                 number += 1
                 name = f"sent-{number}"
                 for url in (self.urls[number % 2], self.urls[1 - number % 2]):
@@ -349,11 +349,11 @@ def test_a_whole_turn_over_machines_that_share_no_disk(cluster: Cluster, tiny: P
     leaving = nodes["eval"].started["eval"]
     leaving.terminate()
     assert leaving.wait(PATIENCE_S) == 0
+    nodes["eval"].start("eval")
     eventually(lambda: state(cluster, run).get("ask") == "waiting", PATIENCE_S)
     tried = rows(cluster, "SELECT attempt FROM evals_evalrun ORDER BY created_at DESC LIMIT 1")
     assert tried == [(1,)]
     say("the candidate is compared")
-    nodes["eval"].start("eval")
     say(nodes["web1"].python(SERVE))
     asks(nodes["front"], key)
     live, better, error, outcomes = json.loads(nodes["web2"].python(PROMOTE))
