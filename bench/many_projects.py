@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,61 +23,91 @@ from bench.ingest_cpu import database_s
 from bench.peers import HOME, stop_servers_on_sigterm
 
 RUNS = 5
-MADE = 50
+COPIED = ("trajectories_trajectory", "trajectories_hourlycount", "trajectories_metriccell")
+LEFT = {"id", "project_id", "stored_in"}
+# The id of a run begins with its time, which the copy has, too.
+NEW_ID = "(substr(old.id::text, 1, 24) || substr(md5(random()::text), 1, 12))::uuid"
+IDS = {"trajectories_trajectory": NEW_ID}
 
 
-def make(projects: int) -> None:
+def make(projects: int, *, has_alerts: bool = True) -> None:
+    """So many projects, in which nothing is left to do: one that is sent some runs, and copies."""
     from django.contrib.auth import get_user_model
-    from django.utils import timezone
 
     from apps.core.actions import create_project
     from apps.core.models import Project
-    from apps.failures.models import Classifier, OutcomeModel, Rubric
     from apps.trajectories import digest
     from apps.trajectories.actions.store import ingest
-    from apps.trajectories.models import Alert, Retention
 
     admin, _ = get_user_model().objects.get_or_create(
         username="bench", defaults={"is_superuser": True}
     )
-    for n in range(Project.objects.filter(slug__startswith="many-").count(), projects):
-        project = create_project(slug=f"many-{n}", name=f"Many {n}", by=admin)
-        now = timezone.now().isoformat()
-        ingest(
-            project=project,
-            rows=[
-                {
-                    "id": f"run-{run}",
-                    "started_at": now,
-                    "messages": [
-                        {"role": "user", "content": f"Question {run}"},
-                        {"role": "assistant", "content": "Answer"},
-                    ],
-                    "outcome": {"status": "failure" if run % 2 else "success"},
-                }
-                for run in range(RUNS)
-            ],
+    first = Project.objects.filter(slug="many-0").first()
+    have = Project.objects.filter(slug__startswith="many-").count()
+    if first is None:
+        first = create_project(slug="many-0", name="Many 0", by=admin)
+        have = 1
+        ingest(project=first, rows=list(map(run, range(RUNS))))
+        digest.run()
+        _settle([first], has_alerts)
+    made = Project.objects.bulk_create(
+        Project(slug=f"many-{n}", name=f"Many {n}") for n in range(have, projects)
+    )
+    for table in COPIED:
+        _copy(table, first.pk, [project.pk for project in made])
+    _settle(made, has_alerts)
+
+
+def run(number: int) -> dict[str, Any]:
+    return {
+        "id": f"run-{number}",
+        "started_at": datetime.now(UTC).isoformat(),
+        "messages": [
+            {"role": "user", "content": f"Question {number}"},
+            {"role": "assistant", "content": "Answer"},
+        ],
+        "outcome": {"status": "failure" if number % 2 else "success"},
+    }
+
+
+def _copy(table: str, first: int, projects: list[int]) -> None:
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        columns = connection.introspection.get_table_description(cursor, table)
+        names = ", ".join(column.name for column in columns if column.name not in LEFT)
+        own = IDS.get(table)
+        cursor.execute(
+            f"INSERT INTO {table} (project_id, {names}{', id' * bool(own)}) SELECT copy,"
+            f" {names}{f', {own}' * bool(own)} FROM {table} AS old, unnest(%s::bigint[]) AS copy"
+            " WHERE project_id = %s",
+            [projects, first],
         )
+
+
+def _settle(projects: list[Any], has_alerts: bool) -> None:
+    """What people set up, and that all is looked at."""
+    from apps.failures.models import Classifier, OutcomeModel, Rubric
+    from apps.trajectories.models import Alert, Retention
+
+    for number, project in enumerate(projects):
         newest = project.trajectories.order_by("-pk").values_list("pk", flat=True).first()
         Classifier.objects.update_or_create(
             project=project, defaults={"prompts_of": newest, "replies_of": newest}
         )
         Rubric.objects.create(project=project, version=1, text="Good?", is_on=True)
         OutcomeModel.objects.create(project=project, number=1, is_better=True)
-        Retention.objects.create(project=project, days=30 + n % 300)
-        Alert.objects.create(
-            project=project,
-            name="Failures",
-            measure="failure_rate",
-            condition="above",
-            line=0.9,
-            window_minutes=60,
-            at_least=2,
-        )
-        if n % MADE == MADE - 1:
-            digest.run()
-            print(f"  {n + 1} projects", flush=True)
-    digest.run()
+        Retention.objects.create(project=project, days=30 + number % 300)
+        if has_alerts:
+            Alert.objects.create(
+                project=project,
+                name="Failures",
+                measure="failure_rate",
+                condition="above",
+                line=0.9,
+                window_minutes=60,
+                at_least=2,
+            )
 
 
 @contextmanager

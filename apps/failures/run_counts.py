@@ -13,6 +13,7 @@ from django.db import connection
 from django.db.models import Min, Sum
 
 from apps.core.bus import on
+from apps.core.postgres import array
 from apps.failures.models import DailyRuns
 from apps.trajectories.digest import RunsDigested
 from apps.trajectories.models import HourlyCount
@@ -73,8 +74,8 @@ def _follow_runs(trajectories: Sequence[UUID]) -> None:
         cursor.execute(
             "UPDATE failures_failure AS failure SET agent_name = run.agent_name, agent_version ="
             " run.agent_version, model = run.model FROM trajectories_trajectory AS run WHERE run.id"
-            " = failure.trajectory_id AND failure.trajectory_id = ANY(%s) AND (failure.agent_name,"
-            " failure.agent_version, failure.model) IS DISTINCT FROM (run.agent_name,"
-            " run.agent_version, run.model)",
-            [list(trajectories)],
+            " = failure.trajectory_id AND failure.trajectory_id = ANY(%s::uuid[]) AND"
+            " (failure.agent_name, failure.agent_version, failure.model) IS DISTINCT FROM"
+            " (run.agent_name, run.agent_version, run.model)",
+            [array(map(str, trajectories))],
         )

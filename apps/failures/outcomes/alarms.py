@@ -79,7 +79,7 @@ def watched() -> list[Project]:
     answers = OutcomeCheck.objects.filter(at__gt=since, **of_project)
     cases = Failure.objects.filter(source=Source.PERSON, decided_at__gt=since, **of_project)
     models = OutcomeModel.objects.filter(is_better=True, project__in=Project.objects.running())
-    newest = models.order_by("project", "-number").distinct("project")
+    newest = models.order_by("project_id", "-number").distinct("project_id")
     in_use = OutcomeModel.objects.filter(pk__in=newest.values("pk"), off_at=None)
     return [
         model.project

@@ -1,0 +1,25 @@
+"""A round of the schedule (beat) with many projects."""
+
+from __future__ import annotations
+
+import pytest
+
+from apps.trajectories import tasks
+from bench import many_projects
+
+pytestmark = pytest.mark.django_db
+
+
+def statements() -> dict[str, int]:
+    """Of a round in which nothing is left to do, by task."""
+    return {name: cost["statements"] for name, cost in many_projects.rounds().items()}
+
+
+def test_a_round_sends_as_many_statements_for_six_projects_as_for_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "LINGER_S", 0.0)  # it looks again and again for what comes
+    many_projects.make(2, has_alerts=False)
+    few = statements()
+    many_projects.make(6, has_alerts=False)
+    assert statements() == few
