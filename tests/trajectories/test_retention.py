@@ -10,6 +10,7 @@ from apps.core.locks import Lock
 from apps.core.models import AuditEvent, Project
 from apps.evals.models import Split, Task
 from apps.trajectories import digest, partitions
+from apps.trajectories.actions.deletions import purge
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Facet, HourlyCount, Tombstone
 from apps.trajectories.retention import enforce, set_retention
@@ -81,13 +82,12 @@ def months() -> set[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_months_that_retention_emptied_lose_their_partitions_and_get_them_back() -> None:
+def test_months_that_were_emptied_lose_their_partitions_and_get_them_back() -> None:
     project = make_project()
     sent(project, 1, 400)
     old = f"{NOW - timedelta(days=400):%Y_%m}"
     assert partitions.drop_empty(NOW) == [] and old in months()  # it holds a row
-    set_retention(project=project, days=30, by=admin_of(project))
-    enforce(NOW)
+    purge(project, project.trajectories.filter(external_id="400 days"))
     before = months()
     assert old in partitions.drop_empty(NOW)
     assert months() == {
@@ -101,8 +101,7 @@ def test_months_that_retention_emptied_lose_their_partitions_and_get_them_back()
 def test_a_month_that_is_written_to_is_left_for_the_next_time() -> None:
     project = make_project()
     sent(project, 400)
-    set_retention(project=project, days=30, by=admin_of(project))
-    enforce(NOW)
+    purge(project, project.trajectories.all())
     writer = connection.copy()
     try:
         with writer.cursor() as cursor:
