@@ -23,7 +23,12 @@ from bench.ingest_cpu import database_s
 from bench.peers import HOME, stop_servers_on_sigterm
 
 RUNS = 5
-COPIED = ("trajectories_trajectory", "trajectories_hourlycount", "trajectories_metriccell")
+COPIED = (
+    "trajectories_trajectory",
+    "trajectories_hourlycount",
+    "trajectories_metriccell",
+    "trajectories_stepchange",
+)
 LEFT = {"id", "project_id", "stored_in"}
 # The id of a run begins with its time, which the copy has, too.
 NEW_ID = "(substr(old.id::text, 1, 24) || substr(md5(random()::text), 1, 12))::uuid"

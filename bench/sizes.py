@@ -7,9 +7,10 @@ are the processor time of the page and of PostgreSQL, and the pages of the datab
 statements touch: other work on the machine changes neither.
 
 `python -m bench.sizes --plans [--trajectories 100000000] [--months 24]` shows what PostgreSQL would
-do with so many: the files of a small database are lengthened by holes, its statistics scaled to
-their size, and the statements of the same pages explained. A statement passes if it reads every
-large table by an index, and not more months than it asks for.
+do with so many: in a copy of a small database the files are lengthened by holes, the statistics
+scaled to their size, and the statements of the same pages explained. One passes that reads large
+tables by an index or stops after some rows, costs less than MOST, and reads not more months than
+the page asks for.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from typing import Any
 
 from bench.bodies import RARE, Text
 from bench.ingest_cpu import database_s
-from bench.many_runs import SMALL, TOOLS, VERSIONS, load, templates
+from bench.many_runs import DAYS, SMALL, TOOLS, VERSIONS, load, templates
 from bench.peers import HOME, stop_servers_on_sigterm
 from flywheel.embedded import Layout
 
 OUTPUT = HOME / "sizes.json"
 SAMPLE = 20_000  # runs of which the statistics of many are made
-LARGE = 1_000  # pages of a table or index, that no statement may read from end to end
+LARGE = 1_000  # pages of a table that no statement may read from end to end
+MOST = 50_000  # of the planner's units: some 0.3 s where what it reads is in memory
+COPY = "flywheel_plans"
 SEGMENT = 2**30  # bytes of one file of a table
 PAGE = 8192
 DIGESTED = 2_000
@@ -57,7 +60,14 @@ STATISTICS = (
     "most_common_elem_freqs",
     "elem_count_histogram",
 )
-WHOLE = ("trajectories_trajectorykey", "trajectories_hourlycount", "trajectories_metriccell")
+KEYS = "trajectories_trajectorykey"
+# With runs all day, each hour has what a whole day of the sample has.
+ROLL_UPS = {
+    "trajectories_hourlycount": "SELECT count(DISTINCT (date_trunc('day', hour), agent_name,"
+    " agent_version, model, workload, outcome_status)) * 24 FROM trajectories_hourlycount",
+    "trajectories_metriccell": "SELECT count(*) * 25 FROM trajectories_metriccell WHERE unit ="
+    " 'day'",
+}
 MONTHLY = re.compile(r"(trajectories_\w+?)_(\d{4}_\d{2}|older)")
 
 
@@ -275,14 +285,50 @@ def plans(project: Any, trajectories: int, months: int, folder: Path) -> bool:
             raise SystemExit(f"{name}: {status}")
         asked[name] = sent.sent, may_read
     asked["1,000 keys"] = keys(project), None
-    pretend(trajectories, months, folder)
-    print("| page | statements | months read | cost of all | passes |\n|---|---|---|---|---|")
+    with copied():
+        return _explain_all(asked, pretend(trajectories, months, folder))
+
+
+@contextmanager
+def copied() -> Iterator[None]:
+    """The connection is to a copy of the database, which is dropped afterwards."""
+    from django.db import connection
+
+    database = connection.settings_dict["NAME"]
+
+    def to(name: str, *statements: str) -> None:
+        connection.close()
+        connection.settings_dict["NAME"] = name
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    drop = f"DROP DATABASE IF EXISTS {COPY} WITH (FORCE)"
+    to("postgres", drop, f"CREATE DATABASE {COPY} TEMPLATE {database} STRATEGY file_copy")
+    to(COPY)
+    try:
+        yield
+    finally:
+        to("postgres", drop, "ALTER SYSTEM RESET autovacuum", "SELECT pg_reload_conf()")
+        to(database)
+
+
+def _explain_all(
+    asked: dict[str, tuple[list[tuple[str, Any]], int | None]], sizes: dict[str, int]
+) -> bool:
+    print(
+        "| page | statements | months read | cost of the dearest | passes |\n|---|---|---|---|---|"
+    )
     is_fine = True
     for name, (sent, may_read) in asked.items():
         found = [explained(*one) for one in sent]
-        wrong = [problem for plan in found for problem in problems(plan, may_read)]
-        read_months = max((len(months_of(plan)) for plan in found), default=0)
-        cost = sum(plan["Total Cost"] for plan in found)
+        wrong = []
+        for plan, (sql, _) in zip(found, sent, strict=True):
+            if one := list(problems(plan, may_read, sizes)):
+                wrong += one
+                print(f"    {one}: {sql[:1500]}", flush=True)
+        read_months = max((len(months_of(plan) & sizes.keys()) for plan in found), default=0)
+        cost = max((plan["Total Cost"] for plan in found), default=0)
         verdict = "yes" if not wrong else "**no**: " + "; ".join(dict.fromkeys(wrong))
         print(f"| {name} | {len(sent)} | {read_months} | {cost:,.0f} | {verdict} |", flush=True)
         is_fine &= not wrong
@@ -294,22 +340,33 @@ def months_of(plan: dict[str, Any]) -> set[str]:
     return {match[2] for table in tables if (match := MONTHLY.fullmatch(table))}
 
 
-def problems(plan: dict[str, Any], may_read: int | None) -> Iterator[str]:
-    months = months_of(plan)
+def problems(plan: dict[str, Any], may_read: int | None, sizes: dict[str, int]) -> Iterator[str]:
+    ended = list(read_to_the_end(plan))
+    months = {month for node in ended for month in months_of(node)} & sizes.keys()
     if may_read is not None and len(months) > may_read:
         yield f"{len(months)} months"
-    for node in nodes(plan):
-        table = node.get("Relation Name", "")
-        if node["Node Type"] == "Seq Scan" and _pages.get(table, 0) > LARGE:
-            yield f"reads all of {table}"
+    if plan["Total Cost"] > MOST:
+        yield f"costs {plan['Total Cost']:,.0f}"
+    for node in ended:
+        if node["Node Type"] == "Seq Scan" and sizes.get(node["Relation Name"], 0) > LARGE:
+            yield f"reads all of {node['Relation Name']}"
 
 
-_pages: dict[str, int] = {}
+def read_to_the_end(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The scans that do not stop when there are enough rows: what is below a Limit does, unless it
+    is sorted first.
+    """
+    children = plan.get("Plans", ())
+    if not children:
+        yield plan
+    stops = plan["Node Type"] == "Limit" and children[0]["Node Type"] != "Sort"
+    for child in () if stops else children:
+        yield from read_to_the_end(child)
 
 
-def pretend(trajectories: int, months: int, folder: Path) -> None:
+def pretend(trajectories: int, months: int, folder: Path) -> dict[str, int]:
     """Statistics and lengths of files as if there were so many trajectories, in so many months
-    until now.
+    until now. Returns the pages of each relation, and of each month.
     """
     from django.db import connection, transaction
 
@@ -328,12 +385,16 @@ def pretend(trajectories: int, months: int, folder: Path) -> None:
         cursor.execute(RELATIONS)
         relations = cursor.fetchall()
         full = _fullest(relations)
-        model = {name: row for row in relations for name in [row[1]] if name.endswith(full)}
+        model = {row[1]: row for row in relations}
         sample = next(row[4] for row in relations if row[1] == f"trajectories_trajectory_{full}")
         named = {partitions.suffix(month) for month in every}
         data = Layout.of(folder.resolve()).postgres
         by_month = trajectories / months / sample
-        of_all = trajectories / SAMPLE
+        of_all = dict.fromkeys([KEYS, *partitions.TABLES], trajectories / SAMPLE)
+        for table, sql in ROLL_UPS.items():
+            cursor.execute(sql)
+            of_all[table] = cursor.fetchone()[0] / model[table][4] * months * 30.4 / DAYS
+        sizes: dict[str, int] = {}
         for _, name, kind, size, tuples, path, table in relations:
             match = MONTHLY.fullmatch(table)
             if match and match[2] in named:
@@ -341,8 +402,9 @@ def pretend(trajectories: int, months: int, folder: Path) -> None:
                 size, tuples = int(like[3] * by_month), like[4] * by_month
                 if kind == "r":
                     _copy_statistics(cursor, f"{match[1]}_{full}", name, match[2])
-            elif table in WHOLE or table in partitions.TABLES:
-                size, tuples = int(size * of_all), tuples * of_all
+                sizes[match[2]] = sizes.get(match[2], 0) + size
+            elif table in of_all:
+                size, tuples = int(size * of_all[table]), tuples * of_all[table]
             else:
                 continue
             cursor.execute(
@@ -350,9 +412,10 @@ def pretend(trajectories: int, months: int, folder: Path) -> None:
                 " 'relpages', %s::int, 'reltuples', %s::real)",
                 [name, size, tuples],
             )
-            _pages[name] = size
+            sizes[name] = size
             if path:
                 _lengthen(data / path, size * PAGE)
+    return sizes
 
 
 def _fullest(relations: list[Any]) -> str:
