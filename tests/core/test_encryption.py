@@ -79,6 +79,7 @@ def test_everything_is_encrypted_anew(
     capsys.readouterr()
     call_command("reencrypt")
     assert set(capsys.readouterr().out.splitlines()) == {
+        "trajectories.DataDeletion.wanted: 0 encrypted",
         "webhooks.Webhook.url: 1 encrypted",
         "second factors: 2 encrypted",
         "batches that wait for Presidio: 1 encrypted",

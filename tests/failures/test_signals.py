@@ -47,7 +47,7 @@ def test_an_answer_is_read(kind: str, answer: Any, value: Any) -> None:
     question = Question("Which?", kind, ["billing", "travel"])
     said = {"answer": answer, "quote": "third time", "reason": "They\0 say so."}
     assert question.read(f"Well: {json.dumps(said)}", RUN) == Said(
-        value, "third time", "They say so."
+        value, "third time", "They\ufffd say so."
     )
 
 

@@ -54,8 +54,8 @@ def test_rates_by_version_and_time_are_of_the_roll_ups() -> None:
     assert [
         (rate.name, rate.failed, rate.n) for rate in rates.by_version(rates.kinds(project, None))
     ] == [
-        ("assistant 1", 3, 3),
         ("assistant 2", 0, 2),
+        ("assistant 1", 3, 3),
     ]
     _, over_time = rates.by_time(project, None)
     assert (

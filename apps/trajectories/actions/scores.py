@@ -143,17 +143,23 @@ def give(
 
 def _redacted(project: Project, sent: Sequence[Sent], account: int) -> list[Sent]:
     """Without what the project's rules find in what was said; ids link, and an account's name is
-    known here.
+    known here. A rule may be about words that name our fields.
     """
-    names = LONGEST.keys() - ({"by"} if account else ())
-    said = [
-        {name: text for name in names if isinstance(text := getattr(one, name), str) and text}
-        for one in sent
-    ]
-    found, _ = redactor_of(project).redact({"scores": said})
+    names = sorted(LONGEST.keys() - ({"by"} if account else ()))
+    said = [[getattr(one, name) for name in names] for one in sent]
+    found, _ = redactor_of(project).redact(
+        {"scores": [[text if isinstance(text, str) else "" for text in one] for one in said]}
+    )
     return [
-        replace(one, **{name: text[: LONGEST[name]] for name, text in new.items()})
-        for one, new in zip(sent, found["scores"], strict=True)
+        replace(
+            one,
+            **{
+                name: text[: LONGEST[name]]
+                for name, old, text in zip(names, was, new, strict=True)
+                if isinstance(old, str)
+            },
+        )
+        for one, was, new in zip(sent, said, found["scores"], strict=True)
     ]
 
 
