@@ -177,7 +177,6 @@ NO_PAGES = {
         "trajectories:steps_chart",
         "trajectories:scores_chart",
         "trajectories:import_status",
-        "trajectories:deletions_preview",
         "trajectories:deletion_status",
         "trajectories:part",
         "failures:part",

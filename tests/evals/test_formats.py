@@ -687,7 +687,14 @@ def test_a_package_is_complete_and_compiles(tmp_path: Path) -> None:
     )
     assert set(files) == {"pyproject.toml", "README.md", "eval.toml"} | {
         f"my_tasks/{name}"
-        for name in ("__init__.py", "taskset.py", "harness.py", "checks.py", "tasks.jsonl")
+        for name in (
+            "__init__.py",
+            "taskset.py",
+            "harness.py",
+            "checks.py",
+            "storable.py",
+            "tasks.jsonl",
+        )
     } | {f"my_tasks/messages/{name}.py" for name in parts}
     for path, text in files.items():
         if path.endswith(".py"):

@@ -290,8 +290,8 @@ def package(rows: Iterable[TaskRow], name: str) -> dict[str, str]:
 
 
 def carried(module: str) -> dict[str, str]:
-    """{path: text} of our code that scoring needs: checks.py, storable.py and the package messages, with
-    imports adapted to their new location.
+    """{path: text} of our code that scoring needs: checks.py, storable.py and the package
+    messages, with imports adapted to their new location.
     """
     home = resources.files("workers.lib")
     paths = [
