@@ -184,6 +184,7 @@ def main() -> None:
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
+    call_command("createcachetable", verbosity=0)
     make(chosen.projects)
     show(rounds())
 
