@@ -181,6 +181,8 @@ class _Input(NamedTuple):
         if type(kind) not in SIMPLE:
             raise TypeError(f"{self.name}: no form field for {type(kind).__name__}.")
         field_class, widget, attrs = SIMPLE[type(kind)]
+        if isinstance(kind, inspect.StrType) and kind.pattern and re.search(kind.pattern, "a\nb"):
+            widget, attrs = forms.Textarea, attrs | {"rows": 3}
         if example := next(iter(self.about.get("examples", ())), ""):
             attrs = attrs | {"placeholder": str(example)}
         if "suggest" in self.extra:

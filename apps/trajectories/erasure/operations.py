@@ -73,16 +73,17 @@ class What(Struct, forbid_unknown_fields=True, kw_only=True):
     ] = True
 
 
-class Confirmed(What):
+class Confirmed(What, kw_only=True):
     confirm: Annotated[
         str,
         Meta(
             title="Confirm",
+            min_length=1,
             max_length=200,
             pattern=LINE,
             description="The project's name, or the number of runs of the preview",
         ),
-    ] = ""
+    ]
 
 
 class DeletionOut(Struct):
