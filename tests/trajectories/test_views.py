@@ -819,3 +819,17 @@ def test_two_runs_side_by_side(project: Project, viewer: Client) -> None:
         "There is no trajectory"
         in viewer.get(url(project, "compare", a=a.pk, b=foreign.pk)).content.decode()
     )
+
+
+def test_the_number_of_all_runs_does_not_read_the_combinations_of_each_hour(
+    project: Project,
+) -> None:
+    outcomes = ("success", "failure") * 2
+    rows = [row(name=str(n), outcome={"status": status}) for n, status in enumerate(outcomes)]
+    ingest(project=project, rows=[one | {"agent": {"name": "shop"}} for one in rows])
+    digest.run()
+    with CaptureQueriesContext(connection) as queries:
+        assert totals.total(project, {}).n == 4
+        assert totals.total(project, {"outcome": "failure"}).n == 2
+    assert not any("hourlycount" in query["sql"] for query in queries)
+    assert totals.total(project, {"outcome": "failure", "agent": "shop"}).n == 2

@@ -14,8 +14,8 @@ from apps.core.models import Project
 from apps.core.timeouts import TooLong, patience
 from apps.trajectories.filters import apply_filters, bounds, dimensions
 from apps.trajectories.metrics.figures import set_unit
-from apps.trajectories.models import HourlyCount, Outcome
-from apps.trajectories.rollups import SUMS, rollup_unit
+from apps.trajectories.models import HourlyCount, MetricCell, Outcome
+from apps.trajectories.rollups import DIMENSIONS, SUMS, rollup_unit
 
 COUNTED = 10_000
 COUNT_MS = 1_500
@@ -39,7 +39,7 @@ def total(project: Project, given: Mapping[str, str]) -> Total:
     """Exact from the roll-ups where they know the filters, else counted up to COUNTED."""
     known, others = dimensions(given)
     if not others and bounds(given) == (None, None):
-        return Total(_hours(project, known).aggregate(n=Sum("trajectories"))["n"] or 0)
+        return Total(_of_all_time(project, known))
     rows = apply_filters(project.trajectories.all(), given).order_by()
     try:
         with patience(COUNT_MS):
@@ -47,6 +47,20 @@ def total(project: Project, given: Mapping[str, str]) -> Total:
     except TooLong:
         return Total(None)
     return Total(min(n, COUNTED), n > COUNTED)
+
+
+def _of_all_time(project: Project, known: Mapping[str, str]) -> int:
+    """By days, which have one row for each value of a dimension, where one is asked for at most:
+    hours have one for each combination, and in years these are millions.
+    """
+    if len(known) > 1:
+        return _hours(project, known).aggregate(n=Sum("trajectories"))["n"] or 0
+    value = {"dimension": "", "value": ""}
+    for dimension, column in DIMENSIONS.items():
+        if column in known:
+            value = {"dimension": dimension, "value": known[column]}
+    days = MetricCell.objects.filter(project=project, unit="day", **value)
+    return days.aggregate(n=Sum("runs"))["n"] or 0
 
 
 def _hours(project: Project, known: Mapping[str, str]) -> QuerySet[HourlyCount]:
