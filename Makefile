@@ -46,7 +46,7 @@ awk -v half=$(VENV)/half- '/^[A-Za-z0-9]/ { number++ } number { print > (half nu
 	&& wait $$!; }
 endef
 
-.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof clean
+.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof chaos clean
 
 setup: $(STAMP) $(COMPILED)
 
@@ -222,6 +222,13 @@ proof: setup verifiers designer gepa
 	@$(MAKE) --no-print-directory engines || echo "Without them, the exports' part of the proof is skipped."
 	@$(MAKE) --no-print-directory vllm || echo "Without it, vLLM's part of the proof is skipped."
 	$(PY) -m pytest -q -m "proof or hypothesis or more" --hypothesis-profile=proof $(ARGS)
+
+# Faults by seed on an installation under load, and what must be true after each (docs/reliability.md):
+# make chaos ROUNDS=100 SEED=7; ARGS="--kinds full-disk" for some only, ARGS=--write puts the table into the page.
+ROUNDS ?= 20
+SEED ?= 1
+chaos: setup
+	$(PY) -m tests.chaos --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:

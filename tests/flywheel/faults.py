@@ -28,15 +28,25 @@ A_WHILE = 120
 
 
 class Sender(threading.Thread):
-    """Sends batches and traces until it is told to stop; keeps the ids of what was acknowledged."""
+    """Sends batches and traces until it is told to stop, with a pause after each; keeps the ids of
+    what was acknowledged. `failed`: why it ended by itself.
+    """
 
-    def __init__(self, url: str, number: int) -> None:
+    def __init__(self, url: str, number: int, pause_s: float = 0.0) -> None:
         super().__init__(daemon=True)
         self.url, self.number, self.stopping = url, number, threading.Event()
+        self.pause_s, self.failed = pause_s, ""
         self.acknowledged: list[str] = []
         self.refused: Counter[str] = Counter()
 
     def run(self) -> None:
+        try:
+            self.send_all()
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {error}"
+            raise
+
+    def send_all(self) -> None:
         count = 0
         with httpx2.Client(headers={"Authorization": f"Bearer {KEY}"}, timeout=20) as client:
             while not self.stopping.is_set():
@@ -44,6 +54,7 @@ class Sender(threading.Thread):
                 path, body, names = self.traces(count) if count % 3 == 0 else self.rows(count)
                 while not self.stopping.is_set() and not self.send(client, path, body, names):
                     time.sleep(0.1)  # and sends the same again, as an exporter does
+                self.stopping.wait(self.pause_s)
 
     def send(self, client: httpx2.Client, path: str, body: bytes, names: list[str]) -> bool:
         try:

@@ -5,125 +5,23 @@ it is mended. How long each took is printed.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-import httpx2
-import psycopg
 import pytest
 
-from flywheel.embedded import ROLE, Layout
 from flywheel.processes import WORKERS
-from tests.factories import row
-from tests.flywheel.machine import Machine, eventually, free_port, up
+from tests.flywheel.installation import Inbox, Installation, stopped
+from tests.flywheel.machine import Machine, eventually
 
 pytestmark = pytest.mark.proof
-KEY, PASSWORD = "fw_test-key-0123456789", "operator-of-the-proof"
-
-
-class Inbox:
-    """Where operators are sent alerts."""
-
-    def __init__(self) -> None:
-        self.got: list[dict[str, Any]] = []
-        inbox = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                inbox.got += json.loads(body)["data"]
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *given: Any) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/"
-
-    def has(self, condition: str, about: str, *, over: bool) -> bool:
-        return any(
-            one["condition"] == condition
-            and about in one["about"] + one["says"]
-            and bool(one["ended_at"]) == over
-            for one in self.got
-        )
-
-
-class Installation:
-    def __init__(self, machine: Machine, inbox: Inbox) -> None:
-        self.machine, self.inbox, self.port = machine, inbox, free_port()
-        machine.environment |= {
-            "FLYWHEEL_OPERATOR_WEBHOOK": inbox.url,
-            "FLYWHEEL_API_KEY": KEY,
-            "FLYWHEEL_ADMIN_PASSWORD": PASSWORD,
-        }
-        up(machine, self.port)
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
-
-    def log_in(self) -> None:
-        page = self.client.get("/login/").text
-        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
-        assert token
-        fields = {"login": "admin", "password": PASSWORD, "csrfmiddlewaretoken": token[1]}
-        sent = self.client.post(
-            "/login/", data=fields, headers={"Referer": str(self.client.base_url)}
-        )
-        assert sent.status_code == 302, sent.text
-
-    def sends(self, name: str) -> int:
-        """The status with which a run is answered."""
-        return self.client.post(
-            "/api/v1/trajectories/",
-            json=row(name=name),
-            headers={"Authorization": f"Bearer {KEY}"},
-        ).status_code
-
-    def part(self, name: str) -> str:
-        return self.client.get("/readyz", params={"parts": name}).json()["parts"][name]["state"]
-
-    def found(self, condition: str) -> bool:
-        text = self.client.get("/metrics").text
-        value = re.search(rf'flywheel_condition{{condition="{condition}".*}} ([\d.]+)', text)
-        return bool(value) and float(value[1]) > 0
-
-    def shown(self, condition: str) -> bool:
-        page = self.client.get("/operator/")
-        return f"operations.md#{condition.replace('_', '-')}" in page.text
-
-    def postgres(self) -> list[int]:
-        parent = self.machine.postmaster()
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        return [parent, *map(int, children)]
-
-    def connect(self) -> psycopg.Connection[Any]:
-        host = str(Layout.of(self.machine.data).run)
-        return psycopg.connect(host=host, user=ROLE, dbname="flywheel", autocommit=True)
-
-
-@contextmanager
-def stopped(pids: list[int]) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def frozen_worker(it: Installation) -> Any:

@@ -32,6 +32,7 @@ class Scripted:
         self.refuses = 0  # a status that it answers to everything
         self.hangs = False
         self.says = ""  # what decides instead of the last message
+        self.models: tuple[str, ...] = ()  # that it lists
         self.raw = b""  # sent instead of every answer
         self.lacks = False  # has started, and not yet loaded what is asked for
         self.counts = (  # a stream's usage; "never"; "refuses" to be asked with this status
@@ -84,6 +85,10 @@ class Scripted:
             writer.close()
 
     async def _answer(self, path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        if path.endswith("/models"):
+            listed = [{"id": name, "object": "model"} for name in self.models]
+            await self._whole(writer, json.dumps({"object": "list", "data": listed}))
+            return
         asked = body.get("messages") or body["input"]
         said = asked if isinstance(asked, str) else asked[-1].get("content") or ""
         words = (self.says or said).split() if isinstance(said, str) else []
