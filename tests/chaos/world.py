@@ -4,6 +4,7 @@ are started, a channel is promoted and rolled back. What was acknowledged is rem
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from apps.core.actions import create_api_key
 from apps.core.models import Project
 from apps.core.scopes import Scope
 from apps.promotion import actions, policies
+from apps.promotion.models import Promotion
 from tests import factories as make
 from tests.chaos import clock
 from tests.flywheel.faults import Sender
@@ -62,22 +64,37 @@ class Operator(threading.Thread):
                 turn += 1
                 try:
                     (self.move, self.move, self.classify)[turn % 3](client)
-                    if turn % 8 == 1:
+                    if turn % 4 == 1:
                         self.evaluate(client)
                 except (httpx2.HTTPError, KeyError, ValueError) as error:
                     self.refused.append(type(error).__name__)
 
     def move(self, client: httpx2.Client) -> None:
         """To where the channel is not: what it runs is read first, since an answer may be lost."""
-        channel = client.get("/channels/production/").json()
-        if channel["model"] == self.world.versions["alpha"]:
-            body = {"report": self.world.report, "reason": "better"}
-            answer = client.post("/channels/production/promote/", json=body)
+        live = client.get("/channels/production/").json()["model"]
+        if live == self.world.versions["alpha"]:
+            self.promote()
+            return
+        body = {"from_version": live, "reason": "worse"}
+        if self.is_done(client.post("/channels/production/rollback/", json=body)):
+            self.moves.append(Promotion.Kind.ROLLBACK)
+
+    def promote(self) -> None:
+        """By an owner, on the page: what was rolled back is not promoted by a key."""
+        page = self.world.it.client.get(self.world.report_page)
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)
+        if token is None:
+            raise ValueError(f"the report's page is {page.status_code}")
+        sent = self.world.it.client.post(
+            f"{self.world.report_page}promote/",
+            data={"reason": "better", "csrfmiddlewaretoken": token[1]},
+            headers={"Referer": str(self.world.it.client.base_url)},
+            follow_redirects=True,
+        )
+        if "is now live in" in sent.text:
+            self.moves.append(Promotion.Kind.PROMOTE)
         else:
-            body = {"from_version": channel["model"], "reason": "worse"}
-            answer = client.post("/channels/production/rollback/", json=body)
-        if self.is_done(answer):
-            self.moves.append(answer.json()["kind"])
+            self.refused.append(f"promote: {sent.status_code}")
 
     def classify(self, client: httpx2.Client) -> None:
         self.is_done(client.post("/classification/", json={}))
@@ -165,8 +182,9 @@ class World:
         _, self.key = create_api_key(
             project=project, name="chaos", by=by, scopes=Scope.values, may_see_holdout=True
         )
-        self.report, self.eval_set = str(report.pk), str(eval_set.pk)
-        self.environment = environment.slug
+        self.report_page, self.eval_set = report.get_absolute_url(), str(eval_set.pk)
+        self.it.log_in()
+        self.environment = f"{environment.slug}@{environment.version}"
         self.versions = {"alpha": str(alpha), "beta": str(beta)}
 
     def begin(self) -> None:

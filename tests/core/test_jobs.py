@@ -187,9 +187,11 @@ def test_the_child_knows_no_secret(
 ) -> None:
     monkeypatch.setenv("SECRET_KEY", "x")
     monkeypatch.setenv("DATABASE_URL", "postgres://x")
+    monkeypatch.setenv("FLYWHEEL_SANDBOX_COMMAND", "bwrap")
     run = submit("environment", "finish")
     runner.run(run)
     names = set(json.loads(JobLog.objects.get(job=run.pk).message))
+    assert "FLYWHEEL_SANDBOX_COMMAND" in names  # code is run there as it is in the web process
     assert not names & {"SECRET_KEY", "DATABASE_URL", "BROKER_URL", "FLYWHEEL_API_KEY"}
 
 

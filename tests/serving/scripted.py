@@ -89,6 +89,9 @@ class Scripted:
             listed = [{"id": name, "object": "model"} for name in self.models]
             await self._whole(writer, json.dumps({"object": "list", "data": listed}))
             return
+        if "messages" not in body and "input" not in body:
+            await self._whole(writer, '{"detail": "Not Found"}', 404)
+            return
         asked = body.get("messages") or body["input"]
         said = asked if isinstance(asked, str) else asked[-1].get("content") or ""
         words = (self.says or said).split() if isinstance(said, str) else []

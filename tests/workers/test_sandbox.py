@@ -15,7 +15,14 @@ from pathlib import Path
 import pytest
 
 from workers.lib.sandbox import CodeError, Limits, Pool, SandboxError
-from workers.lib.sandbox.server import INSIDE, refuse_if_weak
+from workers.lib.sandbox.server import (
+    INSIDE,
+    Strength,
+    command,
+    refuse_if_weak,
+    strength,
+    strength_here,
+)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +119,7 @@ def test_a_killed_server_is_replaced(pool: Pool) -> None:
         ({"network": False, "files": True}, "shut off network"),
         ({"network": True, "files": False}, "shut off files"),
         ({}, "shut off network and files"),
+        ({"network": True, "files": True, "landlock": True, "seccomp": True}, "only seccomp"),
     ],
 )
 def test_it_refuses_where_it_would_be_weak(
@@ -121,6 +129,37 @@ def test_it_refuses_where_it_would_be_weak(
         refuse_if_weak(guards)
     monkeypatch.setenv("FLYWHEEL_SANDBOX_WEAK", "1")
     refuse_if_weak(guards)
+    assert strength(guards).accepted
+
+
+def test_one_layer_is_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_layer = {"network": True, "files": True, "landlock": True, "seccomp": True}
+    monkeypatch.setenv("FLYWHEEL_SANDBOX_WEAK", "namespaces")
+    refuse_if_weak(one_layer)
+    assert "seccomp and Landlock alone" in strength(one_layer).accepted
+    with pytest.raises(SandboxError, match="shut off files"):
+        refuse_if_weak(one_layer | {"files": False})
+    whole = one_layer | {"mount_namespace": True, "network_namespace": True}
+    assert strength(whole) == Strength()
+
+
+def test_a_machine_without_namespaces_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Ubuntu's AppArmor and containers have it: unshare is refused to the real server."""
+    start = crippled(monkeypatch, tmp_path, "unshare")
+    start.close()
+    wrapped = command(str(tmp_path))
+    monkeypatch.setattr("workers.lib.sandbox.server.command", lambda folder: wrapped)
+    monkeypatch.delenv("FLYWHEEL_SANDBOX_COMMAND")
+    assert "does not allow namespaces" in strength_here().refuses
+    with pytest.raises(SandboxError, match="does not allow namespaces"):
+        Pool(1).run("print(1)")
+    monkeypatch.setenv("FLYWHEEL_SANDBOX_WEAK", "namespaces")
+    assert "seccomp and Landlock alone" in strength_here().accepted
+    pool = Pool(1)
+    assert pool.run("print(1)").stdout == "1\n"
+    pool.close()
 
 
 def test_a_command_that_does_not_start_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,3 +96,35 @@ def connection_budget() -> Iterator[Finding]:
             f"{webs} web processes and {len(workers)} workers may need {needed} connections;"
             f" PostgreSQL allows {most}."
         )
+
+
+@condition(
+    "sandbox_refuses",
+    "Code of graders cannot be run",
+    todo="Allow user namespaces on that machine, or say by FLYWHEEL_SANDBOX_COMMAND or"
+    " FLYWHEEL_SANDBOX_WEAK what guards it instead (docs/sandbox.md).",
+    part="sandbox",
+)
+def refusing_sandboxes() -> Iterator[Finding]:
+    yield from _sandboxes("refuses")
+
+
+@condition(
+    "sandbox_weak",
+    "Code of graders is guarded by less than it could be",
+    todo="It was accepted by FLYWHEEL_SANDBOX_WEAK. Allow user namespaces on that machine and unset"
+    " it, or put a container around the sandbox (docs/sandbox.md).",
+    severity=Severity.WARNING,
+)
+def weak_sandboxes() -> Iterator[Finding]:
+    yield from _sandboxes("accepted")
+
+
+def _sandboxes(what: str) -> Iterator[Finding]:
+    """Of machines that evaluate or train."""
+    found = dict[str, str]()
+    for host, has in Worker.objects.values_list("host", "has"):
+        if says := has.get("sandbox", {}).get(what):
+            found[host] = says
+    for host, says in found.items():
+        yield Finding(f"{host}: {says}", host)

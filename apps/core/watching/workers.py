@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from apps.core.models import Worker
 from apps.core.watching import machines
 from flywheel import alive, processes
 from flywheel.version import VERSION
+from workers.lib.sandbox.server import strength_here
 
 log = logging.getLogger(__name__)
 BEAT_EVERY_S = 5.0
@@ -78,7 +80,8 @@ class Presence:
                 close_old_connections()
                 computes = {alive.queue_of(name) for name in self.consumers} & {*processes.LIGHT}
                 things = set().union(*ask(placing.Has())) if computes else set()
-                self._has = placing.machine(things) | {"common": machines.common()}
+                sandbox = {"sandbox": asdict(strength_here())} if computes else {}
+                self._has = placing.machine(things) | {"common": machines.common()} | sandbox
                 self._changed.set()
                 self._tidy()
             except Exception:  # thread boundary

@@ -45,6 +45,19 @@ def test_one_that_differs_is_named(data_dir: Path, common: dict, text: str) -> N
     assert found.startswith(text)
 
 
+def test_a_sandbox_that_refuses_or_is_weak_is_said(data_dir: Path) -> None:
+    row = worker("gpu")
+    assert says(machines.refusing_sandboxes) == says(machines.weak_sandboxes) == []
+    for what, check in (
+        ("refuses", machines.refusing_sandboxes),
+        ("accepted", machines.weak_sandboxes),
+    ):
+        row.has["sandbox"] = {"refuses": "", "accepted": ""} | {what: "No namespaces."}
+        row.save()
+        assert says(check) == ["gpu: No namespaces."]
+    assert says(machines.refusing_sandboxes) == []
+
+
 def test_no_pooler_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
     assert says(machines.misplaced_pooler) == []
     monkeypatch.setattr(machines, "has_pooler", lambda link: True)

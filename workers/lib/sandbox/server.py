@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from workers.lib.framed import Framed, Lost
@@ -20,6 +21,17 @@ WEAK = (
     "The sandbox will not run: this machine does not allow it to shut off {lacking}. Allow user"
     " namespaces, seccomp and Landlock, wrap it with FLYWHEEL_SANDBOX_COMMAND, or accept the risk"
     " with FLYWHEEL_SANDBOX_WEAK=1 (see docs/sandbox.md)."
+)
+ONE_LAYER = (
+    "The sandbox will not run: this machine does not allow namespaces, so only seccomp and Landlock"
+    " would guard it. Allow user namespaces, wrap it with FLYWHEEL_SANDBOX_COMMAND, or accept one"
+    " layer with FLYWHEEL_SANDBOX_WEAK=namespaces (see docs/sandbox.md)."
+)
+ACCEPTED = (
+    "FLYWHEEL_SANDBOX_WEAK={accepted} accepts that the sandbox cannot shut off {lacking} here."
+)
+ACCEPTED_ONE_LAYER = (
+    "FLYWHEEL_SANDBOX_WEAK={accepted} lets seccomp and Landlock alone guard the sandbox."
 )
 
 
@@ -35,15 +47,46 @@ def command(folder: str) -> list[str]:
     return [*words, "python3", "-I", "-S", str(INSIDE), "", packages]
 
 
-def refuse_if_weak(guards: dict[str, bool]) -> None:
-    """Raises SandboxError unless network and files are blocked, a container does that, or the
-    operator has accepted the risk.
+@dataclass(frozen=True)
+class Strength:
+    """`refuses`: why it will not run here; `accepted`: what an operator has accepted. "" if not."""
+
+    refuses: str = ""
+    accepted: str = ""
+
+
+def strength(guards: dict[str, bool]) -> Strength:
+    """Network and files must be blocked, and by namespaces besides seccomp and Landlock, unless a
+    container does that or FLYWHEEL_SANDBOX_WEAK accepts less: `namespaces` that they lack, `1` all.
     """
-    if os.environ.get("FLYWHEEL_SANDBOX_COMMAND") or os.environ.get("FLYWHEEL_SANDBOX_WEAK") == "1":
-        return
-    lacking = [name for name in ("network", "files") if not guards.get(name)]
-    if lacking:
-        raise SandboxError(WEAK.format(lacking=" and ".join(lacking)))
+    if os.environ.get("FLYWHEEL_SANDBOX_COMMAND"):
+        return Strength()
+    accepted = os.environ.get("FLYWHEEL_SANDBOX_WEAK", "")
+    if lacking := " and ".join(name for name in ("network", "files") if not guards.get(name)):
+        if accepted == "1":
+            return Strength(accepted=ACCEPTED.format(accepted=accepted, lacking=lacking))
+        return Strength(refuses=WEAK.format(lacking=lacking))
+    if not (guards.get("mount_namespace") and guards.get("network_namespace")):
+        if accepted in ("1", "namespaces"):
+            return Strength(accepted=ACCEPTED_ONE_LAYER.format(accepted=accepted))
+        return Strength(refuses=ONE_LAYER)
+    return Strength()
+
+
+def refuse_if_weak(guards: dict[str, bool]) -> None:
+    """Raises SandboxError."""
+    if refuses := strength(guards).refuses:
+        raise SandboxError(refuses)
+
+
+def strength_here() -> Strength:
+    """Of this machine, by a try. May take seconds."""
+    try:
+        server = Server()
+    except SandboxError as error:
+        return Strength(refuses=str(error))
+    server.close()
+    return strength(server.guards)
 
 
 class Server(Framed):
