@@ -48,7 +48,7 @@ awk -v half=$(VENV)/half- '/^[A-Za-z0-9]/ { number++ } number { print > (half nu
 	&& wait $$!; }
 endef
 
-.PHONY: setup sdks docs audit-tools sbom audit screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof chaos clean
+.PHONY: setup sdks docs audit-tools sbom audit screenshots verifiers designer engines gepa gym litellm vllm demo up test lint lock proof chaos soak clean
 
 setup: $(STAMP) $(COMPILED)
 
@@ -251,6 +251,11 @@ ROUNDS ?= 20
 SEED ?= 1
 chaos: setup
 	$(PY) -m tests.chaos --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
+# A day of traffic in some minutes: memory, files and connections must not grow.
+MINUTES ?= 30
+soak: setup
+	$(PY) -m tests.chaos.soak --minutes $(MINUTES)
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:

@@ -540,9 +540,7 @@ def earlier_versions(channel: Channel) -> list[Earlier]:
     """The versions that a rollback can go to, most recently live first; without the live one."""
     last: dict[int, tuple[ModelVersion, Any]] = {}
     back: dict[int, bool] = {}
-    for moved in channel.promotions.select_related("from_version", "to_version").order_by(
-        "at", "pk"
-    ):
+    for moved in channel.promotions.select_related("from_version", "to_version").order_by("pk"):
         if moved.from_version is not None:
             last.pop(moved.from_version_id, None)
             last[moved.from_version_id] = (moved.from_version, moved.at)

@@ -100,13 +100,12 @@ class Channel(Archivable):
 
     def forward_moves(self) -> list[Promotion]:
         """The moves that led to the live version, newest last: a rollback removes those after the
-        version it goes to.
+        version it goes to. Their order is that of their keys, drawn while the channel is locked:
+        clocks jump, and those of machines differ.
         """
         stack: list[Promotion] = []
         forward: dict[int, Promotion] = {}
-        for move in self.promotions.select_related("to_version", "gate_report").order_by(
-            "at", "pk"
-        ):
+        for move in self.promotions.select_related("to_version", "gate_report").order_by("pk"):
             if move.kind != Promotion.Kind.ROLLBACK:
                 forward[move.to_version_id] = move
                 stack.append(move)
@@ -312,7 +311,7 @@ class Promotion(models.Model):
     proof = models.JSONField(default=list)
 
     class Meta:
-        ordering = ("-at", "-id")
+        ordering = ("-id",)
         constraints = [
             models.CheckConstraint(
                 name="no_promotion_without_gate_report",

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "reliability.md"
 TABLE = re.compile(r"(?<=<!-- chaos -->\n).*?(?=<!-- /chaos -->)", re.S)
 INSIDE = "FLYWHEEL_CHAOS_INSIDE"
-DISK = "3g"
+DISK = "1500m"
 
 
 @dataclass
@@ -36,12 +36,17 @@ class Outcome:
     violations: list[str] = field(default_factory=list)
 
 
-def enter_namespace() -> None:
+def enter_namespace(module: str = "tests.chaos") -> None:
     """Begins again where file systems can be mounted that nobody else sees."""
     if os.getuid() == 0 and INSIDE not in os.environ and shutil.which("unshare"):
         os.environ[INSIDE] = "1"
         enter = ["unshare", "--mount", "--propagation", "private"]
-        os.execvp("unshare", [*enter, sys.executable, "-m", "tests.chaos", *sys.argv[1:]])
+        os.execvp("unshare", [*enter, sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def ends_in_order() -> None:
+    """On SIGTERM, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
 def a_folder() -> Path:
@@ -86,7 +91,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="the table into docs/reliability.md")
     parser.add_argument("--keep", action="store_true", help="keep the folder, to read its logs")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    ends_in_order()
     enter_namespace()
     folder = a_folder()
     connect(folder / "data")
@@ -133,15 +138,18 @@ def a_round(world, settled, inflicted, rng, name: str, outcome: Outcome) -> None
     world.begin()
     eventually(lambda: world.sent() > 20)
     time.sleep(rng.uniform(0, 4))
-    with inflicted(world, rng) as done:
-        pass
+    try:
+        with inflicted(world, rng) as done:
+            pass
+        violations = []
+    except Exception as error:  # the next round may tell more
+        done, violations = "", [f"the fault itself failed: {type(error).__name__}: {error}"]
     mended = time.monotonic()
     sent = world.sent()
     try:
         eventually(lambda: is_well(world) and world.sent() > sent)
-        violations = []
     except AssertionError as error:
-        violations = [f"recovery: {error}"]
+        violations.append(f"recovery: {error}")
     outcome.recovered_s.append(time.monotonic() - mended)
     world.end()
     violations += settled.violations()

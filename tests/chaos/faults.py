@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 import uuid
@@ -163,12 +162,11 @@ def cut_connections(world: World, rng: Random) -> Iterator[str]:
 def full_disk(world: World, rng: Random) -> Iterator[str]:
     """The file system of the data folder, PostgreSQL's included, has no byte left."""
     filler = world.folder / "filler"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(world.folder).free - (1 << 20))
-        with suppress(OSError):
-            file.seek(0, os.SEEK_END)
-            while True:
-                os.write(file.fileno(), b"\0" * 4096)
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            with suppress(OSError):
+                while True:
+                    file.write(b"\0" * size)
     try:
         seconds = hold(rng, 3, 25)
         yield f"for {seconds:.0f} s"

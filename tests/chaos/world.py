@@ -201,6 +201,12 @@ class World:
             thread.start()
         self._rounds = senders, operator
 
+    def pause(self, seconds: float) -> None:
+        """Between two requests of each sender."""
+        senders, _ = self._rounds or ([], None)
+        for sender in senders:
+            sender.pause_s = seconds
+
     def sent(self) -> int:
         senders, _ = self._rounds or ([], None)
         return sum(len(sender.acknowledged) for sender in senders)

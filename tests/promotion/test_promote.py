@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,22 @@ def test_it_promotes_what_is_better_and_rolls_back(
     assert AuditEvent.objects.filter(
         action="channel.rollback", detail__reason="users complain"
     ).exists()
+
+
+def test_a_clock_that_jumped_back_does_not_change_the_order_of_moves(
+    pair: Pair, project: Project, base: ModelVersion, channel: Channel
+) -> None:
+    by, report = admin_of(project), pair.report()
+    actions.promote(channel=channel, report=report, by=by, reason="better")
+    before = channel.promotions.get(kind="initial").at - timedelta(hours=1)
+    channel.promotions.filter(kind="promote").update(at=before)
+    candidate = report.candidate.model_version
+    assert channel.promotions.first().to_version == candidate
+    assert [move.to_version for move in channel.forward_moves()] == [base, candidate]
+    assert [one.version for one in actions.earlier_versions(channel)] == [base]
+    actions.rollback(channel=channel, by=by, reason="worse")
+    channel.refresh_from_db()
+    assert channel.current == base
 
 
 def test_a_rollback_to_an_archived_version_unarchives_it_and_says_so(

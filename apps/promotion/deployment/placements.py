@@ -30,7 +30,7 @@ def placements_of(channel: Channel, version: ModelVersion | None = None) -> list
 def acknowledged(target: Target, channel: Channel) -> dict[str, Any] | None:
     """What a webhook answered at the channel's last move; None if it was not asked: it became a
     target later, or no deployment moved the channel."""
-    move = channel.promotions.order_by("-at", "-pk").first()
+    move = channel.promotions.first()
     return (
         next((row for row in move.proof if row.get("target") == target.pk), None) if move else None
     )

@@ -602,7 +602,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
-                "ordering": ("-at", "-id"),
+                "ordering": ("-id",),
             },
         ),
         migrations.CreateModel(
