@@ -239,6 +239,7 @@ def test_a_clock_that_jumped_back_does_not_change_the_order_of_moves(
     actions.promote(channel=channel, report=report, by=by, reason="better")
     before = channel.promotions.get(kind="initial").at - timedelta(hours=1)
     channel.promotions.filter(kind="promote").update(at=before)
+    channel.refresh_from_db()
     candidate = report.candidate.model_version
     assert channel.promotions.first().to_version == candidate
     assert [move.to_version for move in channel.forward_moves()] == [base, candidate]
