@@ -206,15 +206,15 @@ class Deletion:
         if not self.wanted.is_person:
             return
         state = self.state
-        words = Words([*self.wanted.texts, *self.wanted.users])
-        for n in waiting.drop_held(self.project, words):
+        person = waiting.Person(self.wanted.words, self.wanted.users)
+        for n in waiting.drop_held(self.project, person):
             kept = n < 0
             of, name = (state.left, "unreadable") if kept else (state.deleted, "waiting rows")
             if n:
                 of[name] = of.get(name, 0) + 1
                 yield "Looking through what waits"
         while True:
-            n, last = waiting.drop_traces(self.project, words, int(state.after or 0))
+            n, last = waiting.drop_traces(self.project, person, int(state.after or 0))
             if n:
                 state.count(Counter(traces=n))
             if not last:
