@@ -152,6 +152,7 @@ def test_a_person_is_found_however_the_name_is_written(project: Project) -> None
         name="x",
         state=JobState.FAILED,
         size=11,
+        finished_at=timezone.now(),
         file=uploads.keep([b"PAR1\x00packed"]),
     )
     ended(submit(project, texts=f"田中太郎\n{name}\n{mail}"))
