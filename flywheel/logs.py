@@ -105,9 +105,9 @@ class Line(logging.Formatter):
         if is_json():
             return self._as_json(record)
         names = " ".join(f"{name}={value}" for name, value in _about.get().items())
-        text = super().format(record)
-        first, line_break, rest = text.partition("\n")
-        return f"{first} [{names}]{line_break}{rest}" if names else text
+        # What somebody sent may be in it: indented, no line of that looks like one of ours.
+        first, *rest = map(_printable, super().format(record).split("\n"))
+        return "\n    ".join([f"{first} [{names}]" if names else first, *rest])
 
     def _as_json(self, record: logging.LogRecord) -> str:
         said: dict[str, Any] = {
@@ -171,5 +171,11 @@ def readable(path: str) -> str:
     """A path as WSGI gives it: what a client put into it stays on its line, and the key of a
     password's reset out of it.
     """
-    text = RESET.sub("…", path.encode("latin-1", "replace").decode(errors="replace"))
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    return _printable(RESET.sub("…", path.encode("latin-1", "replace").decode(errors="replace")))
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    kept = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(kept)

@@ -8,19 +8,19 @@ deletes or empties them itself, by answering `Mentioned`; a model that can do ne
 
 from __future__ import annotations
 
-import json
+import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote, quote_plus
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import IntegrityError, models, transaction
 from django.db.models.functions import Cast
 from django.utils.crypto import salted_hmac
 
+from apps.core import written
 from apps.core.bus import Question, ask
 from apps.core.encryption import EncryptedText
 from apps.core.models import AuditEvent, Job, JobLog, Project, ProjectDeletion
@@ -29,8 +29,8 @@ from apps.core.projects.deletion import tables
 M = TypeVar("M", bound=models.Model)
 DELETED = "[deleted]"
 AT_ONCE = 500
+NOWHERE = r"(?!)"
 READ = 2**20  # bytes of a file
-WILD, ESCAPED = re.compile(r"([%_\\])"), r"\\\1"
 STAYS = {
     AuditEvent: "the audit log is append-only",
     ProjectDeletion: "it belongs to the deletion of the project",
@@ -38,31 +38,24 @@ STAYS = {
 
 
 class Words:
-    """Words as they are looked for: whole (`bob` is not in `bobcat`), in any case."""
+    """Words as they are looked for: whole (`bob` is not in `bobcat`), in any case, however they are
+    written (`written`).
+    """
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = sorted({word.strip() for word in words if word.strip()}, key=len, reverse=True)
-
-    @cached_property
-    def _forms(self) -> list[str]:
-        """As they are written, and in the address of a list."""
-        forms = {form for word in self.words for form in (word, quote(word), quote_plus(word))}
-        return sorted(forms, key=len, reverse=True)
 
     def __bool__(self) -> bool:
         return bool(self.words)
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        each = "|".join(map(re.escape, self._forms))
-        return re.compile(rf"(?<!\w)(?:{each})(?!\w)", re.IGNORECASE)
+        return re.compile("|".join(map(written.whole, self.words)) or NOWHERE, re.IGNORECASE)
 
     @cached_property
     def roughly(self) -> list[str]:
-        """Patterns of SQL's ILIKE, which match wherever `pattern` does, in JSON as in text."""
-        forms = {form for word in self._forms for form in (word, json.dumps(word)[1:-1])}
-        forms |= {json.dumps(word, ensure_ascii=False)[1:-1] for word in self.words}
-        return [f"%{WILD.sub(ESCAPED, form)}%" for form in sorted(forms)]
+        """Patterns of SQL's `~*`: one matches wherever `pattern` does, in JSON as in text."""
+        return [written.begins(word) for word in self.words]
 
     def are_in(self, value: Any) -> bool:
         """A text, or anything that JSON can hold."""
@@ -122,7 +115,7 @@ def mentioning(
         either = models.Q()
         for name in texts:
             for form in words.roughly:
-                either |= models.Q(**{f"{name}__like_any_case": form})
+                either |= models.Q(**{f"{name}__written": form})
         rows = rows.filter(either)
         rows = rows.filter(pk__gt=after) if after is not None else rows
         found = list(rows[:AT_ONCE])
@@ -203,39 +196,55 @@ def _as_text(field: models.Field) -> Cast:
     return Cast(field.name, models.TextField())
 
 
-class LikeAnyCase(models.Lookup):
-    """As ILIKE, with its pattern as it is."""
+class Written(models.Lookup):
+    """As `~*`, with its pattern as it is."""
 
-    lookup_name = "like_any_case"
+    lookup_name = "written"
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Sequence[Any]]:
         left, params = self.process_lhs(compiler, connection)
-        return f"{left} ILIKE %s", [*params, self.rhs]
+        return f"{left} ~* %s", [*params, self.rhs]
 
 
-models.TextField.register_lookup(LikeAnyCase)
+models.TextField.register_lookup(Written)
 
 
 def files_mentioning(folders: Iterable[Path], words: Words) -> Iterator[Path]:
-    """Files under these folders in which the words occur, whatever their format: as text, and as
-    JSON writes them.
+    """Files under these folders in which the words occur, or in whose names, whatever their
+    format.
     """
-    forms = {json.dumps(word, ensure_ascii=False)[1:-1] for word in words.words}
-    forms |= {form for word in words.words for form in (word, json.dumps(word)[1:-1])}
-    wanted = [form.lower().encode() for form in forms]
-    longest = max(map(len, wanted), default=0)
     for folder in folders:
         for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
-            if path.is_file() and not path.is_symlink() and _holds(path, wanted, longest):
-                yield path
+            if path.is_file() and not path.is_symlink():
+                name = path.relative_to(folder).as_posix() if path != folder else ""
+                if words.are_in(name) or is_in_file(path, words):
+                    yield path
 
 
-def _holds(path: Path, wanted: Sequence[bytes], longest: int) -> bool:
+def is_in_file(path: Path, words: Words) -> bool:
+    """Read in parts that overlap, so that a word on the edge of two is whole in one of them."""
+    overlap = written.longest(words.words)
     kept = b""
     with path.open("rb") as file:
-        while data := file.read(READ):
-            text = (kept + data).lower()
-            if any(word in text for word in wanted):
+        while data := file.read(max(READ, 2 * overlap)):
+            if words.are_in((kept + data).decode("utf-8", "replace")):
                 return True
-            kept = text[-longest:]
+            kept = data[-overlap:]
     return False
+
+
+def is_text(path: Path) -> bool:
+    """Whether all of it can be read as text: what is packed, or in another encoding, may mention
+    anything.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        try:
+            while data := file.read(READ):
+                if b"\0" in data:
+                    return False
+                decoder.decode(data)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+    return True

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -139,3 +140,19 @@ def test_what_a_server_says_is_json_in_its_log(
     eventually(lambda: layout.log("postgres").read_text().endswith("\n"))
     assert json.loads(layout.log("postgres").read_text())["logger"] == "postgres"
     assert servers.reason(layout.log("postgres")) == "FATAL:  no disk"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_somebody_sent_forges_no_line(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOG_FORMAT", "json" if as_json else "text")
+    forged = "2026-11-30T20:00:00.000Z INFO flywheel.access: all is well"
+    sent = f"run-1\n{forged}\r{forged}\x1b[2J"
+    try:
+        raise ValueError(sent)
+    except ValueError:
+        told = sys.exc_info()
+    record = logging.LogRecord("apps", logging.ERROR, __file__, 1, "not %s", (sent,), told)
+    with logs.about(request="r"):
+        text = logs.Line().format(record)
+    assert "Traceback" in text and "\r" not in text and "\x1b" not in text
+    assert not any(line.startswith("2026-11-30T20:00") for line in text.split("\n"))

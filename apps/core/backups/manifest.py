@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -81,11 +82,19 @@ def read_manifest(place: Place, source: str) -> Manifest:
         manifest = msgspec.json.decode(raw, type=Manifest)
         if manifest.digest != _digest(manifest):
             raise ValueError
+        if any(_leads_out(entry.name) for entry in manifest.files):
+            raise ValueError
     except (ValueError, AttributeError) as error:
         raise BackupError(
             f"{source} is damaged: its {MANIFEST} was altered. Use another backup."
         ) from error
     return manifest
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a file of this name would be written somewhere else, whatever the place is."""
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts
 
 
 def verify(place: Place, source: str) -> Manifest:

@@ -206,15 +206,15 @@ class Deletion:
         if not self.wanted.is_person:
             return
         state = self.state
-        words = Words([*self.wanted.texts, *self.wanted.users])
-        for n in waiting.drop_held(self.project, words):
+        person = waiting.Person(self.wanted.words, self.wanted.users)
+        for n in waiting.drop_held(self.project, person):
             kept = n < 0
             of, name = (state.left, "unreadable") if kept else (state.deleted, "waiting rows")
             if n:
                 of[name] = of.get(name, 0) + 1
                 yield "Looking through what waits"
         while True:
-            n, last = waiting.drop_traces(self.project, words, int(state.after or 0))
+            n, last = waiting.drop_traces(self.project, person, int(state.after or 0))
             if n:
                 state.count(Counter(traces=n))
             if not last:
@@ -266,7 +266,8 @@ class Deletion:
         folders += [job_files.kept_as(model, pk) for model, pk in ended]
         for row in KeptFile.objects.filter(folder__in=folders).order_by("pk"):
             path = kept.path_of(row.folder, row.path)
-            if path and any(mentions.files_mentioning([path], words)):
+            packed = path and row.folder.startswith(uploads.KEPT) and not mentions.is_text(path)
+            if path and (packed or words.are_in(row.path) or mentions.is_in_file(path, words)):
                 kept.remove(KeptFile.objects.filter(pk=row.pk))
                 self.state.count(Counter({"files of jobs": 1}))
         here = [job_files.job_folder(model(pk=pk)) for model, pk in ended]

@@ -238,8 +238,10 @@ def wanted_from(given: What) -> Wanted:
         )
     if len(users) + len(texts) > MOST_WORDS:
         raise DeletionError(f"At most {MOST_WORDS} ids and texts at a time.", field="users")
-    if any(len(text) < SHORTEST_TEXT for text in texts):
-        raise DeletionError(f"Texts have at least {SHORTEST_TEXT} characters.", field="texts")
+    if any(sum(map(str.isalnum, text)) < SHORTEST_TEXT for text in texts):
+        raise DeletionError(
+            f"Texts have at least {SHORTEST_TEXT} letters or digits.", field="texts"
+        )
     try:
         filters = filters_from(given.filters)
     except QueryError as error:

@@ -53,6 +53,8 @@ def apply(given: Iterable[bytes], *, with_copies: bool) -> tuple[Counter[str], l
     digests: dict[str, list[Tombstone]] = {}
     again = []
     for line in given:
+        if not line.strip():
+            continue
         row = json.decode(line)
         if "digest" in row:
             digests.setdefault(row["project"], []).append(

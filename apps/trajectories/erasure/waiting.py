@@ -4,14 +4,17 @@ for Presidio, answers that the endpoint has on disk, files that are being import
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from django.db.models import QuerySet
 from django.db.models.functions import Now
+from msgspec import Struct
 
 from apps.core.bus import Question, ask, on
 from apps.core.mentions import Mentioned, Words
@@ -23,6 +26,7 @@ from apps.trajectories.redaction import RuleError
 from apps.trajectories.tombstones import Kind
 
 AT_ONCE = 200
+USER = re.compile(r"(?<![^\W_])(?:end)?user(?:[._-]?id)?$", re.IGNORECASE)  # names of fields
 
 
 class Unstored(Question[int]):
@@ -72,8 +76,27 @@ def left(project: Project, before: datetime) -> list[str]:
     return [f"{n:,} × {what}" for n, what in counts if n]
 
 
-def drop_traces(project: Project, words: Words, after: int) -> tuple[int, int]:
-    """Of the next batches of spans, those that mention the words go. Returns how many traces lost
+class Person(Struct):
+    """Words that mean them wherever they are, and ids that do where a user is named."""
+
+    words: Words
+    users: Collection[str]
+
+    def is_in(self, value: Any) -> bool:
+        """Anything that JSON can hold."""
+        return self.words.are_in(value) or self._is_user_of(value)
+
+    def _is_user_of(self, value: Any) -> bool:
+        if isinstance(value, dict):
+            return any(
+                (USER.search(str(name)) and str(one) in self.users) or self._is_user_of(one)
+                for name, one in value.items()
+            )
+        return isinstance(value, list | tuple) and any(map(self._is_user_of, value))
+
+
+def drop_traces(project: Project, person: Person, after: int) -> tuple[int, int]:
+    """Of the next batches of spans, those that mention the person go. Returns how many traces lost
     something, and the last batch that was read (0: there are no more).
     """
     rows = list(SpanBatch.objects.filter(project=project, pk__gt=after).order_by("pk")[:AT_ONCE])
@@ -81,7 +104,7 @@ def drop_traces(project: Project, words: Words, after: int) -> tuple[int, int]:
     for batch in rows:
         part = traces.unpacked(batch)
         for item in (*part.spans, *part.logs):
-            if words.are_in(msgspec.to_builtins(item)):
+            if person.is_in(msgspec.to_builtins(item)):
                 spans[batch.trace_id].add(item.span_id)
     found = Trace.objects.filter(project=project, trace_id__in=spans)
     for trace in found.select_for_update().order_by("trace_id"):
@@ -93,15 +116,15 @@ def drop_traces(project: Project, words: Words, after: int) -> tuple[int, int]:
     return len(spans), rows[-1].pk if rows else 0
 
 
-def drop_held(project: Project, words: Words) -> Iterator[int]:
-    """Rows and spans that wait, encrypted, for Presidio and mention the words. Yields how many,
+def drop_held(project: Project, person: Person) -> Iterator[int]:
+    """Rows and spans that wait, encrypted, for Presidio and mention the person. Yields how many,
     some at a time; -1 for one that no key opens.
     """
     after = 0
     while rows := list(_held(project, after)):
         after = rows[-1].pk
         for batch in rows:
-            yield _drop_held(project, batch, words)
+            yield _drop_held(project, batch, person)
 
 
 def _held(project: Project, after: int) -> QuerySet[HeldBatch]:
@@ -109,13 +132,13 @@ def _held(project: Project, after: int) -> QuerySet[HeldBatch]:
     return rows.select_for_update(skip_locked=True)[:AT_ONCE]
 
 
-def _drop_held(project: Project, batch: HeldBatch, words: Words) -> int:
+def _drop_held(project: Project, batch: HeldBatch, person: Person) -> int:
     try:
         data = held.unsealed(batch)
     except RuleError:
         return -1
     value = msgspec.json.decode(data)
-    if not words.are_in(value):
+    if not person.is_in(value):
         return 0
     if batch.kind == HeldBatch.Kind.ROW:
         if name := _name_of(value):
@@ -126,7 +149,7 @@ def _drop_held(project: Project, batch: HeldBatch, words: Words) -> int:
         mentioned = {
             item.trace_id
             for item in (*packed.spans, *packed.logs)
-            if words.are_in(msgspec.to_builtins(item))
+            if person.is_in(msgspec.to_builtins(item))
         }
         tombstones.bury(project, Kind.TRACE, mentioned)
         if rest := ids - mentioned:

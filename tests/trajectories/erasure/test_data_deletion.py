@@ -22,7 +22,7 @@ from apps.teamwork.actions import add_comment
 from apps.teamwork.models import Comment
 from apps.teamwork.targets import kind_named
 from apps.training.models import Dataset, Example, TrainingRun
-from apps.trajectories import digest, retention
+from apps.trajectories import digest, retention, uploads
 from apps.trajectories.actions import deletions
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.store import find, ingest
@@ -36,7 +36,7 @@ from apps.trajectories.erasure.operations import (
     resume,
     start,
 )
-from apps.trajectories.models import DataDeletion, HourlyCount, SavedView, Step, Trajectory
+from apps.trajectories.models import DataDeletion, HourlyCount, SavedView, Step, Trajectory, Upload
 from apps.trajectories.retention import set_retention
 from tests.factories import (
     admin_of,
@@ -128,6 +128,38 @@ def test_of_a_person_all_runs_and_sessions_go_and_what_mentions_them(project: Pr
     )
     event = AuditEvent.objects.get(action="datadeletion.finished")
     assert event.detail["person"] == done.spec["person"] and len(event.detail["person"]) == 2
+
+
+def test_a_person_is_found_however_the_name_is_written(project: Project) -> None:
+    mail, name = "zoe@q.example", "Zoë Quixote"
+    stored(
+        project,
+        row("joined", messages=asks("私は田中太郎です")),
+        row("escaped", messages=asks(json.dumps({"arguments": json.dumps({"name": name})}))),
+        row("broken", messages=asks("Write to Zoe\u0308\nQuixote")),
+        row("address", messages=asks("https://q.example/?q=user%3Azoe%40q.example")),
+        row("other", messages=asks("Zoë Quixotes, joezoe@q.example")),
+    )
+    view = save_view(
+        project=project,
+        name="hers",
+        query="q=user%3Azoe%40q.example",
+        shared=True,
+        by=admin_of(project),
+    )
+    upload = Upload.objects.create(
+        project=project,
+        name="x",
+        state=JobState.FAILED,
+        size=11,
+        finished_at=timezone.now(),
+        file=uploads.keep([b"PAR1\x00packed"]),
+    )
+    ended(submit(project, texts=f"田中太郎\n{name}\n{mail}"))
+    assert names(project) == ["other"]
+    view.refresh_from_db()
+    assert "zoe" not in view.query
+    assert not uploads.is_kept(upload.file)
 
 
 def test_an_erased_hold_out_never_trains(project: Project, data_dir: Any) -> None:
@@ -288,6 +320,8 @@ def test_what_comes_meanwhile_is_stored_and_stays(
         ({"filters": "latency_min=soon"}, "filters"),
         ({"filters": "since=all"}, "filters"),
         ({"texts": "ab"}, "texts"),
+        ({"texts": "Ann Example\n..."}, "texts"),
+        ({"texts": "\u200b\u200b\u200b"}, "texts"),
         ({"users": "\n".join(map(str, range(60)))}, "users"),
         ({"filters": "user=ann", "confirm": "2"}, "confirm"),
         ({"filters": "user=ann", "confirm": ""}, "confirm"),

@@ -19,7 +19,7 @@ from apps.core.models import Project
 from apps.serving import storing
 from apps.trajectories import digest, held
 from apps.trajectories.erasure import tombstone_file, waiting
-from apps.trajectories.models import Arrival, HeldBatch, LateData, Tombstone, Trace
+from apps.trajectories.models import Arrival, HeldBatch, LateData, SpanBatch, Tombstone, Trace
 from tests.factories import key_headers
 from tests.serving.test_storing import put, record
 from tests.trajectories.erasure.conftest import ended, submit
@@ -169,6 +169,31 @@ def test_spans_that_are_no_run_go_with_the_person(agent: Client, project: Projec
     ended(submit(project, users="ann-17"))
     left = set(Trace.objects.values_list("trace_id", flat=True))
     assert left == {trace_id(3)} and not Arrival.objects.exclude(problem="").exists()
+
+
+@pytest.mark.parametrize(
+    ("kept", "gone"),
+    [
+        ({"id": "a", "model": "gpt-4", "tags": ["4"], "n": "4"}, {"id": "b", "user_id": "4"}),
+        ({"id": "a", "user_count": "4"}, {"id": "b", "metadata": {"enduser.id": "4"}}),
+    ],
+)
+def test_a_short_id_is_only_looked_for_where_a_user_is_named(
+    project: Project, kept: dict[str, Any], gone: dict[str, Any]
+) -> None:
+    held.hold(project, HeldBatch.Kind.ROW, [json.dumps(one).encode() for one in (kept, gone)])
+    ended(submit(project, users="4"))
+    (left,) = HeldBatch.objects.all()
+    assert json.loads(held.unsealed(left)) == kept
+
+
+def test_spans_of_others_stay_where_a_short_id_occurs(agent: Client, project: Project) -> None:
+    send(agent, agent_span(7, 1), chat(7, 2, [text("user", "Call gpt-4 4 times")], "Yes", 1, at=1))
+    digest.run()
+    before = SpanBatch.objects.count()
+    ended(submit(project, users="4"))
+    assert before and SpanBatch.objects.count() == before
+    assert not Trace.objects.exclude(deleted_spans=[]).exists()
 
 
 def test_answers_that_were_refused_are_found(
