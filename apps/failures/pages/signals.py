@@ -55,6 +55,7 @@ def signal(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "may_label": request.membership.may(Role.REVIEWER),
         "page": page,
         "left": left,
+        "blocking": signals.blocking(row) if left and not row.on_since else [],
         "tried": asking.TRIED,
         "waiting": asking.WAITING,
         "is_asking": _is_asking(request, row, left),
