@@ -212,7 +212,7 @@ def test_a_person_tries_again_at_once_after_the_server_was_down(judge: JudgeServ
         signals.switch(signal=signal, by=None, on=True)
     page = logged_in(admin_of(project)).get(signal.get_absolute_url()).content.decode()
     note = page[page.index("It cannot be switched on yet") : page.index("<dl")]
-    assert str(blocked.pk) in note and "answered with status 500" in note
+    assert str(blocked.pk) in note and "HTTP 500" in note
     judge.answer = frustrated
     assert asking.try_out(signal).asked == 1
     signals.switch(signal=signal, by=None, on=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
@@ -239,8 +239,12 @@ def left_to_try(signal: Signal) -> int:
 
 def blocking(signal: Signal) -> list[SignalAnswer]:
     """The runs that were asked about and got no answer yet, so it cannot be switched on."""
-    rows = answers(signal).filter(version=signal.version).exclude(error="")
-    return list(rows.filter(tries__lt=asking.MOST_TRIES)[: asking.TRIED])
+    tried = answers(signal).filter(version=signal.version)
+    under_way = Q(error=asking.WAITING, at__gt=timezone.now() - asking.RETRY_AFTER)
+    rows = tried.exclude(error="").exclude(under_way)
+    if tried.filter(error="").exists():
+        rows = rows.filter(tries__lt=asking.MOST_TRIES)
+    return list(rows[: asking.TRIED])
 
 
 def _try_first(signal: Signal, left: int) -> str:
