@@ -53,9 +53,9 @@ def judge_new() -> int:
 
 
 @shared_task(name=judging.TASK)
-def judge_project(project_id: int) -> dict | None:
+def judge_project(project_id: int, now: bool = False) -> dict | None:
     project = Project.objects.filter(pk=project_id).first()
-    return vars(judging.judge_new(project)) if project else None
+    return vars(judging.judge_new(project, now=now)) if project else None
 
 
 @shared_task(name="failures.ask_signals", expires=150)

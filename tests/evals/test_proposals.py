@@ -441,6 +441,13 @@ def test_a_rejected_request_is_not_proposed_again(project: Project) -> None:
     assert propose(project) == Proposed(rejected=1) and not Task.objects.exists()
 
 
+def test_what_was_proposed_does_not_say_that_the_judge_still_drafts() -> None:
+    said = str(Proposed(made=28, drafting=27, to_write=1))
+    assert said == (
+        "28 tasks proposed; the judge was asked to draft 27 of them; 1 need a rubric by hand."
+    )
+
+
 def test_undo_takes_the_task_back_unless_it_was_changed(project: Project) -> None:
     failed(project, **truth(CANCEL))
     propose(project)

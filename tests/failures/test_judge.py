@@ -356,6 +356,27 @@ def test_a_server_that_is_away_is_left_alone(judge: JudgeServer) -> None:
     assert report.errors == 3 and "3 questions in a row" in report.stopped
 
 
+def test_a_person_has_it_ask_again_at_once_after_the_server_was_down(judge: JudgeServer) -> None:
+    project, works = make_project(), judge.answer
+    for text in ("a", "hopeless", "c"):
+        make_run(project, messages=[{"role": "user", "content": text}])
+    rubric = make_rubric(project, judge)
+    judge.answer = lambda body: Reply("oh", 500)
+    judging.judge_new(project)
+    client = logged_in(admin_of(project))
+    url = reverse("failures:rubric", args=[project.slug])
+    page = " ".join(client.get(url).content.decode().split())
+    assert ">3 after an error<" in page and "Asked again at" in page
+    assert judging.unanswered(rubric).again == 3 and judging.judge_new(project).asked == 0
+    judge.answer = lambda body: Reply("?") if "hopeless" in str(body) else works(body)
+    report = judging.judge_new(project, now=True)
+    assert (report.asked, report.errors) == (3, 1)  # what fails again is not asked in a loop
+    judge.answer = works
+    assert judge_project(project.pk, now=True)
+    assert judging.unanswered(rubric) == judging.Unanswered(0, None, 0)
+    assert "after an error" not in client.get(url).content.decode()
+
+
 def test_a_run_that_a_lost_worker_claimed_is_taken_over(judge: JudgeServer) -> None:
     project = make_project()
     row = make_run(project)

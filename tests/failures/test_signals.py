@@ -179,8 +179,6 @@ def test_the_judges_budget_holds_for_signals_and_an_error_is_tried_again(
     assert not Score.objects.filter(project=project).exists()
     assert all("could not be used" in answer.error for answer in SignalAnswer.objects.all())
     judge.answer = frustrated
-    assert asking.try_out(signal).asked == 0
-    SignalAnswer.objects.update(at=timezone.now() - timedelta(hours=1))
     assert asking.try_out(signal).asked == 10 and signals.left_to_try(signal) == 0
 
 
@@ -199,6 +197,42 @@ def test_a_refused_key_or_a_server_that_is_down_ends_the_batch(
     report = asking.try_out(signal, sleep=lambda _: None)
     assert report.asked == seen and stopped in report.stopped
     assert {answer.tries for answer in SignalAnswer.objects.all()} == {0}
+
+
+@pytest.mark.django_db
+def test_a_person_tries_again_at_once_after_the_server_was_down(judge: JudgeServer) -> None:
+    project = make_project()
+    make_rubric(project, judge)
+    runs(project, 3)
+    signal = made(project)
+    judge.answer = lambda body: Reply("oh", 500) if "calm 2" in str(body) else frustrated(body)
+    assert asking.try_out(signal, sleep=lambda _: None).errors == 1
+    blocked = project.trajectories.order_by("-pk")[0]
+    with pytest.raises(SignalError, match=f"1 of the runs .*has no answer.*{blocked.external_id}"):
+        signals.switch(signal=signal, by=None, on=True)
+    page = logged_in(admin_of(project)).get(signal.get_absolute_url()).content.decode()
+    note = page[page.index("It cannot be switched on yet") : page.index("<dl")]
+    assert str(blocked.pk) in note and "HTTP 500" in note
+    judge.answer = frustrated
+    assert asking.try_out(signal).asked == 1
+    signals.switch(signal=signal, by=None, on=True)
+    page = logged_in(admin_of(project)).get(signal.get_absolute_url()).content.decode()
+    assert "earlier runs are not asked about" in page and "cannot be switched on" not in page
+
+
+@pytest.mark.django_db
+def test_a_run_the_judge_cannot_answer_about_does_not_block_a_signal(judge: JudgeServer) -> None:
+    project = make_project()
+    make_rubric(project, judge)
+    runs(project, 2)
+    signal = made(project)
+    judge.answer = lambda body: Reply("?", usage=USED)
+    for _ in range(asking.MOST_TRIES):
+        asking.try_out(signal)
+    assert signals.left_to_try(signal) == 1  # no answer at all
+    judge.answer = lambda body: Reply("?") if "calm" in str(body) else frustrated(body)
+    asking.try_out(signal)
+    signals.switch(signal=signal, by=None, on=True)
 
 
 @pytest.mark.django_db

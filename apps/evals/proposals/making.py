@@ -48,7 +48,7 @@ class Proposed:
     def __str__(self) -> str:
         parts = [f"{self.made:,} task{'' if self.made == 1 else 's'} proposed"]
         notes = (
-            (self.drafting, "the judge drafts {n} of them"),
+            (self.drafting, "the judge was asked to draft {n} of them"),
             (self.to_write, "{n} need a rubric by hand"),
             (self.known, "{n} asked the same as a task that exists, and are counted there"),
             (self.rejected, "{n} were rejected before"),

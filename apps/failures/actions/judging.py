@@ -129,13 +129,14 @@ def set_shares(*, project: Project, by: Any, given: SharesChange) -> JudgeOut:
     gives=JudgeOut,
 )
 def run(*, project: Project) -> JudgeOut:
-    """Has the judge review what waits now, not only within three minutes.
+    """Has the judge review what waits now, not only within three minutes, and ask again about runs
+    that got no answer.
 
     Raises Refused.
     """
     if rubrics.current(project) is None:
         raise Refused("The judge is off. An operator can switch it on.")
-    outbox.post(judging.TASK, project.pk, expires_s=150)
+    outbox.post(judging.TASK, project.pk, True, expires_s=150)
     return read(project=project)
 
 

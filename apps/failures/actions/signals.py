@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.utils import timezone
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
@@ -28,6 +28,7 @@ from apps.trajectories.models import Score
 
 MOST = 50
 MOST_TOLD = 10
+MOST_NAMED = 3
 TASK = "failures.try_signal"
 ASKED = ("question", "kind", "choices")
 FORM = {"template": "failures/signal_form.html"}
@@ -193,7 +194,7 @@ def switch(*, signal: Signal, by: Any, on: Annotated[bool, Meta(title="On")] = F
     """
     row = Signal.objects.select_for_update().get(pk=signal.pk)
     if on and (left := left_to_try(row)):
-        raise SignalError(f"Try it first: {left} of the runs to try it on have no answer yet.")
+        raise SignalError(_try_first(row, left))
     row.on_since = (row.on_since or timezone.now()) if on else None
     row.save(update_fields=["on_since"])
     audit(
@@ -226,12 +227,31 @@ def remove(*, signal: Signal, by: Any) -> None:
 
 
 def left_to_try(signal: Signal) -> int:
-    """How many runs still have to be tried before it may be switched on; at least one has to
-    exist.
+    """How many runs still have to be tried before it may be switched on; at least one has to be
+    answered. A run that the judge could not answer about in MOST_TRIES tries no longer counts.
     """
     runs = signal.project.trajectories.order_by()[: asking.TRIED].count()
-    answered = signal.answers.filter(version=signal.version, error="").count()
-    return max(0, (runs or 1) - answered)
+    tried = signal.answers.filter(version=signal.version)
+    answered = tried.filter(error="").count()
+    given_up = tried.exclude(error__in=["", asking.WAITING]).filter(tries__gte=asking.MOST_TRIES)
+    return max(0, (runs or 1) - answered - given_up.count()) or int(not answered)
+
+
+def blocking(signal: Signal) -> list[SignalAnswer]:
+    """The runs that were asked about and got no answer yet, so it cannot be switched on."""
+    tried = answers(signal).filter(version=signal.version)
+    under_way = Q(error=asking.WAITING, at__gt=timezone.now() - asking.RETRY_AFTER)
+    rows = tried.exclude(error="").exclude(under_way)
+    if tried.filter(error="").exists():
+        rows = rows.filter(tries__lt=asking.MOST_TRIES)
+    return list(rows[: asking.TRIED])
+
+
+def _try_first(signal: Signal, left: int) -> str:
+    runs = f"{left} of the runs to try it on {'has' if left == 1 else 'have'} no answer yet"
+    named = ", ".join(row.trajectory.external_id for row in blocking(signal)[:MOST_NAMED])
+    after = f" (after an error: {named})" if named else ""
+    return f"Try it first: {runs}{after}."
 
 
 @dataclass(frozen=True)

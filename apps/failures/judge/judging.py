@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from apps.core.lags import lag
@@ -86,10 +86,16 @@ def judge(
     drawn: Mapping[UUID, float] = MappingProxyType({}),
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
+    retry_before: datetime | None = None,
 ) -> Report:
     """`judge_subjects` for production runs. `drawn` are the probabilities of the drawn ones."""
-    subjects = _subjects(project, trajectories, drawn)
-    return judge_subjects(project=project, subjects=subjects, sleep=sleep, for_s=for_s)
+    return judge_subjects(
+        project=project,
+        subjects=_subjects(project, trajectories, drawn),
+        sleep=sleep,
+        for_s=for_s,
+        retry_before=retry_before,
+    )
 
 
 def _subjects(
@@ -108,9 +114,11 @@ def judge_subjects(
     subjects: Iterable[Subject],
     sleep: Callable[[float], None] = time.sleep,
     for_s: float = math.inf,
+    retry_before: datetime | None = None,
 ) -> Report:
     """Ask about the subjects that have no verdict of the active rubric, until the day's budget or
-    the time is used up.
+    the time is used up. Those without an answer are asked about again if the last try was before
+    `retry_before`, or else RETRY_AFTER later.
     """
     report = Report()
     rubric = rubrics.current(project)
@@ -118,7 +126,9 @@ def judge_subjects(
         report.stopped = batch.OFF
         return report
     known, question = ensure_modes(project), rubrics.asked_with(rubric)
-    entries = (_Entry(rubric, subject, known, question, report) for subject in subjects)
+    entries = (
+        _Entry(rubric, subject, known, question, report, retry_before) for subject in subjects
+    )
     batch.ask_all(rubric, entries, report, sleep=sleep, for_s=for_s)
     return report
 
@@ -132,6 +142,7 @@ class _Entry(batch.Entry):
     known: dict[str, FailureMode]
     question_about: Callable[..., Question]
     report: Report
+    retry_before: datetime | None = None
     verdict: JudgeVerdict | None = None
 
     def __str__(self) -> str:
@@ -150,7 +161,9 @@ class _Entry(batch.Entry):
     def standing(self) -> Standing:
         rows = JudgeVerdict.objects.select_for_update()
         self.verdict = rows.filter(rubric=self.rubric, content_digest=self.subject.digest).first()
-        if self.verdict is None or (self.verdict.error and _is_due(self.verdict)):
+        if self.verdict is None or (
+            self.verdict.error and _is_due(self.verdict, self.retry_before)
+        ):
             return Standing.OURS
         return Standing.LATER if self.verdict.error else Standing.ANSWERED
 
@@ -201,9 +214,12 @@ def tries(error: str) -> int:
     return int(count) if rest.startswith(OF) and count.isdigit() else 0
 
 
-def _is_due(found: JudgeVerdict) -> bool:
-    wait = LOST_AFTER if found.is_asked else RETRY_AFTER
-    return not found.error.startswith(LAST_TRY) and found.at <= timezone.now() - wait
+def _is_due(found: JudgeVerdict, retry_before: datetime | None) -> bool:
+    if found.is_asked:
+        due = timezone.now() - LOST_AFTER
+    else:
+        due = retry_before or timezone.now() - RETRY_AFTER
+    return not found.error.startswith(LAST_TRY) and found.at <= due
 
 
 def _write(verdict: JudgeVerdict, answered: Answered, subject: Subject) -> None:
@@ -289,13 +305,18 @@ def rules_word(failure: Failure) -> Label:
     return Label(str(first.get("mode") or failure.rule_mode), blamed, evidence)
 
 
-def pending(project: Project, rubric: Rubric, limit: int = CHUNK) -> list[Trajectory]:
+def pending(
+    project: Project,
+    rubric: Rubric,
+    limit: int = CHUNK,
+    retry_before: datetime | None = None,
+) -> list[Trajectory]:
     """Runs to ask about, newest first: those with an undecided failure, or with a bad outcome in
     which the rules found nothing.
 
     Left out are runs with a verdict of this rubric, and those whose retry is not due yet.
     """
-    known = _settled(rubric)
+    known = _settled(rubric, retry_before)
     undecided = (
         Failure.objects.filter(project=project, state=FailureState.OPEN)
         .exclude(Exists(known.filter(content_digest=OuterRef("trajectory__content_digest"))))
@@ -335,28 +356,59 @@ def waiting_since() -> datetime | None:
     return min(arrived, default=None)
 
 
-def _settled(rubric: Rubric) -> QuerySet[JudgeVerdict]:
-    """What need not be asked about now: it has a verdict, or its retry is not due yet."""
-    waits = Q(at__gt=timezone.now() - RETRY_AFTER) | Q(error__startswith=LAST_TRY)
-    return rubric.verdicts.filter(Q(error="") | waits)
+def _settled(rubric: Rubric, retry_before: datetime | None = None) -> QuerySet[JudgeVerdict]:
+    """What need not be asked about now: it has a verdict, is being asked about, or its retry is not
+    due yet.
+    """
+    now = timezone.now()
+    asked = Q(at__gt=now - LOST_AFTER, error__contains=UNDER_WAY)
+    waits = Q(at__gt=retry_before or now - RETRY_AFTER) | Q(error__startswith=LAST_TRY)
+    return rubric.verdicts.filter(Q(error="") | asked | waits)
 
 
-def judge_new(project: Project, limit: int = CHUNK) -> Report:
+@dataclass(frozen=True)
+class Unanswered:
+    """How many runs have no verdict after an error and are asked about again: the first of them at
+    `next_at`; and how many are not, since all tries are used.
+    """
+
+    again: int
+    next_at: datetime | None
+    given_up: int
+
+
+def unanswered(rubric: Rubric) -> Unanswered:
+    failed = rubric.verdicts.exclude(error="").exclude(error__contains=UNDER_WAY)
+    used_up = failed.filter(error__startswith=LAST_TRY)
+    again = failed.exclude(error__startswith=LAST_TRY).aggregate(n=Count("pk"), first=Min("at"))
+    next_at = again["first"] and max(timezone.now(), again["first"] + RETRY_AFTER)
+    return Unanswered(again["n"], next_at, used_up.count())
+
+
+def judge_new(project: Project, limit: int = CHUNK, *, now: bool = False) -> Report:
     """Judge the random share of all runs, then the other flagged or failed ones, until the day's
-    budget or BATCH_S is used up. Returns an empty report if the judge is off.
+    budget or BATCH_S is used up. Returns an empty report if the judge is off. `now`: those without
+    an answer are asked about again, once, without waiting for RETRY_AFTER.
     """
     rubric = rubrics.current(project)
     if rubric is None:
         return judge(project=project, trajectories=[])
     whole, ends = Report(), time.monotonic() + BATCH_S
-    drawn = share.draw(project, rubric, _settled(rubric))
+    retry_before = timezone.now() if now else None
+    drawn = share.draw(project, rubric, _settled(rubric, retry_before))
     turns = iter(drawn)
     while not whole.stopped:
         chunk = list(islice(turns, limit))
         named = project.trajectories.in_bulk(chunk)
-        rows = [named[pk] for pk in chunk if pk in named] or pending(project, rubric, limit)
+        rows = [named[pk] for pk in chunk if pk in named] or pending(
+            project, rubric, limit, retry_before
+        )
         report = judge(
-            project=project, trajectories=rows, drawn=drawn, for_s=ends - time.monotonic()
+            project=project,
+            trajectories=rows,
+            drawn=drawn,
+            for_s=ends - time.monotonic(),
+            retry_before=retry_before,
         )
         whole.add(report)
         if not (report.asked or chunk):

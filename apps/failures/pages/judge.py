@@ -113,6 +113,7 @@ def _page(
         "samples": samples,
         "waiting": len(judging.waiting(project, on, COUNTED)) if on else 0,
         "many": COUNTED,
+        "unanswered": judging.unanswered(on) if on else None,
         "is_asked": asked_at(request) is not None,
         "first": shares.classifier_of(project).judge_first,
         "reviewed": shares.reviewed(project),

@@ -42,11 +42,11 @@ def listing(request: HttpRequest, project: Project) -> HttpResponse:
 def signal(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
     row = get_object_or_404(Signal, project=project, pk=pk)
     page = page_of(request, signals.answers(row).filter(version=row.version))
-    runs_shown(
-        project, [answer.trajectory_id for answer in page], to=request.user, where="a signal"
-    )
     listed = reverse("trajectories:scores", args=[project.slug])
     left = signals.left_to_try(row)
+    blocking = signals.blocking(row) if left and not row.on_since else []
+    shown = [answer.trajectory_id for answer in [*page, *blocking]]
+    runs_shown(project, shown, to=request.user, where="a signal")
     said = signals.said_by_people(row, [answer.trajectory_id for answer in page])
     context = {
         "signal": row,
@@ -55,6 +55,7 @@ def signal(request: HttpRequest, project: Project, pk: int) -> HttpResponse:
         "may_label": request.membership.may(Role.REVIEWER),
         "page": page,
         "left": left,
+        "blocking": blocking,
         "tried": asking.TRIED,
         "waiting": asking.WAITING,
         "is_asking": _is_asking(request, row, left),

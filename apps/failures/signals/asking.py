@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from itertools import islice
 from uuid import UUID
@@ -64,14 +64,24 @@ def drawn(signal: Signal) -> list[UUID]:
     newest = rows.order_by("-pk").values_list("pk", flat=True)[:DRAWN_AMONG]
     use = b"signal %d" % signal.pk
     chosen = [pk for pk in newest if number_of(signal.project_id, pk, use) < signal.share]
-    return _unanswered(signal, chosen)
+    return _due(signal, chosen)
 
 
-def _unanswered(signal: Signal, runs: list[UUID]) -> list[UUID]:
-    waits = Q(at__gt=timezone.now() - RETRY_AFTER) | Q(tries__gte=MOST_TRIES)
-    known = signal.answers.filter(Q(error="") | waits, version=signal.version)
-    settled = set(known.filter(trajectory_id__in=runs).values_list("trajectory_id", flat=True))
-    return [pk for pk in runs if pk not in settled]
+def _due(signal: Signal, runs: list[UUID], retry_before: datetime | None = None) -> list[UUID]:
+    """Those to ask about now: without an answer, and not under way. After an error a run is asked
+    about again RETRY_AFTER later, MOST_TRIES times; for a person, if its last try was before
+    `retry_before`. Runs that were not asked about yet come first.
+    """
+    now, rows = timezone.now(), signal.answers.filter(version=signal.version)
+    waits = Q(at__gt=now - RETRY_AFTER) | Q(tries__gte=MOST_TRIES)
+    if retry_before:
+        under_way = Q(error=WAITING, at__gt=now - RETRY_AFTER)
+        waits = under_way | Q(at__gt=retry_before)
+    rows = rows.filter(trajectory_id__in=runs)
+    asked = dict(rows.values_list("trajectory_id", "at"))
+    settled = set(rows.filter(Q(error="") | waits).values_list("trajectory_id", flat=True))
+    due = [pk for pk in runs if pk not in settled]
+    return sorted(due, key=lambda pk: (pk in asked, asked.get(pk, now)))
 
 
 def ask_due(project: Project, sleep: batch.Sleep = time.sleep) -> Report:
@@ -81,14 +91,16 @@ def ask_due(project: Project, sleep: batch.Sleep = time.sleep) -> Report:
     report, ends = Report(), time.monotonic() + BATCH_S
     for signal in project.signals.filter(on_since__isnull=False):
         if not report.stopped and (turns := drawn(signal)):
-            _ask(signal, turns, signal.share, report, sleep, ends - time.monotonic())
+            _ask(signal, turns, signal.share, report, sleep, for_s=ends - time.monotonic())
     return report
 
 
 def try_out(signal: Signal, sleep: batch.Sleep = time.sleep) -> Report:
-    """Asks about the runs that show people whether the question works."""
-    report = Report()
-    _ask(signal, _unanswered(signal, to_try(signal)), None, report, sleep)
+    """Asks about the runs that show people whether the question works; again about those that got
+    no answer, since a person asks for it.
+    """
+    report, now = Report(), timezone.now()
+    _ask(signal, _due(signal, to_try(signal), now), None, report, sleep, retry_before=now)
     return report
 
 
@@ -98,20 +110,23 @@ def _ask(
     share: float | None,
     report: Report,
     sleep: batch.Sleep,
+    *,
     for_s: float = math.inf,
+    retry_before: datetime | None = None,
 ) -> None:
     rubric = rubrics.current(signal.project)
     if rubric is None:
         report.stopped = NO_JUDGE
         return
-    entries = (_Entry(signal, row, share) for row in _rows(runs))
+    entries = (_Entry(signal, row, share, retry_before) for row in _rows(runs))
     batch.ask_all(rubric, entries, report, sleep=sleep, for_s=for_s)
 
 
 def _rows(runs: Iterable[UUID]) -> Iterator[Trajectory]:
     left = iter(runs)
     while chunk := list(islice(left, CHUNK)):
-        yield from with_content(list(Trajectory.objects.filter(pk__in=chunk).order_by("-pk")))
+        found = Trajectory.objects.in_bulk(chunk)
+        yield from with_content([found[pk] for pk in chunk if pk in found])
 
 
 @dataclass
@@ -121,6 +136,7 @@ class _Entry(batch.Entry):
     signal: Signal
     row: Trajectory
     share: float | None
+    retry_before: datetime | None = None
     answer: SignalAnswer | None = None
 
     def __str__(self) -> str:
@@ -139,7 +155,7 @@ class _Entry(batch.Entry):
 
     def standing(self) -> Standing:
         asked = Signal.objects.filter(pk=self.signal.pk, version=self.signal.version)
-        if not asked.exists() or not _unanswered(self.signal, [self.row.pk]):
+        if not asked.exists() or not _due(self.signal, [self.row.pk], self.retry_before):
             return Standing.LATER
         return Standing.OURS
 

@@ -424,6 +424,25 @@ def test_each_versions_rate_is_shown_and_too_few_checks_are_said(client: Client)
     assert "Version a 1.0, by random checks" in page and "12 of 12 drawn" in " ".join(page.split())
 
 
+def test_the_page_says_which_answers_do_not_count_yet(client: Client) -> None:
+    project = make_project()
+    Classifier.objects.create(project=project, check_share=1.0)
+    send(project, *(unknown(f"r{n}") for n in range(6)))
+    digest()
+    classify_project(project=project)
+    by = make_member(project)
+    runs = sorted(project.trajectories.all(), key=lambda run: checks.turn_of(run.pk))
+    url = reverse("failures:measures", args=[project.slug])
+    client.force_login(by)
+    checks.answer(trajectory=runs[0], answer="fine", by=by)
+    assert "count yet" not in client.get(url).content.decode()
+    checks.answer(trajectory=runs[3], answer="fine", by=by)
+    OutcomeCheck.objects.filter(pk=runs[3].pk).update(in_turn=False)
+    page = " ".join(client.get(url).content.decode().split())
+    assert "1 of the 2 answered runs counts so far. The others do not count yet" in page
+    assert "From 2 checks, of which 1 counts so far." in page
+
+
 def test_a_version_is_an_agents(client: Client) -> None:
     project = make_project()
     Classifier.objects.create(project=project, check_share=1.0)
