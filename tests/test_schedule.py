@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from apps.core.tasks import reap
 from apps.trajectories import tasks
 from bench import many_projects
+from flywheel import alive
 
 pytestmark = pytest.mark.django_db
 
@@ -23,3 +25,7 @@ def test_a_round_sends_as_many_statements_for_six_projects_as_for_two(
     few = statements()
     many_projects.make(6, has_alerts=False)
     assert statements() == few
+
+
+def test_a_queue_that_is_minutes_behind_does_not_keep_the_reaper_from_running() -> None:
+    assert reap.expires > alive.EXPIRES_S[alive.BEAT]

@@ -18,7 +18,9 @@ def run_job(label: str, pk: str) -> None:
         runner.run(job)
 
 
-@shared_task(name="core.reap", expires=30)
+# Longer than beat may be silent: where the queue is a minute behind, it would expire each time, and
+# jobs of dead workers would never be found.
+@shared_task(name="core.reap", expires=300)
 def reap() -> dict[str, int]:
     alive.say(alive.BEAT)
     alive.note(list(processes.WORKERS))

@@ -26,7 +26,7 @@ from tests.chaos.world import World
 from tests.flywheel.installation import stopped
 from tests.flywheel.machine import eventually
 
-PARTS = ("web", "endpoint", "storing", "default", "ingest", "judge", "light", "beat", "forks")
+PARTS = ("web", "endpoint", "storing", "default", "ingest", "judge", "light", "forks")
 DATABASE, BROKER, SERVICES = "bin/postgres\0-D", "valkey-server", "flywheel.servers"
 Fault = Callable[[World, Random], Iterator[str]]
 FAULTS: dict[str, Fault] = {}

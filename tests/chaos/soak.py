@@ -28,7 +28,7 @@ from tests.chaos.__main__ import INSIDE, a_folder, connect, ends_in_order, enter
 EVERY_S, WARM = 5.0, 0.25
 QUIET_S, BUSY_S = 2.0, 0.05  # between two requests of a sender
 ALLOWED = 0.10  # of its mean, that something may grow in the day
-PARTS = ("web", "endpoint", "storing", "default", "ingest", "judge", "light", "beat", "forks")
+PARTS = ("web", "endpoint", "storing", "default", "ingest", "judge", "light", "forks")
 
 
 def busyness(hour: float) -> float:
