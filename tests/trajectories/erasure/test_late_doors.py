@@ -19,7 +19,7 @@ from apps.core.models import Project
 from apps.serving import storing
 from apps.trajectories import digest, held
 from apps.trajectories.erasure import tombstone_file, waiting
-from apps.trajectories.models import Arrival, HeldBatch, LateData, SpanBatch, Tombstone, Trace
+from apps.trajectories.models import Arrival, HeldBatch, LateData, Tombstone, Trace
 from tests.factories import key_headers
 from tests.serving.test_storing import put, record
 from tests.trajectories.erasure.conftest import ended, submit
@@ -185,15 +185,6 @@ def test_a_short_id_is_only_looked_for_where_a_user_is_named(
     ended(submit(project, users="4"))
     (left,) = HeldBatch.objects.all()
     assert json.loads(held.unsealed(left)) == kept
-
-
-def test_spans_of_others_stay_where_a_short_id_occurs(agent: Client, project: Project) -> None:
-    send(agent, agent_span(7, 1), chat(7, 2, [text("user", "Call gpt-4 4 times")], "Yes", 1, at=1))
-    digest.run()
-    before = SpanBatch.objects.count()
-    ended(submit(project, users="4"))
-    assert before and SpanBatch.objects.count() == before
-    assert not Trace.objects.exclude(deleted_spans=[]).exists()
 
 
 def test_answers_that_were_refused_are_found(
