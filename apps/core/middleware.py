@@ -12,6 +12,7 @@ from django.urls import Resolver404, ResolverMatch, resolve
 from apps.core.access import address_fields
 from apps.core.http import ReadableJson
 from apps.core.storable import refuse_unstorable_fields
+from flywheel.metrics import UNCOUNTED
 from flywheel.outages import RETRY_AFTER_S, is_transient
 from flywheel.receiving import receivers
 from workers.lib.typed import FormError
@@ -43,7 +44,8 @@ def straight_for_agents(
     get_response: Callable[[HttpRequest], HttpResponse],
 ) -> Callable[[HttpRequest], HttpResponse]:
     """What agents call goes to its view past the middleware after this one: sessions and pages'
-    headers are for people.
+    headers are for people. So do probes and metrics, which balancers and Prometheus ask for by the
+    address of a machine, whatever ALLOWED_HOSTS says.
 
     It is known by its path alone, with or without the last slash (a redirected POST would become a
     GET), and proves itself by an API key: no cookie is read there. A path or query that cannot be
@@ -51,7 +53,8 @@ def straight_for_agents(
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        match = _match(request.path_info) if request.path_info.startswith(AGENTS) else None
+        is_straight = request.path_info.startswith(AGENTS) or request.path_info in UNCOUNTED
+        match = _match(request.path_info) if is_straight else None
         if match is None:
             return get_response(request)
         request.resolver_match = match

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -49,10 +49,9 @@ def ensure(months: Collection[datetime | None]) -> None:
         if droppable:
             locks.acquire(Lock.OLD_MONTHS, shared=True)
         for month in sorted(missing, key=lambda month: month or OLDEST):
-            if not _exists(cursor, month):
+            if _lacking(cursor, month):
                 locks.acquire(Lock.MAKE_PARTITIONS)
-                if not _exists(cursor, month):
-                    _make(cursor, month)
+                _make(cursor, month, _lacking(cursor, month))
     transaction.on_commit(lambda: _known.update(missing - droppable))
 
 
@@ -134,8 +133,10 @@ def ensure_ahead() -> None:
     """The partitions of now and of all months that begin in the weeks to come, so that no request
     has to make one.
     """
+    months = [None, *_ahead()]
+    _known.difference_update(months)  # one may have been lost
     with transaction.atomic():
-        ensure([None, *_ahead()])
+        ensure(months)
 
 
 @receiver(post_migrate)
@@ -154,7 +155,7 @@ def after_migrating(sender: AppConfig, **_: Any) -> None:
 def missing_ahead() -> list[datetime]:
     """Months that begin in the weeks to come, and this one, without partitions."""
     with connection.cursor() as cursor:
-        return [month for month in _ahead() if not _exists(cursor, month)]
+        return [month for month in _ahead() if _lacking(cursor, month)]
 
 
 def _ahead() -> Iterator[datetime]:
@@ -169,13 +170,17 @@ def suffix(month: datetime | None) -> str:
     return f"{month:%Y_%m}" if month else "older"
 
 
-def _exists(cursor: Any, month: datetime | None) -> bool:
-    cursor.execute("SELECT to_regclass(%s)", [f"trajectories_searchtext_{suffix(month)}"])
-    return cursor.fetchone()[0] is not None
+def _lacking(cursor: Any, month: datetime | None) -> list[str]:
+    """The tables without a partition for this month."""
+    cursor.execute(
+        "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name || '_' || %s) IS NULL",
+        [list(TABLES), suffix(month)],
+    )
+    return [name for (name,) in cursor.fetchall()]
 
 
-def _make(cursor: Any, month: datetime | None) -> None:
-    """A table of its own that is attached when it is whole: readers of the others are not held
+def _make(cursor: Any, month: datetime | None, tables: Iterable[str]) -> None:
+    """Each a table of its own that is attached when it is whole: readers of the others are not held
     up.
     """
     bounds = (
@@ -183,7 +188,7 @@ def _make(cursor: Any, month: datetime | None) -> None:
         if month
         else f"FROM (MINVALUE) TO ('{floor_of(OLDEST)}')"
     )
-    for table in TABLES:
+    for table in tables:
         name = f"{table}_{suffix(month)}"
         cursor.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
         if table == "trajectories_content":

@@ -160,3 +160,12 @@ def test_money_and_backlogs_are_measured(client: Client, project: Project) -> No
     assert found["database_table_bytes", "core"] > 0
     assert found["info", VERSION] == 1
     assert found["managed_server_hours_today",] == 0 and found["runs_usd_today",] == 0
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/metrics"])
+def test_what_watches_asks_by_the_address_of_a_machine(path: str) -> None:
+    """Prometheus and balancers name no host of ALLOWED_HOSTS; pages want one."""
+    ask = Client(headers={"host": "web:8000"}, raise_request_exception=False).get
+    assert ask(path).status_code == 200
+    assert ask("/accounts/login/").status_code == 400
