@@ -13,13 +13,14 @@ from django.test import Client
 from django.urls import reverse
 from msgspec import Meta, Struct
 
+from apps.core.following import ASKED
 from apps.core.models import Project, Stage
 from apps.core.nouns import pages
 from apps.core.operations import REGISTRY, Operation, Reference, Rest, operation
 from apps.core.operations.forms import form_of
 from apps.core.operations.inputs import Inputs
 from apps.core.operations.rest import filled
-from apps.core.routes import by_key
+from apps.core.routes import by_key, routes
 from apps.environments.models import Environment
 from tests.factories import (
     make_endpoint,
@@ -130,6 +131,17 @@ def test_its_page_leads_somewhere(one: Operation) -> None:
         f"Give {one.name} the route that follows (`then`), or {one.target.__name__} a page"
         " (`pages` of the AppConfig, or get_absolute_url)."
     )
+
+
+def test_a_page_that_follows_a_worker_takes_when_it_asked() -> None:
+    views = {route.name: route.view for route in routes()}
+    led_to = {
+        one.page.then
+        for one in REGISTRY.values()
+        if one.page and one.page.follows and isinstance(one.page.then, str) and one.page.then
+    }
+    assert "failures:measures" in led_to
+    assert not [name for name in led_to if not views[name].query.keys() >= ASKED.keys()]
 
 
 def test_every_operation_that_writes_says_what_it_does() -> None:

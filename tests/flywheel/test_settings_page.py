@@ -24,9 +24,6 @@ OTHERS = {
     "RANK",
     "WORLD_SIZE",
     "FLYWHEEL_EVENTS_FD",
-    "OTEL_EXPORTER_OTLP_PROTOCOL",
-    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-    "OTEL_SDK_DISABLED",
 }
 CARRIED = "apps/training/engines/"  # programs that run elsewhere, with variables of their own
 

@@ -9,6 +9,7 @@ from django.shortcuts import render
 
 from apps.core.access import project_view
 from apps.core.charts import intervals, unlike
+from apps.core.following import ASKED
 from apps.core.models import Project, Role
 from apps.failures import agent_versions, likelihood, measures, reliability
 from apps.failures.models import Failure, OutcomeModel
@@ -20,7 +21,7 @@ TITLES = {"rules": "Rules", "judge": "Judge"}
 ROW_HEIGHT = 26  # pixels per version in the chart
 
 
-@project_view(query={"mode": None, "agent": None, "version": None})
+@project_view(query={"mode": None, "agent": None, "version": None} | ASKED)
 def page(request: HttpRequest, project: Project) -> HttpResponse:
     modes = list(project.failure_modes.all())
     names = {mode.slug: mode.name for mode in modes}
