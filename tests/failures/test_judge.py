@@ -359,8 +359,7 @@ def test_a_server_that_is_away_is_left_alone(judge: JudgeServer) -> None:
 def test_a_person_has_it_ask_again_at_once_after_the_server_was_down(judge: JudgeServer) -> None:
     project, works = make_project(), judge.answer
     for text in ("a", "hopeless", "c"):
-        said = [{"role": "user", "content": text}, {"role": "assistant", "content": "Done."}]
-        make_run(project, "unknown", messages=said)
+        make_run(project, "unknown", request=text)
     rubric = make_rubric(project, judge)
     judge.answer = lambda body: Reply("oh", 500)
     judging.judge_new(project)
