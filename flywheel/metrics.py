@@ -17,6 +17,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from flywheel.logs import PROBES
+
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 NAME = "flywheel-metrics"
 DOORS = (  # the first that matches
@@ -37,7 +39,6 @@ REFUSED = (
     "Set FLYWHEEL_METRICS_TOKEN and send it as “Authorization: Bearer TOKEN”, or ask from the same"
     " machine, not through a proxy (docs/operations.md)."
 )
-UNCOUNTED = ("/healthz", "/livez", "/readyz", "/metrics")
 ANSWER_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -117,7 +118,7 @@ def counted(application: Callable[..., Any]) -> Callable[..., Any]:
 
     def answer(sent: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         path = sent.get("PATH_INFO", "/")
-        if path in UNCOUNTED:
+        if path in PROBES:
             return application(sent, start_response)
         door, began = door_of(path), time.perf_counter()
         code = ["500"]

@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from flywheel import logs
-from flywheel.metrics import UNCOUNTED
+from flywheel.logs import PROBES
 from flywheel.version import VERSION
 
 OURS = "X-Flywheel-Telemetry"  # the header of what our exporter sends
@@ -138,7 +138,7 @@ def traced(application: Any) -> Callable[..., Any]:
     application.get_response = named
 
     def answer(sent: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        if sent.get("PATH_INFO") in UNCOUNTED:
+        if sent.get("PATH_INFO") in PROBES:
             return application(sent, start_response)
         if "HTTP_X_FLYWHEEL_TELEMETRY" in sent:
             with _nothing_traced():
@@ -175,7 +175,7 @@ def traced_asgi(application: Callable[..., Any]) -> Callable[..., Any]:
     """The same of the endpoint, by its path: it has four."""
 
     async def answer(scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"].rstrip("/") in UNCOUNTED:
+        if scope["type"] != "http" or scope["path"].rstrip("/") in PROBES:
             return await application(scope, receive, send)
         headers = dict(scope["headers"])
         parent = _parent({"traceparent": headers.get(b"traceparent", b"").decode("latin-1")})

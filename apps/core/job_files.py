@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection, transaction
 
 from apps.core import jobs, kept
+from apps.core.companion import Companion
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import Job, JobLog
 
@@ -98,43 +97,25 @@ def _folder(job: Job) -> str:
     return kept_as(type(job), job.pk)
 
 
-class Keeper:
+class Keeper(Companion):
     """Keeps what a running attempt leaves, from a thread: a store that is slow or away holds up
     neither the job nor its events.
     """
 
     def __init__(self, job: Job) -> None:
+        super().__init__(f"keeper of {job.pk}", LOOK_EVERY_S)
         self.job = job
         self.stamps: dict[str, tuple] = {}
         self.problems = 0
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"keeper of {job.pk}", daemon=True)
 
-    def __enter__(self) -> Keeper:
-        if kind_of(self.job).keeps:
-            self.thread.start()
-        return self
+    def __enter__(self) -> Self:
+        return super().__enter__() if kind_of(self.job).keeps else self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        frames: TracebackType | None,
-    ) -> None:
-        self.over.set()
-        if self.thread.is_alive():
-            self.thread.join()
+    def last(self) -> None:
+        """A cancelled child leaves a checkpoint."""
+        self.step()
 
-    def _run(self) -> None:
-        """Once more at the end: a cancelled child leaves a checkpoint."""
-        try:
-            while not self.over.wait(LOOK_EVERY_S):
-                self._try()
-            self._try()
-        finally:
-            connection.close()
-
-    def _try(self) -> None:
+    def step(self) -> None:
         try:
             self.keep()
         except OSError as error:

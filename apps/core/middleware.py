@@ -12,7 +12,7 @@ from django.urls import Resolver404, ResolverMatch, resolve
 from apps.core.access import address_fields
 from apps.core.http import ReadableJson
 from apps.core.storable import refuse_unstorable_fields
-from flywheel.metrics import UNCOUNTED
+from flywheel.logs import PROBES
 from flywheel.outages import RETRY_AFTER_S, is_transient
 from flywheel.receiving import receivers
 from workers.lib.typed import FormError
@@ -53,7 +53,7 @@ def straight_for_agents(
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        is_straight = request.path_info.startswith(AGENTS) or request.path_info in UNCOUNTED
+        is_straight = request.path_info.startswith(AGENTS) or request.path_info in PROBES
         match = _match(request.path_info) if is_straight else None
         if match is None:
             return get_response(request)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -56,27 +57,28 @@ class DataFolder(FileSystemStorage):
 
     def put(self, name: str, path: Path) -> None:
         """Store a file so that it is either complete or absent."""
-        target = Path(self.path(name))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f"{target.name}.{uuid4().hex}")
-        try:
+        with self._beside(name) as beside:
             shutil.copyfile(path, beside)
             with beside.open("rb") as file:
                 os.fsync(file.fileno())
-            beside.rename(target)
-        finally:
-            beside.unlink(missing_ok=True)
 
     def adopt(self, name: str, path: Path) -> None:
         """As `put`, of a file that nobody changes any more: a hard link where the disk allows."""
+        try:
+            with self._beside(name) as beside:
+                os.link(path, beside)
+        except OSError:
+            self.put(name, path)
+
+    @contextmanager
+    def _beside(self, name: str) -> Iterator[Path]:
+        """Where what is stored is made; then it goes to its place."""
         target = Path(self.path(name))
         target.parent.mkdir(parents=True, exist_ok=True)
         beside = target.with_name(f"{target.name}.{uuid4().hex}")
         try:
-            os.link(path, beside)
+            yield beside
             beside.rename(target)
-        except OSError:
-            self.put(name, path)
         finally:
             beside.unlink(missing_ok=True)  # renaming to a link of the same file leaves it
 

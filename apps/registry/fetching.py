@@ -10,13 +10,11 @@ import logging
 import os
 import shutil
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import httpx2
 from django.conf import settings
@@ -25,6 +23,7 @@ from django.utils import timezone
 
 from apps.core import whole_folders
 from apps.core.bus import Question, ask
+from apps.core.companion import Companion
 from apps.core.data_folder import identity
 from apps.core.stores import store
 from apps.registry import artifacts
@@ -50,42 +49,27 @@ class DownloadAddress(Question[str]):
     version: ModelVersion
 
 
-class Fetcher:
+class Fetcher(Companion):
     """Runs next to a managed server: reports the data folder of its machine, and fetches what is
     requested (`copies.ask`).
     """
 
     def __init__(self, run: ServerRun) -> None:
-        self.run, self.over = run, threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"fetcher of {run.pk}", daemon=True)
+        # A download may be waiting for its next byte.
+        super().__init__(f"fetcher of {run.pk}", LOOK_EVERY_S, leave_after_s=5)
+        self.run = run
 
-    def __enter__(self) -> Fetcher:
+    def __enter__(self) -> Self:
         self.run.copies.all().delete()  # copies on a machine that ran the server earlier
         here = {"data_folder": identity(), "data_path": str(settings.FLYWHEEL_DATA_DIR)}
         ServerRun.objects.held_by(self.run).update(**here)
-        self.thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        frames: TracebackType | None,
-    ) -> None:
-        self.over.set()
-        self.thread.join(timeout=5)  # a download may be waiting for its next byte
-
-    def _run(self) -> None:
+    def step(self) -> None:
         try:
-            while not self.over.wait(LOOK_EVERY_S):
-                try:
-                    self._fetch_wanted()
-                except (DatabaseError, InterfaceError) as error:
-                    log.warning(
-                        "What the server of run %s needs is not known: %s", self.run.pk, error
-                    )
-                    connection.close()
-        finally:
+            self._fetch_wanted()
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("What the server of run %s needs is not known: %s", self.run.pk, error)
             connection.close()
 
     def _fetch_wanted(self) -> None:
