@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from workers.lib.answer_text import CallText, StopText, TokenText, message_of
+from workers.lib.asgi import EVENTS, Gone, Send, answer, body_of, events, left
 from workers.lib.engines import Sampling
 from workers.lib.errors import sentence
 from workers.lib.garbage import is_imported
@@ -45,16 +46,8 @@ if TYPE_CHECKING:
     from workers.ml.hot_adapters import HotAdapters, Loaded
     from workers.ml.transformers_engine import TransformersEngine
 
-MOST_BYTES = 16 * 1024 * 1024
 RETRY_AFTER_S = 2
-JSON = [(b"content-type", b"application/json")]
-EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 log = logging.getLogger("model_server")
-
-
-class Gone(Exception):
-    """The client has disconnected."""
 
 
 @dataclass
@@ -694,44 +687,6 @@ class App:
         else:
             await events(send, shape.closing(choices))
         await send({"type": "http.response.body", "body": shape.last})
-
-
-async def events(send: Send, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        await send(
-            {"type": "http.response.body", "body": b"".join(map(event, rows)), "more_body": True}
-        )
-
-
-def event(row: dict[str, Any]) -> bytes:
-    """Without spaces, as vLLM writes it. Events of the Responses API have a name."""
-    name = f"event: {row['type']}\n" if "type" in row else ""
-    return f"{name}data: {json.dumps(row, separators=(',', ':'))}\n\n".encode()
-
-
-async def answer(send: Send, status: int, value: Any, retry_after_s: int = 0) -> None:
-    headers = [*JSON, *([(b"retry-after", str(retry_after_s).encode())] if retry_after_s else [])]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(value).encode()})
-
-
-async def body_of(receive: Callable[[], Awaitable[dict]]) -> bytes:
-    parts, size = list[bytes](), 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        parts.append(message.get("body", b""))
-        if (size := size + len(parts[-1])) > MOST_BYTES:
-            raise ApiError(413, f"The body is larger than {MOST_BYTES // 2**20} MiB.")
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-async def left(receive: Callable[[], Awaitable[dict]]) -> None:
-    """Returns when the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def load(given: argparse.Namespace) -> Served:

@@ -78,3 +78,6 @@ class Engine(Protocol):
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
     ) -> Iterator[tuple[int, list[Output]]]:
         """Yield (index of the prompt, an output for each of its seeds) as they finish."""
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of an answer's tokens, as in `Output.text`."""

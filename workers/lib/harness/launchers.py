@@ -1,0 +1,159 @@
+"""Runs an agent on one task: starts its command and waits for its end. Light: no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from workers.lib.specs.harness import AgentCommand
+from workers.lib.storable import storable
+
+MOST_OUTPUT = 4 * 1024 * 1024  # bytes of a command's output that are kept
+TASK = "task.json"
+SHOWN = 400
+KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "VIRTUAL_ENV", "NODE_PATH")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an agent gets: the task without anything that says what is right, and its rollout's
+    address.
+    """
+
+    task_id: str
+    messages: list[dict]
+    tools: list[dict]
+    address: str
+    token: str
+    model: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`messages`: what the agent says that it did, [] if it does not say. `problem`: why it failed
+    by itself, "" if it did not.
+    """
+
+    messages: list[dict] = field(default_factory=list)
+    problem: str = ""
+
+
+class Launcher(Protocol):
+    async def run(self, work: Work) -> Outcome:
+        """Cancelling it ends the agent. Raises AgentAway."""
+
+
+class AgentAway(Exception):
+    """The agent could not be started or reached, which says nothing about it."""
+
+
+def variables_of(work: Work) -> dict[str, str]:
+    """The environment variables in which agents and SDKs look for their model and tools."""
+    model = f"{work.address}/v1"
+    return {
+        "OPENAI_BASE_URL": model,
+        "OPENAI_API_BASE": model,
+        "OPENAI_API_KEY": work.token,
+        "ANTHROPIC_BASE_URL": work.address,
+        "ANTHROPIC_API_KEY": work.token,
+        "FLYWHEEL_MODEL_URL": model,
+        "FLYWHEEL_MODEL": work.model,
+        "FLYWHEEL_MCP_URL": f"{work.address}/mcp",
+        "FLYWHEEL_TOOLS_URL": f"{work.address}/tools",
+        "FLYWHEEL_TASK": TASK,
+    }
+
+
+class CommandLauncher:
+    """Starts a command for each rollout, in a process group and a folder of its own; both are
+    removed at its end. The task is in the file `FLYWHEEL_TASK`, and on standard input. If the last
+    line of its output is JSON with `messages` or `output`, that is what it says that it did.
+    """
+
+    def __init__(self, command: AgentCommand) -> None:
+        self.command = command
+
+    async def run(self, work: Work) -> Outcome:
+        with tempfile.TemporaryDirectory(prefix="flywheel-agent-") as folder:
+            inside = Path(folder) / "work"
+            if self.command.folder:
+                await asyncio.to_thread(shutil.copytree, self.command.folder, inside, symlinks=True)
+            else:
+                inside.mkdir()
+            task = {"id": work.task_id, "messages": work.messages, "tools": work.tools}
+            given = json.dumps(task, ensure_ascii=False).encode()
+            (inside / TASK).write_bytes(given)
+            return await self._run(inside, folder, given, variables_of(work))
+
+    async def _run(
+        self, inside: Path, home: str, given: bytes, variables: dict[str, str]
+    ) -> Outcome:
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        own = {"HOME": home, "TMPDIR": home}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command.argv,
+                cwd=inside,
+                env=kept | own | self.command.variables | variables,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise AgentAway(f"The agent's command cannot be started: {error}.") from error
+        try:
+            out, errors, _ = await asyncio.gather(
+                _kept(process.stdout), _kept(process.stderr), _send(process.stdin, given)
+            )
+            status = await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        if status != 0:
+            said = storable(errors.decode(errors="replace")).strip()[-SHOWN:]
+            return Outcome(problem=f"The agent's command ended with status {status}. {said}")
+        return Outcome(reported_in(out.decode(errors="replace")))
+
+
+def reported_in(output: str) -> list[dict]:
+    """The messages that the last line of an agent's output holds."""
+    lines = output.strip().splitlines()
+    try:
+        found: Any = json.loads(lines[-1]) if lines else None
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(found, dict):
+        return []
+    messages = found.get("messages")
+    if isinstance(messages, list):
+        return [message for message in messages if isinstance(message, dict)]
+    said = found.get("output")
+    return [{"role": "assistant", "content": said}] if isinstance(said, str) else []
+
+
+async def _send(stream: asyncio.StreamWriter | None, data: bytes) -> None:
+    assert stream is not None
+    with contextlib.suppress(ConnectionError):  # an agent need not read it
+        stream.write(data)
+        await stream.drain()
+    stream.close()
+
+
+async def _kept(stream: asyncio.StreamReader | None) -> bytes:
+    """The end of what a process writes; all of it is read, so that it never waits."""
+    assert stream is not None
+    found = bytearray()
+    while data := await stream.read(65536):
+        found += data
+        del found[:-MOST_OUTPUT]
+    return bytes(found)
