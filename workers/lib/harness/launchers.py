@@ -11,7 +11,7 @@ import signal
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from workers.lib.specs.harness import AgentCommand
 from workers.lib.storable import storable
@@ -89,12 +89,12 @@ class CommandLauncher:
             else:
                 inside.mkdir()
             task = {"id": work.task_id, "messages": work.messages, "tools": work.tools}
-            given = json.dumps(task, ensure_ascii=False).encode()
-            (inside / TASK).write_bytes(given)
-            return await self._run(inside, folder, given, variables_of(work))
+            (inside / TASK).write_text(json.dumps(task, ensure_ascii=False))
+            with (inside / TASK).open("rb") as given:
+                return await self._run(inside, folder, given, variables_of(work))
 
     async def _run(
-        self, inside: Path, home: str, given: bytes, variables: dict[str, str]
+        self, inside: Path, home: str, given: BinaryIO, variables: dict[str, str]
     ) -> Outcome:
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         own = {"HOME": home, "TMPDIR": home}
@@ -103,7 +103,7 @@ class CommandLauncher:
                 *self.command.argv,
                 cwd=inside,
                 env=kept | own | self.command.variables | variables,
-                stdin=asyncio.subprocess.PIPE,
+                stdin=given,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
@@ -111,9 +111,7 @@ class CommandLauncher:
         except OSError as error:
             raise AgentAway(f"The agent's command cannot be started: {error}.") from error
         try:
-            out, errors, _ = await asyncio.gather(
-                _kept(process.stdout), _kept(process.stderr), _send(process.stdin, given)
-            )
+            out, errors = await asyncio.gather(_kept(process.stdout), _kept(process.stderr))
             status = await process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -139,14 +137,6 @@ def reported_in(output: str) -> list[dict]:
         return [message for message in messages if isinstance(message, dict)]
     said = found.get("output")
     return [{"role": "assistant", "content": said}] if isinstance(said, str) else []
-
-
-async def _send(stream: asyncio.StreamWriter | None, data: bytes) -> None:
-    assert stream is not None
-    with contextlib.suppress(ConnectionError):  # an agent need not read it
-        stream.write(data)
-        await stream.drain()
-    stream.close()
 
 
 async def _kept(stream: asyncio.StreamReader | None) -> bytes:

@@ -46,10 +46,12 @@ class Tree:
     _ends: dict[str, Call] = field(default_factory=dict)  # by the digest up to their answers
 
     def continued_by(self, messages: Sequence[dict], tools: list[dict]) -> Call | None:
-        """The call with the longest conversation that a request continues."""
-        digests = list(_digests(messages, tools))
-        found = (self._ends.get(digest) for digest in reversed(digests[:-1]))
-        return next((call for call in found if call is not None), None)
+        """The call whose answer is the last one in a request, with the same before it."""
+        places = [at for at, one in enumerate(messages[:-1]) if one.get("role") == "assistant"]
+        if not places:
+            return None
+        digests = list(_digests(messages[: places[-1] + 1], tools))
+        return self._ends.get(digests[-1])
 
     def add(self, call: Call) -> None:
         parent = call.parent
