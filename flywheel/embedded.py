@@ -69,6 +69,10 @@ class Layout:
         return self.home / "postgres"
 
     @property
+    def broker(self) -> Path:
+        return self.data / "valkey"
+
+    @property
     def broker_socket(self) -> Path:
         return self.run / "valkey.sock"
 
@@ -162,6 +166,11 @@ def stop_unused(patience_s: float = 40.0) -> None:
                 time.sleep(0.05)
     finally:
         os.close(users)
+
+
+def in_use(layout: Layout) -> bool:
+    """Whether the embedded services run, or are about to."""
+    return layout.data.exists() and _supervised(layout)
 
 
 def lock_patiently(path: Path) -> int:

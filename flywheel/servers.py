@@ -243,8 +243,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user
         )
     if wants_broker():
-        data = layout.data / "valkey"
-        data.mkdir(exist_ok=True)
+        layout.broker.mkdir(exist_ok=True)
         command = [
             str(_valkey_binary()),
             "--port",
@@ -254,7 +253,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "--unixsocketperm",
             "700",
             "--dir",
-            str(data),
+            str(layout.broker),
             "--appendonly",
             "yes",
             "--save",

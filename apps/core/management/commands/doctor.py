@@ -13,6 +13,7 @@ from django.utils import timezone
 from apps.core.watching.conditions import Checked, check_all
 from apps.core.watching.incidents import Memory, Wrong, with_rows
 from apps.core.watching.probes import wrong_json
+from flywheel.beginning import described
 
 
 class Command(BaseCommand):
@@ -36,6 +37,7 @@ class Command(BaseCommand):
 
     def _as_json(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
         said = {
+            "installation": described(),
             "wrong": [wrong_json(wrong) | {"says": wrong.says} for wrong in wrongs],
             "unknown": {one.condition.name: one.unknown for one in checked if one.unknown},
             "settings": [message.msg for message in unfit],
@@ -43,6 +45,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(said, indent=2))
 
     def _as_text(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
+        self.stdout.write(f"Installation: {described()}.")
         for wrong in wrongs:
             one = wrong.condition
             paint = self.style.ERROR if one.severity == "critical" else self.style.WARNING
