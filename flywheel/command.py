@@ -75,9 +75,11 @@ def use_direct_database() -> None:
 def run_django(command: str) -> None:
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import CommandError, ManagementUtility
+    from django.db import DatabaseError
 
     from apps.core.actor import ACTOR, COMMAND_LINE
     from flywheel import embedded
+    from flywheel.outages import is_away
 
     class Utility(ManagementUtility):
         """Refuses a database of another version before a command does anything with it."""
@@ -101,6 +103,11 @@ def run_django(command: str) -> None:
         Utility(sys.argv).execute()
     except ImproperlyConfigured as error:
         sys.exit(f"{error}")
+    except DatabaseError as error:
+        if not is_away(error):
+            raise
+        said = " ".join(str(error).split())
+        sys.exit(f"The database cannot be reached: {said}. “{places.COMMAND} doctor” says more.")
 
 
 def needs_schema(command: Any) -> bool:

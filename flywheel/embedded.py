@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel.places import data_dir
+from flywheel.postgres.full import is_full
 
 ROLE = DATABASE = "flywheel"
 START_PATIENCE_S = 90.0
@@ -266,8 +267,8 @@ def _postgres_answers(layout: Layout) -> bool:
                     psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation
                 ):
                     connection.execute(f"CREATE DATABASE {DATABASE}")
-    except psycopg.OperationalError:
-        return False
+    except psycopg.OperationalError as error:
+        return is_full(error)
     return True
 
 
