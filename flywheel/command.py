@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from flywheel import places
+from flywheel.commit import described
 from flywheel.version import VERSION
 
 NO_SERVICES = {
@@ -32,7 +33,7 @@ def main() -> None:
 
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in ("version", "--version"):
-        print(f"Flywheel {VERSION}")
+        print(f"Flywheel {described(VERSION)}")
         return
     is_stack = command in STACKS
     try:
