@@ -52,8 +52,7 @@ def database() -> Iterator[Finding]:
 @condition(
     "schema",
     "The database has another schema",
-    todo="Run “manage.py prepare” with this version, or start the version that the database was"
-    " made with (docs/upgrading.md).",
+    todo="What it says: it depends on which schema the database has (docs/upgrading.md).",
     part="schema",
 )
 def other_schema() -> Iterator[Finding]:

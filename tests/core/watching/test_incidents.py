@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 from django.core import mail
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.test import Client
 from django.utils import timezone
@@ -207,6 +207,22 @@ def test_an_incident_is_seen_everywhere(
     watching.look()
     assert not Incident.objects.open().exists()
     assert any(one.subject.startswith("[Flywheel] Over: ") for one in mail.outbox)
+
+
+@pytest.mark.django_db
+def test_what_to_do_about_another_schema_is_said_in_the_words_of_a_start(
+    project: Project, monkeypatch: Patch
+) -> None:
+    other_schema(project, monkeypatch)
+    with pytest.raises(CommandError) as refused:
+        schema.require_migratable()
+    out = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("doctor", stdout=out)
+    (title,) = [line for line in out.getvalue().splitlines() if "another schema" in line]
+    lines = out.getvalue().partition(title)[2].splitlines()[1:4]
+    assert str(refused.value) in lines[0] and "name another database" in lines[0]
+    assert "prepare" not in "".join(lines)
 
 
 def told_of(message: Any) -> set[str]:
