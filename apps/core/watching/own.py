@@ -23,6 +23,7 @@ from apps.core.nouns import noun
 from apps.core.watching.conditions import Button, Finding, Lane, Severity, condition
 from apps.core.watching.disks import disks
 from flywheel import alive
+from flywheel.postgres.full import is_full
 from flywheel.postgres.watched import watch
 
 FULL, NEARLY_FULL = 0.95, 0.85
@@ -51,8 +52,7 @@ def database() -> Iterator[Finding]:
 @condition(
     "schema",
     "The database has another schema",
-    todo="Run “manage.py prepare” with this version, or start the version that the database was"
-    " made with (docs/upgrading.md).",
+    todo="What it says: it depends on which schema the database has (docs/upgrading.md).",
     part="schema",
 )
 def other_schema() -> Iterator[Finding]:
@@ -72,13 +72,22 @@ def _end_idle(about: str, by: Any) -> str:
     return f"Ended {ended} idle connections."
 
 
+def _no_connection_left(error: Exception) -> str:
+    if not is_full(error):
+        return ""
+    said = " ".join(str(error).split()).rpartition("FATAL: ")[2].strip()
+    return f"All connections that PostgreSQL allows are in use ({said})."
+
+
 @condition(
     "connections",
     "The database has few connections left",
-    todo="End what holds connections without using them, raise max_connections, or put PgBouncer"
-    " between. New requests are refused once none is left.",
+    todo="End what holds connections without using them, raise max_connections"
+    " (FLYWHEEL_EMBEDDED_CONNECTIONS), or put PgBouncer between. New requests are refused once none"
+    " is left: then stop another program that uses this database, or some of the workers.",
     severity=Severity.CRITICAL,
     button=Button("End idle connections", _end_idle),
+    explains=_no_connection_left,
 )
 def few_connections() -> Iterator[Finding]:
     with connection.cursor() as cursor:
