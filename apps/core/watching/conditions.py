@@ -28,6 +28,7 @@ from flywheel.outages import AWAY
 log = logging.getLogger(__name__)
 LIMIT_S = 1.0
 QUERY_MS = 900
+FAILED = "It could not be checked."
 NO_ANSWER = f"It did not answer within {LIMIT_S:g} s."
 
 
@@ -67,8 +68,9 @@ class Button:
 @dataclass(frozen=True)
 class Condition:
     """`part`: of /readyz, which says 503 while it is found; "" for what keeps nobody from working.
-    `wait_s`: how long it lasts before operators are alerted. `of_projects`: what is found names
-    projects, so it is for operators only.
+    `wait_s`: how long it lasts before operators are alerted. `for_operators`: what is found names
+    projects or quotes an error (which may have addresses and names of accounts), so probes, which
+    anybody may ask, say the title only.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Condition:
     part: str = ""
     severity: Severity = Severity.CRITICAL
     wait_s: float = 0.0
-    of_projects: bool = False
+    for_operators: bool = False
     button: Button | None = None
 
     @property
@@ -89,11 +91,16 @@ class Condition:
 
 @dataclass(frozen=True)
 class Checked:
-    """`unknown`: why the condition could not be checked."""
+    """`unknown`: why the condition could not be checked; `error`: what it raised, for operators."""
 
     condition: Condition
     findings: list[Finding] = field(default_factory=list)
     unknown: str = ""
+    error: str = ""
+
+    @property
+    def why(self) -> str:
+        return f"{self.unknown} {self.error}".strip()
 
 
 _declared: dict[str, Condition] = {}
@@ -196,7 +203,7 @@ def check_all(conditions: Iterable[Condition] | None = None) -> list[Checked]:
         result = _check(one)
         if result.unknown and is_first and one.lane != Lane.MACHINE:
             down[one.lane] = f"The {one.lane} does not answer."
-            result = Checked(one, [Finding(result.unknown)])
+            result = Checked(one, [Finding(result.why)])
         elif result.unknown == NO_ANSWER:
             down[one.lane] = f"Another check of the {one.lane} did not answer."
         checked.append(result)
@@ -212,7 +219,7 @@ def _check(one: Condition) -> Checked:
         if not isinstance(error, (*AWAY, DatabaseError, OSError)):
             log.exception("The condition %s cannot be checked", one.name)
         said = " ".join(str(error).split()) or type(error).__name__
-        return Checked(one, unknown=f"It could not be checked: {said}"[:400])
+        return Checked(one, unknown=FAILED, error=said[:400])
 
 
 def _findings(one: Condition) -> list[Finding]:

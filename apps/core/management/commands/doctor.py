@@ -37,7 +37,7 @@ class Command(BaseCommand):
     def _as_json(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
         said = {
             "wrong": [wrong_json(wrong) | {"says": wrong.says} for wrong in wrongs],
-            "unknown": {one.condition.name: one.unknown for one in checked if one.unknown},
+            "unknown": {one.condition.name: one.why for one in checked if one.unknown},
             "settings": [message.msg for message in unfit],
         }
         self.stdout.write(json.dumps(said, indent=2))
@@ -54,7 +54,7 @@ class Command(BaseCommand):
             ):
                 self.stdout.write(f"{'':<9}{line}")
         for one in (one for one in checked if one.unknown):
-            self.stdout.write(f"{'UNKNOWN':<9}{one.condition.title}? {one.unknown}")
+            self.stdout.write(f"{'UNKNOWN':<9}{one.condition.title}? {one.why}")
         for message in unfit:
             self.stdout.write(self.style.WARNING(f"{'SETTINGS':<9}{message.msg} {message.hint}"))
         well = len(checked) - len({wrong.condition.name for wrong in wrongs})
