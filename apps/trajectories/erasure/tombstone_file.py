@@ -1,4 +1,4 @@
-"""Tombstones as a file: what was deleted or revoked after a backup is so again once it is restored."""
+"""Tombstones as a file: what was deleted after a backup is deleted again once it is restored."""
 
 from __future__ import annotations
 
