@@ -40,6 +40,7 @@ WAITS_LONG = timedelta(minutes=15)
     todo="Check that PostgreSQL runs and is not overloaded or frozen. Nothing that was acknowledged"
     " is lost; agents are asked to send again.",
     part="database",
+    for_operators=True,
 )
 def database() -> Iterator[Finding]:
     """Whatever a query raises is the finding."""
@@ -212,6 +213,7 @@ def waiting_jobs() -> Iterator[Finding]:
     " and receiving work without it; jobs start once it is back.",
     lane=Lane.BROKER,
     part="broker",
+    for_operators=True,
 )
 def broker() -> Iterator[Finding]:
     alive.client().ping()

@@ -72,7 +72,7 @@ def wrong_json(wrong: Wrong) -> dict[str, Any]:
     one = wrong.condition
     return {
         "condition": one.name,
-        "says": f"{one.title}." if one.of_projects else wrong.says,
+        "says": f"{one.title}." if one.for_operators else wrong.says,
         "since": wrong.since.isoformat(timespec="seconds"),
         "todo": one.todo,
         "docs": one.docs,
