@@ -11,26 +11,14 @@ import time
 from pathlib import Path
 
 FRAMES, SHOWN = 12, 25
+MALLINFO = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
 
 
 class Mallinfo(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            [
-                "arena",
-                "ordblks",
-                "smblks",
-                "hblks",
-                "hblkhd",
-                "usmblks",
-                "fsmblks",
-                "uordblks",
-                "fordblks",
-                "keepcost",
-            ]
-        )
-    ]
+    _fields_ = tuple((name, ctypes.c_size_t) for name in MALLINFO)
 
 
 def begin() -> None:
