@@ -46,10 +46,10 @@ def ends_in_order() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
-def a_folder() -> Path:
+def a_folder(size: str = DISK) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="flywheel-chaos-"))
     if INSIDE in os.environ:
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0777", "tmpfs", str(folder)]
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0777", "tmpfs", str(folder)]
         subprocess.run(mount, check=True)
     folder.chmod(0o777)
     return folder

@@ -105,7 +105,7 @@ class World:
         up(self.machine, self.it.port)
 
     def _fill(self) -> None:
-        project = Project.objects.get()
+        self.project = project = Project.objects.get()
         by = project.memberships.first().user
         server = make.make_server(project, self.server.url, name="alpha", kind="vllm")
         alpha, beta = (

@@ -32,6 +32,7 @@ from apps.core.watching import disks, incidents, measures, own, watcher
 from apps.core.watching.told import CLAIM, Told
 from apps.promotion.policies import channel_of
 from apps.registry.models import Health, Server, ServerProbe
+from apps.trajectories import partitions
 from apps.trajectories.models import Arrival
 from flywheel import alive
 from tests.factories import make_endpoint, make_user
@@ -70,6 +71,10 @@ def no_broker(project: Project, patch: Patch) -> None:
 
 def few_connections(project: Project, patch: Patch) -> None:
     patch.setattr(own, "FEW_CONNECTIONS", 0.0)
+
+
+def no_partitions(project: Project, patch: Patch) -> None:
+    patch.setattr(partitions, "missing_ahead", lambda: [timezone.now()])
 
 
 def other_schema(project: Project, patch: Patch) -> None:
@@ -121,6 +126,7 @@ INCIDENTS = [
     Planted("disk_full", disk(96), "disk"),
     Planted("disk_nearly_full", disk(90)),
     Planted("clock_skew", skewed, about="host"),
+    Planted("partition_missing", no_partitions),
     Planted("digest_late", late, "digest", "digested"),
 ]
 
@@ -170,11 +176,11 @@ def test_an_incident_is_seen_everywhere(
         assert row.alerted_at and planted.about in row.about
 
         ready = operator.get("/readyz")
-        parts = ready.json()["parts"]
+        parts, warnings = ready.json()["parts"], ready.json()["warnings"]
         assert ready.status_code == (503 if planted.part else 200), parts
-        if planted.part:
-            (found,) = parts[planted.part]["wrong"]
-            assert found["condition"] == planted.condition and found["since"] and found["todo"]
+        assert operator.get("/readyz?parts=schema").json().keys() == {"ready", "parts"}
+        (found,) = parts[planted.part]["wrong"] if planted.part else warnings
+        assert found["condition"] == planted.condition and found["since"] and found["todo"]
         assert project.slug not in ready.content.decode()
 
         text = operator.get("/metrics").content.decode()
