@@ -267,7 +267,7 @@ class Deletion:
         for row in KeptFile.objects.filter(folder__in=folders).order_by("pk"):
             path = kept.path_of(row.folder, row.path)
             packed = path and row.folder.startswith(uploads.KEPT) and not mentions.is_text(path)
-            if path and (packed or words.are_in(row.path) or mentions.is_in_file(path, words)):
+            if path and (packed or words.are_in_path(row.path) or mentions.is_in_file(path, words)):
                 kept.remove(KeptFile.objects.filter(pk=row.pk))
                 self.state.count(Counter({"files of jobs": 1}))
         here = [job_files.job_folder(model(pk=pk)) for model, pk in ended]
