@@ -39,11 +39,13 @@ STAYS = {
 
 class Words:
     """Words as they are looked for: whole (`bob` is not in `bobcat`, nor `ann@x.com` in
-    `mary.ann@x.com`), in any case, however they are written (`written`).
+    `mary.ann@x.com`), in any case, however they are written (`written`). Not in `others`, texts
+    that mean somebody else.
     """
 
-    def __init__(self, words: Iterable[str]) -> None:
+    def __init__(self, words: Iterable[str], others: Iterable[str] = ()) -> None:
         self.words = sorted({word.strip() for word in words if word.strip()}, key=len, reverse=True)
+        self.others = sorted(others)
 
     def __bool__(self) -> bool:
         return bool(self.words)
@@ -64,6 +66,12 @@ class Words:
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Where they begin and end."""
+        kept = list(Words(self.others).spans(text)) if self.others else ()
+        for begin, end in self._spans(text):
+            if not any(one <= begin and end <= other for one, other in kept):
+                yield begin, end
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
         at = 0
         while found := self.anywhere.search(text, at):
             at = found.start()
