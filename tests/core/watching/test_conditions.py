@@ -205,14 +205,14 @@ def test_probes_quote_no_error_to_strangers(monkeypatch: pytest.MonkeyPatch) -> 
 
     database, disk = named("database"), of("disk", away, lane=Lane.MACHINE, part="disk")
     assert database is not None
-    ready = probes.Last(lambda: [replace(database, check=away), disk])
-    monkeypatch.setattr(probes, "ready", ready)
+    last = probes.Last(lambda: [replace(database, check=away), disk])
+    monkeypatch.setattr(probes, "everything", last)
     answer = Client().get("/readyz")
     parts = answer.json()["parts"]
     assert answer.status_code == 503 and "10.1.2.3" not in answer.content.decode()
     assert parts["database"]["wrong"][0]["says"] == "The database does not answer."
     assert parts["disk"] == {"state": "unknown", "why": "It could not be checked."}
-    assert all("10.1.2.3" in one.why for one in ready.look()[0] if one.unknown)
+    assert all("10.1.2.3" in one.why for one in last.look()[0] if one.unknown)
 
 
 @pytest.mark.parametrize("path", PROBES)
