@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import priority
-from flywheel.processes import require_schema
+from flywheel.processes import name_connections, require_schema
 from workers.lib.guard import LIBC, end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,6 +126,7 @@ def _become(output: int, request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_with_parent(request["end_with"])
     priority.start(request["part"])
+    name_connections(request["part"] or "prepare")
     set_title(request["title"])
     for descriptor in (1, 2):
         os.dup2(output, descriptor)

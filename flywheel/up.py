@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from flywheel.commit import described
 from flywheel.progress import say
 from flywheel.supervisor import StackError, running_stack
 from flywheel.version import VERSION
@@ -30,6 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(host: str, port: int) -> None:
     """Raises StackError."""
     with running_stack(host, port) as stack:
-        say(f"Flywheel is up at {stack.url} (version {VERSION}; Ctrl-C stops it)")
+        say(f"Flywheel is up at {stack.url} (version {described(VERSION)}; Ctrl-C stops it)")
         say(f"The endpoint answers OpenAI clients at {stack.endpoint_url}/v1")
         stack.serve_forever()

@@ -29,6 +29,16 @@ from workers.lib.asgi import EVENTS, Gone, Send, answer, body_of, events, left
 from workers.lib.engines import Sampling
 from workers.lib.errors import sentence
 from workers.lib.garbage import is_imported
+from workers.lib.messages_over_chat import (
+    MessagesRequest,
+    MessagesWriter,
+    counted,
+    error_body,
+    model_list,
+    prompt_too_long,
+    read_count,
+    read_messages,
+)
 from workers.lib.openai_requests import (
     ApiError,
     ChatRequest,
@@ -46,6 +56,7 @@ if TYPE_CHECKING:
     from workers.ml.hot_adapters import HotAdapters, Loaded
     from workers.ml.transformers_engine import TransformersEngine
 
+MESSAGES = "/v1/messages"
 RETRY_AFTER_S = 2
 log = logging.getLogger("model_server")
 
@@ -130,7 +141,7 @@ class Served:
             {"id": one.name, "root": one.path, "parent": self.name} | common
             for one in self.adapters.values()
         ]
-        return {"object": "list", "data": rows}
+        return model_list(rows)
 
     def metrics(self) -> bytes:
         """Those of vLLM's metrics that Flywheel reads."""
@@ -432,6 +443,45 @@ class Responses(Chat):
         return self.writer.fail(str(error))
 
 
+class Messages(Chat):
+    """The shape of Anthropic's Messages API, built from the same chunks."""
+
+    prefix, last = "msg_", b""
+    writer: MessagesWriter
+
+    def __init__(self, served: Served, given: MessagesRequest) -> None:
+        super().__init__(served, given.chat())
+        self.given, self.prompt_tokens = given, 0
+
+    async def prompts(self) -> list[list[int]]:
+        """An answer may also end where the context does, as at Anthropic: its clients ask for more
+        tokens than small models have.
+        """
+        (ids,) = await super().prompts()
+        room, self.prompt_tokens = self.served.context - len(ids), len(ids)
+        if room < 1:
+            raise prompt_too_long(len(ids), self.served.context)
+        self.wanted = min(self.given.max_tokens, room)
+        return [ids]
+
+    def begin(self, about: dict[str, Any]) -> None:
+        self.writer = MessagesWriter(
+            self.given, id=about["id"], model=about["model"], prompt_tokens=self.prompt_tokens
+        )
+
+    def answer(self, choices: list[Choice]) -> dict[str, Any]:
+        return self.writer.whole(self.whole(choices[0]), usage_of(choices))
+
+    def rows(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [event for chunk in chunks for event in self.writer.add(chunk)]
+
+    def closing(self, choices: list[Choice]) -> list[dict[str, Any]]:
+        return self.writer.end(usage_of(choices))
+
+    def failed(self, error: ApiError) -> list[dict[str, Any]]:
+        return [error_body(error)]
+
+
 class Completion(Shape):
     """The shape of completions, token in and token out."""
 
@@ -575,6 +625,10 @@ class App:
             ("POST", "/v1/responses"): partial(
                 self.complete, lambda data: Responses(served, read_responses(data))
             ),
+            ("POST", MESSAGES): partial(
+                self.complete, lambda data: Messages(served, read_messages(data))
+            ),
+            ("POST", f"{MESSAGES}/count_tokens"): self.count,
         }
 
     async def __call__(
@@ -591,12 +645,12 @@ class App:
             gone = asyncio.create_task(left(receive))
             await route(data, gone, send)
         except ApiError as error:
-            await answer(send, error.status, error.body(), retry_after_s=error.retry_after_s)
+            await refuse(send, scope["path"], error)
         except Gone:
             log.info("%s: the client has left", scope["path"])
         except Exception as error:
             log.exception("%s failed", scope["path"])
-            await answer(send, 500, ApiError(500, sentence(error)).body())
+            await refuse(send, scope["path"], ApiError(500, sentence(error)))
         finally:
             if gone is not None:
                 gone.cancel()
@@ -629,6 +683,12 @@ class App:
         except (ValueError, RecursionError) as error:
             raise ApiError(400, "The body is not JSON.") from error
         await answer(send, 200, await work(body if isinstance(body, dict) else {}))
+
+    async def count(self, data: bytes, gone: asyncio.Task[None], send: Send) -> None:
+        asked = read_count(data)
+        self.served.adapter(asked.model)
+        (ids,) = await Chat(self.served, asked.chat()).prompts()
+        await answer(send, 200, counted(len(ids)))
 
     async def complete(
         self,
@@ -687,6 +747,11 @@ class App:
         else:
             await events(send, shape.closing(choices))
         await send({"type": "http.response.body", "body": shape.last})
+
+
+async def refuse(send: Send, path: str, error: ApiError) -> None:
+    body = error_body(error) if path.startswith(MESSAGES) else error.body()
+    await answer(send, error.status, body, retry_after_s=error.retry_after_s)
 
 
 def load(given: argparse.Namespace) -> Served:

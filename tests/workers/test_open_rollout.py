@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from workers.lib.engines import SoFar
 from workers.lib.harness import open_rollout
 from workers.lib.harness.open_rollout import Captured, OpenRollout, Settings
+from workers.lib.harness.tools import Refused
 from workers.lib.openai_requests import ApiError, ChatRequest
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.token_rows import rows_of_replies
@@ -268,7 +269,7 @@ def test_weights_of_two_steps_mask() -> None:
 def test_an_answer_or_a_call_that_the_model_did_not_write_masks() -> None:
     async def calls(rollout: OpenRollout, args: dict) -> None:
         await ask(rollout, [USER], tools=[TOOL])
-        await rollout.call_tool("find", args)
+        await rollout.call("find", args)
 
     own = open_rollout.OWN_CALL.format("find")
     assert (
@@ -332,8 +333,8 @@ def test_nothing_counts_after_its_end(way: str) -> None:
         rollout = OpenRollout(Spelling(), Shop(), Settings("m"), seed=1, key=0)
         await ask(rollout, [USER])
         rollout.freeze()
-        with pytest.raises(ApiError) as refused:
-            await (ask(rollout, [USER]) if way == "asks" else rollout.call_tool("find", {}))
+        with pytest.raises((ApiError, Refused)) as refused:
+            await (ask(rollout, [USER]) if way == "asks" else rollout.call("find", {}))
         assert refused.value.status == 410
         assert len(rollout.tree.calls) == 1 and not rollout.episode.calls
 

@@ -27,7 +27,8 @@ async def events(send: Send, rows: list[dict[str, Any]]) -> None:
 
 
 def event(row: dict[str, Any]) -> bytes:
-    """Without spaces, as vLLM writes it. Events of the Responses API have a name."""
+    """Without spaces, as vLLM writes it. Events of the Responses and Messages APIs have
+    a name."""
     name = f"event: {row['type']}\n" if "type" in row else ""
     return f"{name}data: {json.dumps(row, separators=(',', ':'))}\n\n".encode()
 

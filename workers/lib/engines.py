@@ -81,3 +81,7 @@ class Engine(Protocol):
 
     def decode(self, ids: list[int]) -> str:
         """The text of an answer's tokens, as in `Output.text`."""
+
+    def prompt_ids(
+        self, messages: list[dict], tools: list[dict] | None = None, so_far: SoFar | None = None
+    ) -> list[int]: ...

@@ -124,6 +124,9 @@ class Sampler(Protocol):
     def decode(self, ids: list[int]) -> str:
         """The text of an answer's tokens, as in `Reply.text`."""
 
+    def count(self, messages: list[dict], tools: list[dict]) -> int:
+        """The tokens of a prompt."""
+
 
 @dataclass
 class _Asked:
@@ -197,6 +200,9 @@ class EnginePolicy:
 
     def decode(self, ids: list[int]) -> str:
         return self.engine.decode(ids)
+
+    def count(self, messages: list[dict], tools: list[dict]) -> int:
+        return len(self.engine.prompt_ids(messages, tools))
 
     async def responds(self) -> bool:
         return not self.closed

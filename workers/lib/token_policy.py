@@ -210,6 +210,9 @@ class TokenPolicy:
     def decode(self, ids: list[int]) -> str:
         return self.tokens.tokenizer.decode(ids, skip_special_tokens=True)
 
+    def count(self, messages: list[dict], tools: list[dict]) -> int:
+        return len(self.tokens.prompt_ids(messages, tools))
+
     async def _ask(self, body: dict, key: int) -> tuple[CompletionClient, dict, float]:
         said = "The rollout servers are closed."
         while self.clients:

@@ -20,7 +20,6 @@ from apps.core import job_files, kept, mentions
 from apps.core.actions import audit
 from apps.core.bus import ask
 from apps.core.kinds import Progress, job_models
-from apps.core.mentions import Words
 from apps.core.models import TERMINAL_STATES, JobState, KeptFile
 from apps.core.nouns import noun
 from apps.teamwork.actions import forget_orphans
@@ -28,9 +27,9 @@ from apps.trajectories import copies, uploads
 from apps.trajectories.actions.deletions import purge
 from apps.trajectories.erasure import waiting
 from apps.trajectories.erasure.wanted import (
-    SHORTEST,
     Wanted,
     in_sessions_of,
+    is_short,
     matching,
     of_others,
     says,
@@ -189,7 +188,7 @@ class Deletion:
         """
         if not self.wanted.texts:
             return
-        state, words = self.state, Words(self.wanted.texts)
+        state, words = self.state, self.wanted.words_of_runs
         rows = self.project.trajectories.filter(received_at__lte=self.before).order_by("pk")
         while True:
             after = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
@@ -267,7 +266,7 @@ class Deletion:
         for row in KeptFile.objects.filter(folder__in=folders).order_by("pk"):
             path = kept.path_of(row.folder, row.path)
             packed = path and row.folder.startswith(uploads.KEPT) and not mentions.is_text(path)
-            if path and (packed or words.are_in(row.path) or mentions.is_in_file(path, words)):
+            if path and (packed or words.are_in_path(row.path) or mentions.is_in_file(path, words)):
                 kept.remove(KeptFile.objects.filter(pk=row.pk))
                 self.state.count(Counter({"files of jobs": 1}))
         here = [job_files.job_folder(model(pk=pk)) for model, pk in ended]
@@ -282,8 +281,7 @@ class Deletion:
         state, wanted = self.state, self.wanted
         forget_orphans(self.project)
         left = [f"{n:,} × {what}" for what, n in sorted(state.left.items())]
-        short = [name for name in wanted.users if len(name) < SHORTEST or name.isdecimal()]
-        if short:
+        if short := list(filter(is_short, wanted.users)):
             left.append(
                 f"{len(short)} of the ids are too short or only digits: only runs were found by"
                 " them, not what mentions them"

@@ -9,14 +9,18 @@ import uuid
 from typing import Any, Protocol
 
 from workers.lib.harness.open_rollout import Answered
+from workers.lib.messages_over_chat import MessagesWriter, error_body, read_messages
 from workers.lib.openai_requests import ApiError, ChatRequest, read_chat
 from workers.lib.responses_over_chat import ResponseWriter, read_responses
 
 
 class Dialect(Protocol):
-    """One request. `last` is what ends a stream."""
+    """One request. `ignored`: what it asks for that only alters sampling, which is the run's.
+    `last` is what ends a stream.
+    """
 
     asked: ChatRequest
+    ignored: list[str]
     last: bytes
 
     def whole(self, answered: Answered) -> dict[str, Any]: ...
@@ -26,6 +30,10 @@ class Dialect(Protocol):
     def failed(self, error: ApiError) -> list[dict[str, Any]]:
         """The events with which a stream says that it failed."""
 
+    @staticmethod
+    def error(error: ApiError) -> dict[str, Any]:
+        """The body of an answer that is an error."""
+
 
 class Chat:
     """OpenAI's chat completions."""
@@ -33,7 +41,8 @@ class Chat:
     last = b"data: [DONE]\n\n"
 
     def __init__(self, data: bytes, model: str) -> None:
-        self.asked = read_chat(data)
+        self.ignored: list[str] = []
+        self.asked = read_chat(data, self.ignored)
         self.about = {"id": _id("chatcmpl-"), "created": int(time.time()), "model": model}
 
     def whole(self, answered: Answered) -> dict[str, Any]:
@@ -63,21 +72,24 @@ class Chat:
     def failed(self, error: ApiError) -> list[dict[str, Any]]:
         return [error.body()]
 
+    @staticmethod
+    def error(error: ApiError) -> dict[str, Any]:
+        return error.body()
 
-class Responses:
-    """OpenAI's Responses."""
 
+class _Written:
+    """An API whose answers are written from the pieces of a chat completion."""
+
+    asked: ChatRequest
+    writer: ResponseWriter | MessagesWriter
     last = b""
 
-    def __init__(self, data: bytes, model: str) -> None:
-        given = read_responses(data)
-        self.asked = given.chat()
-        self.writer = ResponseWriter(given, id=_id("resp_"), model=model, created=int(time.time()))
+    def __init__(self) -> None:
+        self.ignored: list[str] = []
 
     def whole(self, answered: Answered) -> dict[str, Any]:
-        return self.writer.whole(
-            {"message": answered.message, "finish_reason": answered.finish_reason}, answered.usage
-        )
+        choice = {"message": answered.message, "finish_reason": answered.finish_reason}
+        return self.writer.whole(choice, answered.usage)
 
     def events(self, answered: Answered) -> list[dict[str, Any]]:
         pieces = [_piece(delta, None) for delta in deltas_of(answered.message)]
@@ -85,13 +97,49 @@ class Responses:
         rows = [row for piece in pieces for row in self.writer.add(piece)]
         return rows + self.writer.end(answered.usage)
 
+
+class Responses(_Written):
+    """OpenAI's Responses."""
+
+    writer: ResponseWriter
+
+    def __init__(self, data: bytes, model: str) -> None:
+        super().__init__()
+        given = read_responses(data, self.ignored)
+        self.asked = given.chat()
+        self.writer = ResponseWriter(given, id=_id("resp_"), model=model, created=int(time.time()))
+
     def failed(self, error: ApiError) -> list[dict[str, Any]]:
         return self.writer.fail(str(error))
 
+    @staticmethod
+    def error(error: ApiError) -> dict[str, Any]:
+        return error.body()
 
-DIALECTS: dict[str, type[Chat] | type[Responses]] = {
+
+class Messages(_Written):
+    """Anthropic's Messages."""
+
+    writer: MessagesWriter
+
+    def __init__(self, data: bytes, model: str) -> None:
+        super().__init__()
+        given = read_messages(data, ignored=self.ignored)
+        self.asked = given.chat()
+        self.writer = MessagesWriter(given, id=_id("msg_"), model=given.model or model)
+
+    def failed(self, error: ApiError) -> list[dict[str, Any]]:
+        return [error_body(error)]
+
+    @staticmethod
+    def error(error: ApiError) -> dict[str, Any]:
+        return error_body(error)
+
+
+DIALECTS: dict[str, type[Chat | Responses | Messages]] = {
     "chat/completions": Chat,
     "responses": Responses,
+    "messages": Messages,
 }
 
 

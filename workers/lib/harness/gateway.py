@@ -20,8 +20,10 @@ import uvloop
 
 from workers.lib.asgi import EVENTS, Gone, Receive, Send, answer, body_of, events, left
 from workers.lib.errors import JobError, sentence
-from workers.lib.harness.dialects import DIALECTS, Dialect
+from workers.lib.harness import tools
+from workers.lib.harness.dialects import DIALECTS, Chat, Dialect
 from workers.lib.harness.open_rollout import ENDED, OpenRollout
+from workers.lib.messages_over_chat import counted, read_count
 from workers.lib.openai_requests import ApiError
 
 ROOT = "/rollout/"
@@ -112,18 +114,20 @@ class Gateway:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         gone: asyncio.Task[None] | None = None
+        error_of = DIALECTS.get(_path(scope["path"]), Chat).error
         try:
             asked = self._find(scope)
             data = await body_of(receive)
             gone = asyncio.create_task(left(receive))
-            await self._route(scope["method"], asked, data, gone, send)
+            await self._route(scope, asked, data, gone, send)
         except ApiError as error:
-            await answer(send, error.status, error.body(), retry_after_s=error.retry_after_s)
+            body = error_of(error)
+            await answer(send, error.status, body, retry_after_s=error.retry_after_s)
         except Gone:
             log.info("the agent closed the connection")
         except Exception as error:
             log.exception("a request to a rollout failed")
-            await answer(send, 500, ApiError(500, sentence(error)).body())
+            await answer(send, 500, error_of(ApiError(500, sentence(error))))
         finally:
             if gone is not None:
                 gone.cancel()
@@ -145,11 +149,29 @@ class Gateway:
         return _Asked(rollout, rest)
 
     async def _route(
-        self, method: str, asked: _Asked, data: bytes, gone: asyncio.Task[None], send: Send
+        self,
+        scope: dict[str, Any],
+        asked: _Asked,
+        data: bytes,
+        gone: asyncio.Task[None],
+        send: Send,
     ) -> None:
-        rollout, path = asked.rollout, asked.rest.removeprefix("v1/").strip("/")
-        if path == "models" or path.startswith("models/"):
+        rollout, method, path = asked.rollout, scope["method"], _path(asked.rest)
+        if path.partition("/")[0] in ("mcp", "tools"):
+            headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+            called = tools.answer(method, path, headers, data, rollout)
+            status, sent, body = await _in(rollout, called)
+            pairs = [(name.encode(), value.encode()) for name, value in sent.items()]
+            await send({"type": "http.response.start", "status": status, "headers": pairs})
+            await send({"type": "http.response.body", "body": body})
+        elif path == "models" or path.startswith("models/"):
             await answer(send, 200, _models(rollout.settings.model, path))
+        elif path == "messages/count_tokens" and method == "POST":
+            chat = read_count(data).chat()
+            count = rollout.sampler.count
+            await answer(
+                send, 200, counted(await asyncio.to_thread(count, chat.messages, chat.tools or []))
+            )
         elif path in DIALECTS and method == "POST":
             dialect = DIALECTS[path](data, rollout.settings.model)
             await self._answer(rollout, dialect, gone, send)
@@ -162,7 +184,7 @@ class Gateway:
         self, rollout: OpenRollout, dialect: Dialect, gone: asyncio.Task[None], send: Send
     ) -> None:
         asked = dialect.asked
-        work = asyncio.ensure_future(_in(rollout, rollout.answer(asked)))
+        work = asyncio.ensure_future(_in(rollout, rollout.answer(asked, dialect.ignored)))
         if not asked.stream:
             answered = await _unless(gone, work)
             await answer(send, 200, dialect.whole(answered))
@@ -187,6 +209,12 @@ class Gateway:
             await events(send, rows)
             await send({"type": "http.response.body", "body": dialect.last})
         rollout.loop.call_soon_threadsafe(rollout.delivered, asked)
+
+
+def _path(rest: str) -> str:
+    """Without the version, which clients put before it or leave out."""
+    path = rest.strip("/")
+    return path.removeprefix("v1/") if path.startswith("v1/") else path.partition("/v1/")[2] or path
 
 
 def _in(rollout: OpenRollout, work: Coroutine[Any, Any, T]) -> Awaitable[T]:

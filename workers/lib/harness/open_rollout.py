@@ -13,12 +13,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from workers.lib.answer_text import message_of
 from workers.lib.engines import SoFar
 from workers.lib.environments import Episode
 from workers.lib.harness.lineage import Call, Tree, joined, meaning_of, request_key
+from workers.lib.harness.tools import Called, Refused
 from workers.lib.messages import ToolCall, native_calls, same_value, text_of
 from workers.lib.openai_requests import ApiError, ChatRequest
 from workers.lib.policies import PolicyError, Reply, Sampler, seed_of
@@ -115,12 +115,13 @@ class OpenRollout:
 
     # What the agent asks for
 
-    async def answer(self, asked: ChatRequest) -> Answered:
+    async def answer(self, asked: ChatRequest, ignored: Iterable[str] = ()) -> Answered:
         """The same request again, while its first answer has not arrived, gets that answer: clients
-        repeat what was cut off. Raises ApiError.
+        repeat what was cut off. `ignored` is what it asked for that only alters sampling. Raises
+        ApiError.
         """
         self._check_open()
-        self._note(asked)
+        self._note(asked, ignored)
         tools = _tools_of(asked)
         key = request_key(asked.messages, tools)
         future = self._asked.get(key)
@@ -145,12 +146,21 @@ class OpenRollout:
         """The agent has its answer: the same request is a new one from now on."""
         self._asked.pop(request_key(asked.messages, _tools_of(asked)), None)
 
-    async def call_tool(self, name: str, args: Any) -> Execution:
-        """Runs a tool of the environment. Raises ApiError."""
-        self._check_open()
+    @property
+    def tools(self) -> Sequence[dict]:
+        return self.episode.tools
+
+    @property
+    def ended(self) -> str:
+        return "" if self.is_open else ENDED
+
+    async def call(self, name: str, args: dict) -> Called:
+        """Runs a tool of the environment. Raises Refused."""
         async with self._tool:
-            self._check_open()
-            return await self.episode.call(name, args)
+            if not self.is_open:
+                raise Refused(410, ENDED)
+            done = await self.episode.call(name, args)
+            return Called(done.observation, not done.ok)
 
     def distrust(self, why: str) -> None:
         """Mask this rollout, whatever it does from here on."""
@@ -293,7 +303,7 @@ class OpenRollout:
         most = self.settings.tokens
         return max(0, most - self._tokens) if most else None
 
-    def _note(self, asked: ChatRequest) -> None:
+    def _note(self, asked: ChatRequest, ignored: Iterable[str]) -> None:
         """Counts what the agent asked for and does not get: sampling is the run's."""
         if (asked.n or 1) != 1:
             raise ApiError(400, "n must be 1: each rollout samples one answer at a time.", "n")
@@ -304,8 +314,7 @@ class OpenRollout:
         )
         if asked.model not in ("", self.settings.model):
             self.notes[f"model {asked.model}"[:SHOWN]] += 1
-        if asked.tool_choice not in (None, "auto", "none"):
-            self.notes["tool_choice"] += 1
+        self.notes.update(ignored)
 
 
 def _tools_of(asked: ChatRequest) -> list[dict]:
