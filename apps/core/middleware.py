@@ -18,7 +18,7 @@ from flywheel.receiving import receivers
 from workers.lib.typed import FormError
 
 log = logging.getLogger(__name__)
-AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/")
+AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/", "/rollout/")
 READ_ONLY = "This is read by GET."
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
@@ -49,8 +49,9 @@ def straight_for_agents(
     address of a machine, whatever ALLOWED_HOSTS says.
 
     It is known by its path alone, with or without the last slash (a redirected POST would become a
-    GET), and proves itself by an API key: no cookie is read there. A path or query that cannot be
-    stored is answered with 400. An outage is answered with 503: exporters drop what gets a 500.
+    GET), and proves itself by an API key, or the address of a rollout: no cookie is read there. A
+    path or query that cannot be stored is answered with 400. An outage is answered with 503:
+    exporters drop what gets a 500.
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
