@@ -164,7 +164,7 @@ def works(name: str, port: int) -> bool:
         return path.exists() and time.time() - path.stat().st_mtime < SILENT_S
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", "/livez" if name == "web" else "/healthz")
+        connection.request("GET", "/livez")
         return connection.getresponse().status < 500  # 400: a host that is not allowed
     except (OSError, http.client.HTTPException):
         return False
