@@ -122,13 +122,13 @@ CONVERSATIONS: dict[str, tuple[list[dict], list[dict]]] = {
         [USER, assistant(use()), user(text("Note."), result(), text("Go on."))],
         [USER, CALLED, DONE, {"role": "user", "content": "Note.\nGo on."}],
     ),
-    "results in two messages around a text": (
+    "results in another order than their calls, in two messages around a text": (
         [USER, assistant(use(), use("c2")), user(result("c2")), USER, user(result())],
         [
             USER,
             CALLED | {"tool_calls": [CALL, CALL | {"id": "c2"}]},
-            DONE | {"tool_call_id": "c2"},
             DONE,
+            DONE | {"tool_call_id": "c2"},
             USER,
         ],
     ),
@@ -378,8 +378,11 @@ def conversations(draw: st.DrawFn) -> list[dict]:
 
 
 def facts(messages: list[dict]) -> list[tuple]:
-    """What a conversation says, turn by turn: results, texts, reasoning and calls."""
+    """What a conversation says, turn by turn: results in the order of their calls, texts, reasoning
+    and calls.
+    """
     said: list[tuple] = []
+    ids: list[str] = []
     turns: list[tuple[str, list[dict]]] = []
     for message in messages:
         content = message["content"]
@@ -395,6 +398,7 @@ def facts(messages: list[dict]) -> list[tuple]:
             for one in blocks
             if one["type"] == "tool_result"
         ]
+        replies.sort(key=lambda one: ids.index(one[1]))
         words = joint.join(one["text"] for one in blocks if one["type"] == "text")
         thoughts = [one["thinking"] for one in blocks if one["type"] == "thinking"]
         calls = [
@@ -403,6 +407,7 @@ def facts(messages: list[dict]) -> list[tuple]:
             if one["type"] == "tool_use"
         ]
         said.append((role, replies, words, thoughts, calls))
+        ids = [id for _, id, *_ in calls]
     return said
 
 
@@ -433,10 +438,10 @@ def test_no_text_call_id_or_result_is_lost_on_the_way_to_a_chat_and_back(
     chat = read(messages=messages).chat().messages
     assert facts(as_blocks(chat)) == facts(messages)
     assert from_blocks(as_blocks(chat)) == chat
-    for place, message in enumerate(chat):
-        if message["role"] == "tool":  # right after its call, as chat templates want it
-            before = [one["role"] for one in chat[:place]]
-            assert before[-1] in ("assistant", "tool")
+    for place, message in enumerate(chat):  # as chat templates want it: call by call
+        ids = [call["id"] for call in message.get("tool_calls", ())]
+        replies = chat[place + 1 : place + 1 + len(ids)]
+        assert [reply.get("tool_call_id") for reply in replies] == ids
 
 
 def test_arguments_that_are_not_an_object_come_back_as_they_were_written() -> None:

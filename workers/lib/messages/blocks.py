@@ -4,6 +4,7 @@ blocks. Only the standard library.
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import Any
 
 from workers.lib.messages.calls import ToolCall, native_calls, to_native
@@ -31,8 +32,8 @@ class BlockError(ValueError):
 
 def from_blocks(messages: list[dict[str, Any]]) -> list[Message]:
     """Chat messages. As in Anthropic's API, consecutive messages of a user or of the assistant are
-    one turn. Results come right after the calls that they answer, before the text of their turn,
-    since a chat has no other place for them.
+    one turn. Results come right after the calls that they answer and in their order, before the
+    text of their turn: a chat has no other place for them, and many templates do not write ids.
 
     Text blocks are joined: those of the assistant without, others by newlines. `thinking` becomes
     `reasoning_content`; `redacted_thinking`, citations and cache marks are left out. Raises
@@ -108,8 +109,9 @@ def _problem(block: dict[str, Any], role: str) -> str:
 class _Conversation:
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.open: list[str] = []  # ids of the calls that have no result yet
-        self.results_end = 0  # where the next result goes
+        self.calls: list[str] = []  # ids of the last answer's
+        self.answered: list[int] = []  # places of those that have a result
+        self.answer_end = 0
 
     def add(self, role: str, blocks: list[dict[str, Any]]) -> str:
         """Add a message; return what is wrong with it."""
@@ -141,18 +143,20 @@ class _Conversation:
         if self.messages and self.messages[-1]["role"] == "assistant":
             answer = _joined(self.messages.pop(), answer)
         self.messages.append(answer)
-        self.open = [call["id"] for call in answer.get("tool_calls", ())]
-        self.results_end = len(self.messages)
+        self.calls = [call["id"] for call in answer.get("tool_calls", ())]
+        self.answered, self.answer_end = [], len(self.messages)
 
     def _add_result(self, block: dict[str, Any]) -> bool:
-        if block["tool_use_id"] not in self.open:
+        same_id = (at for at, id in enumerate(self.calls) if id == block["tool_use_id"])
+        place = next((at for at in same_id if at not in self.answered), None)
+        if place is None:
             return False
-        self.open.remove(block["tool_use_id"])
         content = blocks_text(blocks_of(block.get("content") or []) or [])
         result = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}
         failed = {"is_error": True} if block.get("is_error") is True else {}
-        self.messages.insert(self.results_end, result | failed)
-        self.results_end += 1
+        before = bisect(self.answered, place)
+        self.answered.insert(before, place)
+        self.messages.insert(self.answer_end + before, result | failed)
         return True
 
 
