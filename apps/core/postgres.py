@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import msgspec
 from django.db import connection
 from django.db.models import Field, ForeignObject, Lookup, Model
 
@@ -30,6 +31,25 @@ def unnested(model: type[Model], rows: Collection[Sequence[Any]], names: Sequenc
     arrays = ", ".join(f"%s::{kind}[]" for kind in columns)
     values = [array(map(str, column)) for column in zip(*rows, strict=True)]
     return f"unnest({arrays}) AS given({', '.join(names)})", values or ["{}"] * len(names)
+
+
+def update_rows(rows: Collection[Model], names: Sequence[str]) -> None:
+    """Writes these columns of rows of one model in one statement, as `bulk_update` does in one that
+    has a CASE for each value: a tenth of the time.
+    """
+    if not rows:
+        return
+    meta = next(iter(rows))._meta
+    fields = [meta.pk, *map(meta.get_field, names)]
+    kinds = ", ".join(f"{f.column} {kind_of(f.db_type(connection) or '')}" for f in fields)
+    changed = ", ".join(f"{f.column} = given.{f.column}" for f in fields[1:])
+    values = [{f.column: getattr(row, f.attname) for f in fields} for row in rows]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {meta.db_table} AS row SET {changed} FROM jsonb_to_recordset(%s::jsonb) AS"
+            f" given({kinds}) WHERE row.{fields[0].column} = given.{fields[0].column}",
+            [msgspec.json.encode(values).decode()],
+        )
 
 
 def kind_of(db_type: str) -> str:
