@@ -16,6 +16,7 @@ from apps.evals.models import EvalSet, Split
 from tests.factories import admin_of, freeze_set, unsearched
 from workers.lib.environments.workplace_assistant import own_tasks
 
+DELETE = "email_delete_email"
 Use = Callable[[str, dict], Any]  # calls a tool
 
 
@@ -33,17 +34,40 @@ def make_office(project: Project) -> Environment:
 
 
 def make_office_set(project: Project, n: int, split: Split = Split.REGRESSION) -> EvalSet:
-    """The first `n` tasks that change something."""
+    """The first `n` built-in tasks that change something."""
+    chosen = [task for task in own_tasks() if task["expected"].get("calls")][:n]
+    return _make_set(project, [task | {"split": split} for task in chosen])
+
+
+def make_deletions(project: Project, n: int) -> EvalSet:
+    """`n` regression tasks and as many that are held out, which name all that their agent has to
+    know.
+    """
+    splits = [Split.REGRESSION] * n + [Split.HOLDOUT] * n
+    numbers = [f"{number:08}" for number in range(1, 2 * n + 1)]
+    asked = "Throw away the mail with the id {}."
+    tasks = [
+        {
+            "id": f"mail-{number}",
+            "messages": [{"role": "user", "content": asked.format(number)}],
+            "expected": {"calls": [{"tool": DELETE, "args": {"email_id": number}}]},
+            "split": split,
+        }
+        for number, split in zip(numbers, splits, strict=True)
+    ]
+    return _make_set(project, tasks)
+
+
+def _make_set(project: Project, chosen: list[dict]) -> EvalSet:
     by = admin_of(project)
     eval_set = evals.create_eval_set(project=project, slug="office", by=by)
-    chosen = [task for task in own_tasks() if task["expected"].get("calls")][:n]
     tasks = []
     for task in chosen:
         made = evals.written_task(
             eval_set,
             key=task["id"],
             request=task["messages"][-1]["content"],
-            split=split,
+            split=task["split"],
             by=by,
             expected=task["expected"],
         )
