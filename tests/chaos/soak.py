@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,8 @@ def main() -> int:
     samples = list[list[dict[str, Any]]]()
     try:
         world.start()
-        samples = [list(day) for day in days(world, given.minutes, given.days)]
+        with closing(days(world, given.minutes, given.days)) as lived:
+            samples.extend(list(day) for day in lived)
     finally:
         world.close()
         if given.samples:
@@ -86,6 +87,8 @@ def days(world, minutes: float, number: int) -> Iterator[Iterator[dict[str, Any]
         others = [Reader(world, BUSY_S), Asker(world, BUSY_S), Ticks()]
         for other in others:
             other.start()
+        for other in others:
+            stack.callback(other.stopping.set)
         for _ in range(number):
             yield day(world, others[:2], 60 * minutes / number)
         for other in others:
