@@ -192,7 +192,8 @@ class Gateway:
             begun = False
             try:
                 while not work.done():
-                    await asyncio.wait({work, gone}, timeout=ALIVE_EVERY_S)
+                    first = asyncio.FIRST_COMPLETED
+                    await asyncio.wait({work, gone}, timeout=ALIVE_EVERY_S, return_when=first)
                     if gone.done():
                         raise Gone
                     if not work.done():

@@ -13,8 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from workers.lib.agent_client import AgentClient, AgentError
+from workers.lib.harness.addressed import Address
+from workers.lib.messages import Message
+from workers.lib.specs.engines import AgentEndpoint
 from workers.lib.specs.harness import AgentCommand
 from workers.lib.storable import storable
+from workers.lib.transcripts import agent_turns
 
 MOST_OUTPUT = 4 * 1024 * 1024  # bytes of a command's output that are kept
 TASK = "task.json"
@@ -34,16 +39,18 @@ class Work:
     address: str
     token: str
     model: str
+    seed: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`messages`: what the agent says that it did, [] if it does not say. `problem`: why it failed
-    by itself, "" if it did not.
+    """`turns`: what the agent says that it said, [] if it does not say. `problem`: why it failed
+    by itself, "" if it did not; `stop_reason` is then that of the rollout.
     """
 
-    messages: list[dict] = field(default_factory=list)
+    turns: list[Message] = field(default_factory=list)
     problem: str = ""
+    stop_reason: str = ""
 
 
 class Launcher(Protocol):
@@ -52,7 +59,13 @@ class Launcher(Protocol):
 
 
 class AgentAway(Exception):
-    """The agent could not be started or reached, which says nothing about it."""
+    """The agent could not be started or reached, which says nothing about it. `final`: nor could
+    it for any other task.
+    """
+
+    def __init__(self, sentence: str, *, final: bool = False) -> None:
+        super().__init__(sentence)
+        self.final = final
 
 
 def variables_of(work: Work) -> dict[str, str]:
@@ -91,25 +104,24 @@ class CommandLauncher:
             task = {"id": work.task_id, "messages": work.messages, "tools": work.tools}
             (inside / TASK).write_text(json.dumps(task, ensure_ascii=False))
             with (inside / TASK).open("rb") as given:
-                return await self._run(inside, folder, given, variables_of(work))
+                return await self._run(inside, folder, given, work)
 
-    async def _run(
-        self, inside: Path, home: str, given: BinaryIO, variables: dict[str, str]
-    ) -> Outcome:
+    async def _run(self, inside: Path, home: str, given: BinaryIO, work: Work) -> Outcome:
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
         own = {"HOME": home, "TMPDIR": home}
         try:
             process = await asyncio.create_subprocess_exec(
                 *self.command.argv,
                 cwd=inside,
-                env=kept | own | self.command.variables | variables,
+                env=kept | own | self.command.variables | variables_of(work),
                 stdin=given,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
         except OSError as error:
-            raise AgentAway(f"The agent's command cannot be started: {error}.") from error
+            said = f"The agent's command cannot be started: {error}."
+            raise AgentAway(said, final=True) from error
         try:
             out, errors = await asyncio.gather(_kept(process.stdout), _kept(process.stderr))
             status = await process.wait()
@@ -119,8 +131,38 @@ class CommandLauncher:
             await process.wait()
         if status != 0:
             said = storable(errors.decode(errors="replace")).strip()[-SHOWN:]
-            return Outcome(problem=f"The agent's command ended with status {status}. {said}")
-        return Outcome(reported_in(out.decode(errors="replace")))
+            problem = f"The agent's command ended with status {status}. {said}"
+            return Outcome(problem=problem, stop_reason="agent error")
+        return Outcome(agent_turns(reported_in(out.decode(errors="replace")), work.messages))
+
+
+class CalledLauncher:
+    """Calls an agent that is deployed, as an evaluation does, and tells it where its model and its
+    tools are for this rollout: in headers, and in the request's `metadata`.
+    """
+
+    def __init__(self, agent: AgentEndpoint) -> None:
+        self.agent = agent
+
+    async def run(self, work: Work) -> Outcome:
+        root = work.address
+        address = Address(f"{root}/mcp", f"{root}/tools", f"{root}/v1")
+        try:
+            client = AgentClient(self.agent)
+            async with contextlib.aclosing(client):
+                answer = await client.ask(
+                    work.messages,
+                    work.tools,
+                    seed=work.seed,
+                    name=work.token,
+                    seconds=self.agent.timeout_s,
+                    address=address,
+                )
+        except AgentError as error:
+            if error.limit and not error.final:
+                return Outcome(problem=str(error), stop_reason=error.limit)
+            raise AgentAway(str(error), final=error.final) from error
+        return Outcome(answer.said.turns)
 
 
 def reported_in(output: str) -> list[dict]:

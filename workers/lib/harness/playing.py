@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from workers.lib.clocks import Clock, Overtime
 from workers.lib.environments import Episode
 from workers.lib.harness.gateway import Gateway
-from workers.lib.harness.launchers import AgentAway, CommandLauncher, Launcher, Outcome, Work
+from workers.lib.harness.launchers import (
+    AgentAway,
+    CalledLauncher,
+    CommandLauncher,
+    Launcher,
+    Outcome,
+    Work,
+)
 from workers.lib.harness.open_rollout import Captured, OpenRollout, Settings
 from workers.lib.messages import Message
-from workers.lib.policies import RecordedPolicy, Reply, Sampler
+from workers.lib.policies import PolicyError, RecordedPolicy, Reply, Sampler
 from workers.lib.rollouts import NO_LIMITS, Ended, Limits, take_turns
 from workers.lib.specs.harness import AgentHarness
-from workers.lib.transcripts import agent_turns
 
 OTHER_USER = (
     "This task has a user who answers, and an agent in its own harness is started once. Choose"
@@ -30,7 +36,7 @@ class HarnessPlayer:
 
     def __init__(self, harness: AgentHarness, launcher: Launcher | None = None) -> None:
         self.harness = harness
-        self.launcher = launcher or CommandLauncher(harness.command)
+        self.launcher = launcher or launcher_of(harness)
         self.gateway = Gateway(harness.host, harness.port, harness.url)
 
     def start(self) -> None:
@@ -60,20 +66,27 @@ class HarnessPlayer:
         address = self.gateway.open(rollout)
         task_id = str(getattr(episode, "task", {}).get("id", ""))
         work = Work(
-            task_id, prompt, list(episode.tools), address, rollout.token, self.harness.model
+            task_id,
+            prompt,
+            list(episode.tools),
+            address,
+            rollout.token,
+            self.harness.model,
+            seed,
         )
         try:
             async with clock.running():
                 outcome = await self.launcher.run(work)
-            stop = rollout.exceeded or ("agent error" if outcome.problem else "")
+            stop = rollout.exceeded or outcome.stop_reason
         except Overtime:
             stop = "time"
         except AgentAway as error:
+            if error.final:
+                raise PolicyError(str(error), final=True) from error
             rollout.distrust(str(error))
         finally:
             self.gateway.end(rollout)
-            said = agent_turns(outcome.messages, prompt) if outcome.messages else []
-            captured = rollout.freeze(said, has_failed=bool(stop))
+            captured = rollout.freeze(outcome.turns, has_failed=bool(stop))
         if rollout.final is not None:
             raise rollout.final
         replies[:] = captured.replies
@@ -97,6 +110,13 @@ async def _apply(rollout: OpenRollout, episode: Episode, captured: Captured) -> 
     except Ended as end:
         return end
     return Ended("") if episode.done else Ended("policy error", OTHER_USER)
+
+
+def launcher_of(harness: AgentHarness) -> Launcher:
+    if harness.endpoint is not None:
+        return CalledLauncher(harness.endpoint)
+    assert harness.command is not None
+    return CommandLauncher(harness.command)
 
 
 class _Paused:
