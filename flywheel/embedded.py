@@ -178,7 +178,13 @@ def lock_patiently(path: Path) -> int:
     """The exclusive lock. Raises BlockingIOError if another process keeps it; one that only looks
     has it for a moment.
     """
-    for _ in range(20):
+    return lock_within(path, 1.0)
+
+
+def lock_within(path: Path, patience_s: float) -> int:
+    """The exclusive lock. Raises BlockingIOError if another process keeps it for that long."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             return lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         time.sleep(0.05)
