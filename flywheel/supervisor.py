@@ -38,6 +38,7 @@ COLOURS = {
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
 STOP_PATIENCE_S = {"web": 8.0, "endpoint": ENDPOINT_STOPS_S + 1.0}
 PATIENT_S = 40.0  # with other parts
+ORPHANS_END_S = 20.0  # the processes of a stack that was killed
 LAST = "storing"  # what the endpoint still answers while it stops is stored, too
 QUIET = "ignore:You're running the worker"  # as root, three times at each start
 
@@ -85,23 +86,38 @@ def free_port_after(host: str, port: int) -> int:
 
 
 def claim_data_folder(data: Path, url: str) -> int:
-    """A lock that one stack has while it lives; the kernel drops that of a killed one. Raises
+    """A lock that one stack and its processes hold, and that the kernel drops once all of them are
+    gone: those of a stack that was killed end shortly after it, and are waited for. Raises
     StackError that names the other if a stack works on this data folder already.
     """
     data.mkdir(parents=True, exist_ok=True)
-    path = data / "stack.lock"
-    try:
-        held = embedded.lock_patiently(path)
-    except BlockingIOError as error:
-        other = path.read_text().strip() or "another process"
-        raise StackError(
-            f"Flywheel already runs with the data folder {data}: {other}. Two on one folder would"
-            " run every scheduled job twice. Stop that one first, or name another folder with"
-            " FLYWHEEL_DATA_DIR."
-        ) from error
+    path, deadline = data / "stack.lock", time.monotonic() + ORPHANS_END_S
+    while True:
+        try:
+            held = embedded.lock_patiently(path)
+            break
+        except BlockingIOError as error:
+            other = path.read_text().strip() or "another process"
+            if time.monotonic() < deadline and not _runs(other):
+                continue
+            raise StackError(
+                f"Flywheel already runs with the data folder {data}: {other}. Two on one folder"
+                " would run every scheduled job twice. Stop that one first, or name another folder"
+                " with FLYWHEEL_DATA_DIR."
+            ) from error
     os.ftruncate(held, 0)
     os.write(held, f"{url}, process {os.getpid()}".encode())
     return held
+
+
+def _runs(stack: str) -> bool:
+    """Whether the process of a stack runs, as its lock file describes it."""
+    pid = stack.rpartition(" ")[2]
+    return not pid.isdigit() or Path(f"/proc/{pid}").exists()
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://{ {'0.0.0.0': '127.0.0.1', '::': '[::1]'}.get(host, host) }:{port}"
 
 
 class Stack:
@@ -109,8 +125,11 @@ class Stack:
     them.
     """
 
-    def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
-        self.host, self.port, self.quiet = host, port, quiet
+    def __init__(
+        self, host: str, port: int, *, quiet: bool = False, claimed: int | None = None
+    ) -> None:
+        """`claimed`: the lock of the data folder."""
+        self.host, self.port, self.quiet, self.claimed = host, port, quiet, claimed
         self.endpoint_port = free_port_after(host, port)
         self.programs = [
             Program(part, self._command(part, number))
@@ -130,8 +149,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://{host}:{self.port}"
+        return url_of(self.host, self.port)
 
     @property
     def endpoint_url(self) -> str:
@@ -215,7 +233,8 @@ class Stack:
                 metrics.VARIABLE: self.counts,
             }
             self.forks = Forks(
-                environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET}
+                environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
+                self.claimed,
             )
         return self.forks
 
@@ -367,9 +386,9 @@ def running_stack(host: str, port: int, *, quiet: bool = False) -> Iterator[Stac
     start."""
     claimed = None
     try:
+        claimed = claim_data_folder(embedded.data_dir(), url_of(host, port))
         require_free_port(host, port)
-        stack = Stack(host, port, quiet=quiet)
-        claimed = claim_data_folder(embedded.data_dir(), stack.url)
+        stack = Stack(host, port, quiet=quiet, claimed=claimed)
         stack.heed_signals()
         embedded.hold()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +72,14 @@ def test_a_second_stack_on_a_data_folder_is_refused_and_a_dead_one_is_not_in_the
     os.close(held)
     os.close(claim_data_folder(tmp_path, "http://127.0.0.1:8124"))
     assert (tmp_path / "stack.lock").read_text().startswith("http://127.0.0.1:8124,")
+
+
+def test_the_processes_of_a_killed_stack_are_waited_for(tmp_path: Path) -> None:
+    """They have its port, and would go on with what is scheduled."""
+    held = claim_data_folder(tmp_path, "http://127.0.0.1:8123")
+    orphan = subprocess.Popen(["sleep", "2"], pass_fds=[held])
+    os.close(held)
+    killed = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
+    (tmp_path / "stack.lock").write_text(f"http://127.0.0.1:8123, process {killed}")
+    os.close(claim_data_folder(tmp_path, "http://127.0.0.1:8124"))
+    assert orphan.poll() is not None
