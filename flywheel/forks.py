@@ -144,7 +144,8 @@ def set_title(text: str) -> None:
 class Forks:
     """The process that forks, and the requests to it. Its output is this process's."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], held: int | None = None) -> None:
+        """`held`: a descriptor that it and its forks keep open while they live."""
         self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         with other:
@@ -153,7 +154,7 @@ class Forks:
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[other.fileno()],
+                pass_fds=[other.fileno(), *([] if held is None else [held])],
                 start_new_session=True,
             )
 

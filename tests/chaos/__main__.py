@@ -170,7 +170,7 @@ def a_round(world, settled, inflicted, seed: int, number: int, kind: str) -> Rou
     rng = random.Random(f"{seed}/{number}/{kind}")
     began, watch, before = datetime.now(UTC), Watch(), world.acknowledged.counts()
     world.begin()
-    eventually(lambda: world.sent() > 20)
+    eventually(world.is_busy)
     time.sleep(rng.uniform(0, 4))
     watch.lap("traffic")
     try:
@@ -203,6 +203,7 @@ def a_round(world, settled, inflicted, seed: int, number: int, kind: str) -> Rou
         done_s=round(watch.took["well"] + watch.took["last answers"] + watch.took["done"], 1),
         load=round(os.getloadavg()[0], 1),
         took=watch.took,
+        waited=settled.waited,
         acknowledged={name: after[name] - before[name] for name in after},
         resumed=settled.resumed_since(),
         violations=violations,

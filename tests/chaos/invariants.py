@@ -68,7 +68,8 @@ def is_warm(pid: int) -> bool:
 
 class Settled:
     """`audit`: (lines, their hash, the last id) when it was last looked at. `found`: violations of
-    earlier rounds, which are no others' because they last.
+    earlier rounds, which are no others' because they last. `waited`: the seconds until each kind of
+    thing was done, this time.
     """
 
     def __init__(self, world: World) -> None:
@@ -76,6 +77,7 @@ class Settled:
         self.audit: tuple = (0, "", 0)
         self.found = set[str]()
         self.resumes = 0
+        self.waited = dict[str, float]()
 
     def violations(self) -> list[str]:
         """Waits until nothing is left to do, or SETTLES_S. Those that are new."""
@@ -121,40 +123,45 @@ class Settled:
         return wrong
 
     def _wait(self) -> list[str]:
-        until = time.monotonic() + SETTLES_S
+        began, self.waited = time.monotonic(), {}
         while left := self._left():
-            if time.monotonic() > until:
-                return left
+            took = time.monotonic() - began
+            self.waited |= {kind: round(took, 1) for kind, _ in left}
+            if took > SETTLES_S:
+                return [sentence for _, sentence in left]
             time.sleep(0.5)
         return []
 
-    def _left(self) -> list[str]:
-        """What is to be done yet, or is not well, and was not found before."""
-        left = [f"settle: {one}" for one in self._unsettled()]
-        return [one for one in left if one not in self.found]
-
-    def _unsettled(self) -> list[str]:
+    def _left(self) -> list[tuple[str, str]]:
+        """(kind, sentence) of what is to be done yet, or is not well, and was not found before."""
         try:
-            left = [
-                f"{model.__name__} {job.pk} {job.state}, attempt {job.attempt}"
-                for model in job_models()
-                for job in model.objects.active()
-            ]
-            if (arrived := rows("SELECT count(*) FROM trajectories_arrival")[0][0]) > 0:
-                left.append(f"{arrived} arrivals are not digested")
-            waiting = "SELECT count(*) FROM trajectories_trace WHERE due_at IS NOT NULL"
-            if (traces := rows(waiting)[0][0]) > 0:
-                left.append(f"{traces} traces are not assembled")
-            for one in check_all():
-                if one.unknown:
-                    left.append(f"doctor: {one.condition.name} is unknown: {one.unknown}")
-                if one.condition.name not in OURS:
-                    left += [f"doctor: {one.condition.name}: {it.says}" for it in one.findings]
+            left = [*self._undone(), *self._unwell()]
         except (OperationalError, InterfaceError) as error:
             with suppress(Exception):
                 connection.close()
-            left = [f"the database: {error}"]
-        return left
+            left = [("database", f"the database: {error}")]
+        named = [(kind, f"settle: {sentence}") for kind, sentence in left]
+        return [one for one in named if one[1] not in self.found]
+
+    def _undone(self) -> Iterator[tuple[str, str]]:
+        for model in job_models():
+            for job in model.objects.active():
+                kind = model.__name__
+                yield kind, f"{kind} {job.pk} {job.state}, attempt {job.attempt}"
+        if (arrived := rows("SELECT count(*) FROM trajectories_arrival")[0][0]) > 0:
+            yield "arrivals", f"{arrived} arrivals are not digested"
+        waiting = "SELECT count(*) FROM trajectories_trace WHERE due_at IS NOT NULL"
+        if (traces := rows(waiting)[0][0]) > 0:
+            yield "traces", f"{traces} traces are not assembled"
+
+    def _unwell(self) -> Iterator[tuple[str, str]]:
+        for one in check_all():
+            name = one.condition.name
+            if one.unknown:
+                yield name, f"doctor: {name} is unknown: {one.unknown}"
+            if name not in OURS:
+                for finding in one.findings:
+                    yield name, f"doctor: {name}: {finding.says}"
 
     def runs(self) -> Iterator[str]:
         stored = Counter(

@@ -37,16 +37,14 @@ seed: {seed}
 
 
 class Operator(threading.Thread):
-    """What was answered with 2xx is kept: ids of evaluations and trainings, moves of the channel.
-    `stopped`: trainings that it asked to stop.
-    """
+    """Keeps what was answered with 2xx: ids of evaluations and trainings, moves of the channel."""
 
     def __init__(self, world: World) -> None:
         super().__init__(daemon=True)
         self.world, self.stopping = world, threading.Event()
         self.evaluations = list[str]()
         self.trainings = list[str]()
-        self.stopped = set[str]()
+        self.resumed = list[str]()
         self.moves = list[str]()
         self.refused = list[str]()
 
@@ -120,9 +118,11 @@ class Operator(threading.Thread):
             if len(trainings) % STOPPED_EVERY == 0 and last not in self.world.stopped:
                 self.world.stopped.add(last)
                 self.is_done(client.post(f"/training-runs/{last}/cancel/"))
-        elif state != JobState.CANCELLED or not self.is_done(
+        elif state == JobState.CANCELLED and self.is_done(
             client.post(f"/training-runs/{last}/resume/")
         ):
+            self.resumed.append(last)
+        else:
             self.start_training(client, seed=len(trainings) // SAME)
 
     def start_training(self, client: httpx2.Client, *, seed: int) -> None:

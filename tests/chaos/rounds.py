@@ -24,7 +24,7 @@ HEAD = (
 class Round:
     """`code`: the version and commit that ran. `well_s`: from the fault's end until /readyz is well
     and runs are acknowledged again; `done_s`: until nothing is left to do. `took`: seconds of each
-    part of it. `acknowledged`: in this round.
+    part of it, and `waited` of what had to be done at its end. `acknowledged`: in this round.
     """
 
     seed: int
@@ -39,6 +39,7 @@ class Round:
     load: float
     took: dict[str, float]
     acknowledged: dict[str, int]
+    waited: dict[str, float] = field(default_factory=dict)
     resumed: int = 0
     violations: list[str] = field(default_factory=list)
 
@@ -53,7 +54,10 @@ class Round:
     def says(self) -> str:
         took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.took.items())
         done = ", ".join(f"{count} {name}" for name, count in self.acknowledged.items())
-        lines = [f"{self.name}: {self.did}; load {self.load:.0f}; seconds: {took}; {done}"]
+        waited = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self.waited.items())
+        lines = [
+            f"{self.name}: {self.did}; load {self.load:.0f}; seconds: {took} ({waited}); {done}"
+        ]
         return "\n".join([*lines, *(f"    VIOLATION {one}" for one in self.violations)])
 
 

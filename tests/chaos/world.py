@@ -161,6 +161,13 @@ class World:
         senders, _ = self._rounds or ([], None)
         return sum(len(sender.acknowledged) for sender in senders)
 
+    def is_busy(self) -> bool:
+        """Whether runs arrive, and the operator has started in this round what it can."""
+        assert self._rounds is not None
+        operator = self._rounds[1]
+        trains = operator.trainings or operator.resumed or not self.trains
+        return self.sent() > 20 and bool(operator.evaluations and trains)
+
     def end(self) -> None:
         assert self._rounds is not None
         (senders, operator), self._rounds = self._rounds, None
