@@ -76,7 +76,7 @@ def main() -> int:
 
 def days(world, minutes: float, number: int) -> Iterator[Iterator[dict[str, Any]]]:
     """Of each day what was measured, while its traffic flows."""
-    from tests.chaos.traffic import Asker, Reader, Ticks
+    from tests.chaos.traffic import Asker, Failing, Reader, Ticks
     from tests.failures.judge_server import running
     from tests.failures.test_judge import make_rubric
 
@@ -84,13 +84,13 @@ def days(world, minutes: float, number: int) -> Iterator[Iterator[dict[str, Any]
         judge = stack.enter_context(running())
         make_rubric(world.project, judge, usd_per_day=1000.0)
         world.begin()
-        others = [Reader(world, BUSY_S), Asker(world, BUSY_S), Ticks()]
+        others = [*(one(world, BUSY_S) for one in (Reader, Asker, Failing)), Ticks()]
         for other in others:
             other.start()
         for other in others:
             stack.callback(other.stopping.set)
         for _ in range(number):
-            yield day(world, others[:2], 60 * minutes / number)
+            yield day(world, others[:-1], 60 * minutes / number)
         for other in others:
             other.stopping.set()
             other.join(60)

@@ -13,6 +13,7 @@ from django.urls import reverse
 from apps.core.models import Project
 from flywheel.celery import app
 from tests.chaos.world import World
+from tests.factories import row
 from tests.flywheel.faults import KEY, ask, endpoint_url
 
 PAGES = (
@@ -76,6 +77,21 @@ class Asker(Repeated):
 
     def step(self) -> None:
         self.done["answered" if ask(self.url, next(self.numbers)) else "not answered"] += 1
+
+
+class Failing(Repeated):
+    """Sends runs that failed, for the judge."""
+
+    def __init__(self, world: World, pause_s: float) -> None:
+        super().__init__(pause_s)
+        self.url, self.numbers = f"http://127.0.0.1:{world.it.port}", itertools.count()
+        self.client = httpx2.Client(headers={"Authorization": f"Bearer {KEY}"}, timeout=60)
+
+    def step(self) -> None:
+        number = next(self.numbers)
+        sent = row(f"failed-{number}", f"Close ticket {number}.", outcome={"status": "failure"})
+        answer = self.client.post(f"{self.url}/api/v1/trajectories/", json=sent)
+        self.done[str(answer.status_code)] += 1
 
 
 class Ticks(Repeated):
