@@ -53,8 +53,9 @@ from apps.trajectories.models import (
     with_content,
 )
 
-AT_ONCE = 1_000
+AT_ONCE = 2_000
 READ_AT_ONCE = 500
+NEEDED = ("project_id", "external_id", "session_id", "user_id")  # of a run that is deleted
 PATIENCE = timedelta(minutes=2)  # that what was accepted before is waited for
 PAUSE_S = 0.5
 MOST_NAMED = 200  # learners
@@ -148,7 +149,7 @@ class Deletion:
         """
         state = self.state
         while True:
-            rows = matching(self.project, self.wanted, self.before).order_by("pk")
+            rows = matching(self.project, self.wanted, self.before).only(*NEEDED).order_by("pk")
             rows = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
             if some := list(rows[:AT_ONCE]):
                 state.after, state.found = str(some[-1].pk), True
