@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flywheel import metrics, places, priority
+from flywheel import metrics, places, priority, private
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -199,6 +199,7 @@ def main() -> None:
     if given.check:
         sys.exit(not works(given.name, given.port))
     os.environ[NAMED] = given.name
+    private.restrict_umask()
     places.keep_data_dir()
     require_schema()
     priority.start(given.name)
