@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-from flywheel import embedded, places, processes
+from flywheel import embedded, places, private, processes
 
 BASE_DIR = places.CODE
 FLYWHEEL_DATA_DIR = embedded.data_dir()
@@ -156,7 +156,7 @@ def secret_key() -> str:
         return key
     path = FLYWHEEL_DATA_DIR / "secret_key"
     try:
-        FLYWHEEL_DATA_DIR.mkdir(parents=True, exist_ok=True)
+        private.make_data_folder(FLYWHEEL_DATA_DIR)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(50))
     except FileExistsError:
