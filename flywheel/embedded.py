@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flywheel.places import data_dir
+from flywheel.postgres.full import is_full
 
 ROLE = DATABASE = "flywheel"
 START_PATIENCE_S = 90.0
@@ -67,6 +68,10 @@ class Layout:
     @property
     def postgres(self) -> Path:
         return self.home / "postgres"
+
+    @property
+    def broker(self) -> Path:
+        return self.data / "valkey"
 
     @property
     def broker_socket(self) -> Path:
@@ -164,11 +169,22 @@ def stop_unused(patience_s: float = 40.0) -> None:
         os.close(users)
 
 
+def in_use(layout: Layout) -> bool:
+    """Whether the embedded services run, or are about to."""
+    return layout.data.exists() and _supervised(layout)
+
+
 def lock_patiently(path: Path) -> int:
     """The exclusive lock. Raises BlockingIOError if another process keeps it; one that only looks
     has it for a moment.
     """
-    for _ in range(20):
+    return lock_within(path, 1.0)
+
+
+def lock_within(path: Path, patience_s: float) -> int:
+    """The exclusive lock. Raises BlockingIOError if another process keeps it for that long."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             return lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         time.sleep(0.05)
@@ -257,8 +273,8 @@ def _postgres_answers(layout: Layout) -> bool:
                     psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation
                 ):
                     connection.execute(f"CREATE DATABASE {DATABASE}")
-    except psycopg.OperationalError:
-        return False
+    except psycopg.OperationalError as error:
+        return is_full(error)
     return True
 
 

@@ -44,11 +44,11 @@ from workers.lib.guard import end_with_parent
 log = logging.getLogger("flywheel.servers")
 IDLE_S = 5.0
 GIVE_UP_AFTER = 6  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
+CONNECTIONS, FEWEST_CONNECTIONS = 120, 20
 # Made for receiving on a laptop's disk: rows and indexes are written back seldom.
 POSTGRES = {
     "listen_addresses": "",
     "timezone": "UTC",
-    "max_connections": 120,
     "log_checkpoints": "off",
     "shared_buffers": "256MB",
     "wal_buffers": "16MB",
@@ -230,7 +230,9 @@ def _servers(layout: Layout) -> Iterator[Server]:
     if wants_postgres():
         binaries = _postgres_binaries(layout)
         _init_postgres(layout, binaries, user)
-        options = POSTGRES | (UNSAFE_POSTGRES if _unsafe() else {})
+        options = (
+            POSTGRES | {"max_connections": _connections()} | (UNSAFE_POSTGRES if _unsafe() else {})
+        )
         command = [
             str(binaries / "postgres"),
             "-D",
@@ -243,8 +245,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user
         )
     if wants_broker():
-        data = layout.data / "valkey"
-        data.mkdir(exist_ok=True)
+        layout.broker.mkdir(exist_ok=True)
         command = [
             str(_valkey_binary()),
             "--port",
@@ -254,7 +255,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "--unixsocketperm",
             "700",
             "--dir",
-            str(data),
+            str(layout.broker),
             "--appendonly",
             "yes",
             "--save",
@@ -263,6 +264,17 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "no",
         ]
         yield Server("valkey", command, signal.SIGTERM, layout, lambda: not _broker_listens(layout))
+
+
+def _connections() -> int:
+    """Raises ServiceError."""
+    given = os.environ.get("FLYWHEEL_EMBEDDED_CONNECTIONS") or str(CONNECTIONS)
+    if not given.isdecimal() or int(given) < FEWEST_CONNECTIONS:
+        raise ServiceError(
+            f"FLYWHEEL_EMBEDDED_CONNECTIONS must be a number from {FEWEST_CONNECTIONS} on, and is"
+            f" {given!r}."
+        )
+    return int(given)
 
 
 def _unsafe() -> bool:

@@ -300,6 +300,7 @@ ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Flywheel] "
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
 ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": None, "reauthenticate": None}
+ACCOUNT_FORMS = {"change_password": "apps.core.accounts.forms.NewPasswordForm"}
 MFA_ADAPTER = "apps.core.accounts.adapters.MFAAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
 MFA_PASSKEY_LOGIN_ENABLED = True

@@ -107,6 +107,7 @@ OPEN = {
     "api:schema",
     "api:docs",
     "protocol:nothing",
+    *(f"rollouts:{name}" for name in ("mcp", "tools", "tool", "nothing")),  # by a capability
     "account_login",
     "account_logout",
     "account_inactive",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flywheel.embedded import lock
 from flywheel.forks import Fork, Forks, ForksError
 from tests.flywheel.machine import eventually
 
@@ -68,3 +70,15 @@ def test_the_parts_end_with_the_process_that_forked_them(forks: Forks) -> None:
     assert part.poll() is not None and forks.is_gone()
     with pytest.raises(ForksError):
         start(forks, STAYS)
+
+
+def test_what_is_held_for_the_parts_is_held_until_the_last_has_ended(tmp_path: Path) -> None:
+    held = lock(tmp_path / "held", fcntl.LOCK_EX)
+    forks = Forks(dict(os.environ), held)
+    _, output = start(forks, STAYS)
+    os.close(held)
+    with pytest.raises(BlockingIOError):
+        lock(tmp_path / "held", fcntl.LOCK_EX | fcntl.LOCK_NB)
+    forks.close()
+    eventually(lambda: ended(output))
+    os.close(lock(tmp_path / "held", fcntl.LOCK_EX | fcntl.LOCK_NB))

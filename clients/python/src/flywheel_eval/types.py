@@ -13,12 +13,18 @@ Message = dict[str, Any]
 @dataclass(frozen=True)
 class Task:
     """OpenAI chat messages to answer with these tools. `sample` is the number of the answer, from
-    0: a task is answered several times."""
+    0: a task is answered several times.
+
+    At `mcp_url` (an MCP server) and `tools_url` (GET lists, POST …/NAME calls) an agent with a loop
+    of its own calls the tools on the state of this sample, without a key, until it has answered;
+    "" where an episode ends after one message."""
 
     id: str
     messages: list[Message]
     tools: list[dict[str, Any]]
     sample: int
+    mcp_url: str = ""
+    tools_url: str = ""
 
 
 @dataclass
