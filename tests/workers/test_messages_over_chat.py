@@ -791,6 +791,31 @@ def test_errors_are_anthropics(
     assert raised.value.body["type"] == "error"  # type: ignore[attr-defined]
 
 
+# With native tools, as Qwen3.5's. Without them everything is written as text.
+LATE = """{%- if tools %}{{ tools }}{%- endif %}{%- for m in messages %}
+{%- if m.role == 'system' and not loop.first %}
+{{- raise_exception('System message must be at the beginning.') }}{%- endif %}{%- endfor %}"""
+
+
+def test_a_template_that_takes_instructions_only_at_the_beginning_says_so_as_clients_know_it(
+    served: Served, client: anthropic.AsyncAnthropic, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = served.engine.tokenizer.chat_template
+    monkeypatch.setattr(served.engine.tokenizer, "chat_template", LATE + template)
+    late = [USER, {"role": "system", "content": "Be short."}]
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        run(client.messages.create(**ASKED | {"messages": late}))
+    said = raised.value.body["error"]["message"]  # type: ignore[index, call-overload]
+    assert said.startswith("role 'system' is not supported on this model")
+    assert "must be at the beginning" in said
+    first = [{"role": "system", "content": "Be short."}, USER]
+    assert run(client.messages.create(**ASKED | {"messages": first, "max_tokens": 1})).content
+    refused = "{{ raise_exception('No calls.') }}"  # then the conversation is written as text
+    monkeypatch.setattr(served.engine.tokenizer, "chat_template", f"{refused}{template}")
+    with pytest.raises(anthropic.BadRequestError, match=r"written for this model: No calls\."):
+        run(client.messages.create(**ASKED | {"messages": late}))
+
+
 def test_a_stream_that_fails_says_so(
     served: Served, client: anthropic.AsyncAnthropic, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

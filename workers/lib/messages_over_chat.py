@@ -196,6 +196,14 @@ def prompt_too_long(prompt: int, context: int) -> ApiError:
     return ApiError(400, f"prompt is too long: {prompt} tokens > {context} maximum")
 
 
+def late_instructions(problem: str) -> ApiError:
+    """The error for instructions after the beginning that a chat template refuses, as Qwen3.5's
+    does, with the wording by which clients know that they must write them into a user's message.
+    """
+    said = f"role 'system' is not supported on this model after the beginning: {problem}"
+    return ApiError(400, said, "messages")
+
+
 def counted(tokens: int) -> dict[str, int]:
     return {"input_tokens": tokens}
 
