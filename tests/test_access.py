@@ -107,7 +107,10 @@ OPEN = {
     "api:schema",
     "api:docs",
     "protocol:nothing",
-    *(f"rollouts:{name}" for name in ("mcp", "tools", "tool", "nothing")),  # by a capability
+    "rollouts:mcp",
+    "rollouts:tools",
+    "rollouts:tool",
+    "rollouts:nothing",
     "account_login",
     "account_logout",
     "account_inactive",

@@ -302,8 +302,8 @@ def _other_results(message: dict, episode: Episode, before: int) -> str:
             call = calls_of(message)[at].tool
             return (
                 f"The agent saw other results than the environment's: its own {call} returned"
-                f" “{own[:SHOWN]}”, and the environment's “{here[:SHOWN]}”. An agent that runs its"
-                " tools itself cannot be scored here; let it return its calls without running them"
+                f" “{own[:SHOWN]}”, and the environment's “{here[:SHOWN]}”. Let it call the"
+                " tools at the address of its sample, or return its calls without running them"
                 " (docs/agents.md)."
             )
     return ""
