@@ -71,7 +71,7 @@ def test_the_run_its_job_and_its_forks_name_the_agent(
     assert given.url == "https://rollouts.example.com"
     page = client.get(made.get_absolute_url()).content.decode()
     assert f"{agent}</a>, in its own harness" in " ".join(page.split())
-    forked = fork(run=made, step=0, config=made.config, by=admin_of(run.project))
+    forked = fork(run=made, step=0, config=made.spec["config"], by=admin_of(run.project))
     assert forked.spec["harness"]["agent"] == agent.pk
 
 
