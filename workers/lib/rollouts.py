@@ -87,6 +87,7 @@ class Ended(Exception):
     def __init__(self, stop_reason: str, masks: str = "", problem: str = "") -> None:
         super().__init__(stop_reason)
         self.stop_reason, self.masks, self.problem = stop_reason, masks[:500], problem[:500]
+        self.facts: dict[str, float] = {}  # of an agent that held it, for the rollout's `stats`
 
 
 class Player(Protocol):
@@ -189,6 +190,7 @@ async def rollout(
     if stop_reason in EXCEEDED and not reason:
         score = failed(score, stop_reason)
     done = _rollout_of(episode, replies, stop_reason)
+    done.stats.update(end.facts)
     add_call_facts(score, done)
     if not score.messages:
         score.messages = done.messages

@@ -92,8 +92,14 @@ class HarnessPlayer:
         replies[:] = captured.replies
         end = await _apply(rollout, episode, captured)
         if captured.mask:
-            return Ended("policy error", captured.mask)
-        return Ended(stop, problem=outcome.problem) if stop else end
+            end = Ended("policy error", captured.mask)
+        elif stop:
+            end = Ended(stop, problem=outcome.problem)
+        end.facts = {
+            "branches": captured.branches,
+            "ignored": sum(captured.notes.values()),
+        }
+        return end
 
 
 async def _apply(rollout: OpenRollout, episode: Episode, captured: Captured) -> Ended:
