@@ -62,11 +62,11 @@ class Acknowledged:
 
 class World:
     """`folder` holds the data folder, temporary files, the clock and the simulated GPU. `stopped`:
-    ids of trainings that the operator asked to stop. `trains`: whether it trains.
+    ids of trainings that the operator asked to stop. `trains`: whether it trains now.
     """
 
-    def __init__(self, folder: Path, *, trains: bool = False) -> None:
-        self.folder, self.trains, self.stack = folder, trains, ExitStack()
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.trains, self.stack = folder, False, ExitStack()
         self.machine = Machine(folder / "data")
         self.temporary = folder / "tmp"
         self.temporary.mkdir(mode=0o1777)
@@ -92,6 +92,7 @@ class World:
             "TMPDIR": str(self.temporary),
             "PATH": f"{tool.parent}:{path}",
             "FLYWHEEL_ALLOW_PRIVATE_URLS": "1",
+            "FLYWHEEL_WARM_S": "3600",  # torch's imports take most of a small training
             "FLYWHEEL_MODEL_FOLDERS": str(self.machine.data / "models"),
             **(moved or {}),
         }
@@ -137,9 +138,10 @@ class World:
         self.environment = f"{environment.slug}@{environment.version}"
         self.versions = {"alpha": str(alpha), "beta": str(beta), "base": str(base)}
 
-    def begin(self) -> None:
+    def begin(self, *, trains: bool = False) -> None:
         """Traffic, until `end`."""
         assert self._rounds is None
+        self.trains = trains
         senders = []
         for _ in range(SENDERS):
             self._number += 1
