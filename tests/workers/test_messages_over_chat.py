@@ -178,6 +178,46 @@ def test_a_prompt_does_not_change_with_claude_codes_billing_line() -> None:
         [{"role": "system", "content": "Help."}, USER]
     ] * 2
     assert chat_of(system=billing) == [USER]
+    for system in (f"{billing[0]['text']}\nHelp.", [text(f"{billing[0]['text']}\nHelp.")]):
+        assert chat_of(system=system) == [{"role": "system", "content": "Help."}, USER]
+
+
+def claude_code(*messages: dict[str, Any]) -> dict[str, Any]:
+    """What Claude Code 2.1.197 sent, with shorter texts. The last text of its messages is
+    cached.
+    """
+    messages[-1]["content"][-1] |= CACHED
+    late = {"role": "system", "content": "Available agent types: …"}
+    return {
+        "model": "m",
+        "messages": [messages[0], late, *messages[1:]],
+        "system": [
+            text("x-anthropic-billing-header: cc_version=2.1.197.bff; cc_entrypoint=sdk-cli;"),
+            text("You are a Claude agent.", **CACHED),
+            text("\nYou are an interactive agent.", **CACHED),
+        ],
+        "tools": [{"name": "Bash", "description": "Runs.", "input_schema": SCHEMA}],
+        "metadata": {"user_id": '{"device_id":"90","account_uuid":"","session_id":"b5"}'},
+        "max_tokens": 32000,
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "stream": True,
+    }
+
+
+def test_a_conversation_of_claude_code_goes_on_where_it_was() -> None:
+    """Its next request has the same chat and what came after, so that a prompt can be continued."""
+    begun = [text("<system-reminder>\nToday.\n</system-reminder>"), text("Write it.")]
+    calls = assistant(text("I do."), use("c1"), use("c2"))
+    replies = [result("c2", is_error=False), result("c1", "Exit code 1", is_error=True)]
+    first = read(**claude_code(user(*begun))).chat()
+    then = read(**claude_code(user(*begun), calls, user(*replies))).chat()
+    assert [message["role"] for message in first.messages] == ["system", "user", "system"]
+    assert then.messages[:3] == first.messages and then.tools == first.tools
+    assert [message["content"] for message in then.messages[3:]] == ["I do.", "Exit code 1", "ok"]
+    assert first.messages[0]["content"].startswith("You are a Claude agent.")
+    assert (first.max_tokens, first.stream) == (32_000, True)
 
 
 def test_tools_and_sampling_are_those_of_a_chat() -> None:
