@@ -1,6 +1,6 @@
-"""Agents on LangGraph, the OpenAI Agents SDK and the AI SDK (Node), which find the model and the
-tools of their rollout by environment variables: their sampled tokens are those of the model's own
-log, and the state is what they made of it.
+"""Agents on LangGraph, the OpenAI Agents SDK and the AI SDK (Node), Codex and Claude Code, which
+find the model and the tools of their rollout by environment variables: what is learned are the
+tokens of the model's own log, and the state is what they made of it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.workers.test_harness_tools import SPEC, Playing, call, task
+from tests.workers.test_harness_tools import DELETE, SPEC, Playing, task
 from workers.lib.engines import SoFar
 from workers.lib.environments import load
+from workers.lib.environments.episodes import tool_names
 from workers.lib.harness.playing import HarnessPlayer
 from workers.lib.policies import Reply
 from workers.lib.rollouts import Finished, Limits, play
@@ -29,7 +30,6 @@ from workers.lib.token_rows import rows_of
 ROOT = Path(__file__).resolve().parent.parent.parent
 AGENTS = Path(__file__).resolve().parent / "agents"
 PYTHON = ROOT / ".venv-sdks" / "bin" / "python"
-PACKAGES = ("ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92")
 
 
 class Clerk(Playing):
@@ -42,11 +42,12 @@ class Clerk(Playing):
     async def sample(
         self, messages: list[dict], tools: list[dict], so_far: SoFar | None, **more: Any
     ) -> tuple[Reply, SoFar]:
-        last = messages[-1]
-        number = re.search(r"\d{8}", json.dumps(messages))
-        assert number is not None
-        asked = last["role"] == "user"
-        self.answers = [call(int(number[0])) if asked else f"{number[0]} is gone."]
+        number = re.search(r"the id (\d{8})", json.dumps(messages))
+        name = next((n for n in tool_names(tools) if n.endswith(DELETE)), "")
+        assert number is not None and name
+        made = json.dumps({"name": name, "arguments": {"email_id": number[1]}})
+        is_done = messages[-1]["role"] == "tool"
+        self.answers = [f"{number[1]} is gone." if is_done else f"<tool_call>{made}</tool_call>"]
         reply, here = await super().sample(messages, tools, so_far, **more)
         self.log.append((tuple(reply.prompt_token_ids), tuple(reply.token_ids)))
         return reply, here
@@ -63,22 +64,43 @@ def sdk(module: str) -> AgentCommand:
     return AgentCommand(argv=argv, variables=variables)
 
 
-def node(tmp_path: Path) -> AgentCommand:
-    """The package must lie beside the program."""
+def installed(program: str, packages: list[str], folder: Path) -> Path:
+    """The program, beside its packages."""
     if not shutil.which("npm"):
         pytest.skip("npm is not installed")
-    folder = tmp_path / "agent"
-    folder.mkdir()
-    shutil.copy(AGENTS / "ai_sdk.mjs", folder)
-    install = ["npm", "install", "--silent", "--no-audit", "--prefix", str(folder), *PACKAGES]
+    install = ["npm", "install", "--silent", "--no-audit", "--prefix", str(folder), *packages]
     if subprocess.run(install, capture_output=True, timeout=300).returncode:
         pytest.skip("the npm registry does not answer")
-    return AgentCommand(argv=["node", str(folder / "ai_sdk.mjs")])
+    return shutil.copy(AGENTS / program, folder)
 
 
-@pytest.fixture(params=["langgraph", "openai_agents", "ai_sdk"])
-def agent(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentCommand]:
-    yield node(tmp_path) if request.param == "ai_sdk" else sdk(f"{request.param}_mcp_agent")
+def node(folder: Path) -> AgentCommand:
+    program = installed("ai_sdk.mjs", ["ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92"], folder)
+    return AgentCommand(argv=["node", str(program)])
+
+
+def codex(folder: Path) -> AgentCommand:
+    return AgentCommand(argv=["sh", str(installed("codex.sh", ["@openai/codex@0.171.0"], folder))])
+
+
+def claude_code(folder: Path) -> AgentCommand:
+    program = installed("claude_code.sh", ["@anthropic-ai/claude-code@2.1.332"], folder)
+    return AgentCommand(argv=["sh", str(program)])
+
+
+AGENT: dict[str, Callable[[Path], AgentCommand]] = {
+    "LangGraph": lambda folder: sdk("langgraph_mcp_agent"),
+    "OpenAI Agents SDK": lambda folder: sdk("openai_agents_mcp_agent"),
+    "AI SDK": node,
+    "Codex": codex,
+    "Claude Code": claude_code,
+}
+
+
+@pytest.fixture(params=AGENT)
+def agent(request: pytest.FixtureRequest, tmp_path: Path) -> AgentCommand:
+    (folder := tmp_path / "agent").mkdir()
+    return AGENT[request.param](folder)
 
 
 @pytest.mark.proof

@@ -86,7 +86,7 @@ class HarnessPlayer:
             rollout.distrust(str(error))
         finally:
             self.gateway.end(rollout)
-            captured = rollout.freeze(outcome.turns, has_failed=bool(stop))
+            captured = rollout.freeze(outcome.turns, has_failed=bool(stop), problem=outcome.problem)
         if rollout.final is not None:
             raise rollout.final
         replies[:] = captured.replies
