@@ -31,6 +31,7 @@ DOORS = (  # the first that matches
     ("/api/", "api"),
     ("/v1/", "environments"),
     ("/env/", "environments"),
+    ("/rollout/", "environments"),
     ("/static/", "static"),
     ("/", "pages"),
 )

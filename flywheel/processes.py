@@ -46,6 +46,7 @@ ENDPOINT_STOPS_S = 30  # for which open streams may go on
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its
 # checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
+CONNECTIONS_NAMED = "PGAPPNAME"  # libpq's variable: what pg_stat_activity calls who is connected
 NAMED = "FLYWHEEL_PROCESS"  # the variable that tells a process which of these it is
 WORKER_PID = "FLYWHEEL_WORKER_PID"  # the variable that tells it to the processes of its pool
 SILENT_S = 60
@@ -181,6 +182,11 @@ def worker_id() -> str:
     return f"{socket.gethostname()}:{os.environ.get(WORKER_PID) or os.getpid()}"
 
 
+def name_connections(part: str) -> None:
+    """Before the first of them."""
+    os.environ.setdefault(CONNECTIONS_NAMED, f"flywheel-{part}")
+
+
 def say_works() -> None:
     """Of a process that was started by `main`."""
     if name := os.environ.get(NAMED):
@@ -199,6 +205,7 @@ def main() -> None:
     if given.check:
         sys.exit(not works(given.name, given.port))
     os.environ[NAMED] = given.name
+    name_connections(given.name)
     private.restrict_umask()
     places.keep_data_dir()
     require_schema()

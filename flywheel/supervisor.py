@@ -89,9 +89,9 @@ def free_port_after(host: str, port: int) -> int:
 
 
 def claim_data_folder(data: Path, url: str) -> int:
-    """A lock that one stack has while it lives; the kernel drops that of a killed one. One that is
-    stopping is waited for. Raises StackError that names the other if a stack works on this data
-    folder already.
+    """A lock that one stack and its processes hold, and that the kernel drops once all of them are
+    gone. One that is stopping is waited for, and so are the processes of one that was killed.
+    Raises StackError that names the other if a stack works on this data folder already.
     """
     make_data_folder(data)
     path = data / "stack.lock"
@@ -107,7 +107,7 @@ def claim_data_folder(data: Path, url: str) -> int:
 def _wait_for_other(path: Path) -> int:
     """The lock, once the stack that has it has stopped. Raises StackError if it is not stopping."""
     deadline = time.monotonic() + STOPS_S
-    while STOPPING in (other := path.read_text().strip() or "another process"):
+    while _is_ending(other := path.read_text().strip() or "another process"):
         with contextlib.suppress(BlockingIOError), doing(f"Waiting for {other}"):
             return embedded.lock_within(path, 5.0)
         if time.monotonic() > deadline:
@@ -120,6 +120,12 @@ def _wait_for_other(path: Path) -> int:
         " would run every scheduled job twice. Stop that one first, or name another folder with"
         " FLYWHEEL_DATA_DIR."
     )
+
+
+def _is_ending(stack: str) -> bool:
+    """Whether a stack, as its lock file describes it, says so or was killed."""
+    pid = stack.rpartition(" ")[2]
+    return STOPPING in stack or (pid.isdigit() and not Path(f"/proc/{pid}").exists())
 
 
 def say_stopping(claimed: int) -> None:
@@ -139,8 +145,11 @@ class Stack:
     them.
     """
 
-    def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
-        self.host, self.port, self.quiet = host, port, quiet
+    def __init__(
+        self, host: str, port: int, *, quiet: bool = False, claimed: int | None = None
+    ) -> None:
+        """`claimed`: the lock of the data folder."""
+        self.host, self.port, self.quiet, self.claimed = host, port, quiet, claimed
         self.endpoint_port = free_port_after(host, port)
         self.programs = [
             Program(part, self._command(part, number))
@@ -151,7 +160,6 @@ class Stack:
         self.log_files: dict[str, LogFile] = {}
         self._opening = threading.Lock()
         self.counts = metrics.new_folder()
-        self.claimed: int | None = None  # the lock of the data folder
         self.forks: Forks | None = None
         self.stopping = threading.Event()
         self.interrupted = self.forking = False
@@ -245,7 +253,8 @@ class Stack:
                 metrics.VARIABLE: self.counts,
             }
             self.forks = Forks(
-                environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET}
+                environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
+                self.claimed,
             )
         return self.forks
 
@@ -401,8 +410,7 @@ def running_stack(host: str, port: int, *, quiet: bool = False) -> Iterator[Stac
     try:
         claimed = claim_data_folder(embedded.data_dir(), url_of(host, port))
         require_free_port(host, port)
-        stack = Stack(host, port, quiet=quiet)
-        stack.claimed = claimed
+        stack = Stack(host, port, quiet=quiet, claimed=claimed)
         stack.heed_signals()
         embedded.hold()
         try:

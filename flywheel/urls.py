@@ -25,6 +25,7 @@ urlpatterns = [
     path("api/v1/", include("apps.environments.api_urls")),
     path("v1/", include("apps.environments.hosted_urls")),
     path("env/", include("apps.environments.protocol_urls")),
+    path("rollout/", include("apps.evals.rollout_urls")),
     path("api/v1/", include("apps.evals.api_urls")),
     path("api/v1/", include("apps.prompts.api_urls")),
     path("api/v1/", include("apps.reviews.api_urls")),

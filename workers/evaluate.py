@@ -13,9 +13,10 @@ import msgspec
 
 from workers.lib.agent_policy import AgentPolicy
 from workers.lib.engines import Sampling
-from workers.lib.environments import load
+from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
+from workers.lib.harness.addressed import Addressed, Rollouts
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
 from workers.lib.shares import Shares, divided, fields_of
@@ -74,7 +75,10 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     agent = isinstance(engine, AgentEndpoint)
     limited = isinstance(engine, AgentEndpoint) and bool(engine.most_tokens or engine.most_usd)
     events.progress(0, total, "calling the agent" if agent else "loading the model")
-    environment = load(spec.environment)
+    environment: Environment = load(spec.environment)
+    rollouts = None
+    if spec.rollouts:
+        environment, rollouts = Addressed(environment), Rollouts(spec.rollouts, tasks, n)
     shares = Shares()
     if isinstance(engine, InProcess) and not environment.multi_turn:
         shares = divided("workers.evaluate", Path(spec.model.base), len(tasks))
@@ -111,7 +115,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     # everything loaded by now stays, so the garbage collector need not scan it again and again
     gc.freeze()
     policy: Any = (
-        AgentPolicy(engine, tools=environment.tools)
+        AgentPolicy(engine, tools=environment.tools, rollouts=rollouts)
         if isinstance(engine, AgentEndpoint)
         else open_policy(
             engine, spec.model, sampling_of(harness), None, None, environment.multi_turn

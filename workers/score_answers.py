@@ -7,6 +7,8 @@ from __future__ import annotations
 from workers.evaluate import emit_sample
 from workers.lib.environments import load
 from workers.lib.events import Emitter
+from workers.lib.harness.addressed import Addressed, Ran
+from workers.lib.messages import Message
 from workers.lib.policies import PolicyError, RecordedPolicy, Reply
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import EXCEEDED, NO_LIMITS, Finished, failed, play
@@ -15,12 +17,13 @@ from workers.rescore import AT_ONCE
 
 
 class SentPolicy(RecordedPolicy):
-    """Replays the agent's answers. If the agent failed at the end, so does the episode, as the
-    agent's own fault.
+    """Replays the agent's answers, but for those that called the tools at an address: they are
+    scored by what ran there. If the agent failed at the end, so does the episode, as the agent's
+    own fault.
     """
 
     def __init__(self, answers: list[SentAnswer]) -> None:
-        super().__init__([answer.turns for answer in answers])
+        super().__init__([turns_of(answer) for answer in answers])
         self.errors = [answer.error for answer in answers]
 
     async def answer(
@@ -36,6 +39,12 @@ class SentPolicy(RecordedPolicy):
         if reply is None and self.errors[key]:
             raise PolicyError(self.errors[key], limit="agent error")
         return reply
+
+
+def turns_of(answer: SentAnswer) -> list[Message]:
+    if answer.state is None:
+        return answer.turns
+    return [Ran(answer.state, answer.turns).as_message()]
 
 
 def main(spec: ScoreAnswers, events: Emitter, stop: StopFlag) -> None:
@@ -65,7 +74,8 @@ def main(spec: ScoreAnswers, events: Emitter, stop: StopFlag) -> None:
         stop.check()
 
     tasks = [spec.tasks[answer.task] for answer in answers]
-    play(SentPolicy(answers), load(spec.environment), tasks, NO_LIMITS, tell, concurrency=AT_ONCE)
+    environment = Addressed(load(spec.environment))
+    play(SentPolicy(answers), environment, tasks, NO_LIMITS, tell, concurrency=AT_ONCE)
     events.result(metrics={"samples": ended})
 
 

@@ -18,7 +18,8 @@ from flywheel.receiving import receivers
 from workers.lib.typed import FormError
 
 log = logging.getLogger(__name__)
-AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/")
+AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/", "/rollout/")
+READ_ONLY = "This is read by GET."
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
     " form-action 'self'; frame-ancestors 'none'"
@@ -48,8 +49,9 @@ def straight_for_agents(
     address of a machine, whatever ALLOWED_HOSTS says.
 
     It is known by its path alone, with or without the last slash (a redirected POST would become a
-    GET), and proves itself by an API key: no cookie is read there. A path or query that cannot be
-    stored is answered with 400. An outage is answered with 503: exporters drop what gets a 500.
+    GET), and proves itself by an API key, or the address of a rollout: no cookie is read there. A
+    path or query that cannot be stored is answered with 400. An outage is answered with 503:
+    exporters drop what gets a 500.
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:
@@ -58,6 +60,8 @@ def straight_for_agents(
         if match is None:
             return get_response(request)
         request.resolver_match = match
+        if request.path_info in PROBES and request.method not in ("GET", "HEAD"):
+            return ReadableJson({"detail": READ_ONLY}, status=405, headers={"Allow": "GET, HEAD"})
         try:
             refuse_unstorable_fields(address_fields(request))
         except FormError as error:

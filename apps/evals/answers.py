@@ -28,6 +28,7 @@ from apps.core.models import ApiKey, JobState, Project
 from apps.core.runner import job_fields
 from apps.environments.clients import load_for
 from apps.environments.models import Environment
+from apps.evals import rollouts
 from apps.evals.actions import EvalSetError
 from apps.evals.bounds import fixed_order
 from apps.evals.holdout.view_log import record_seen
@@ -134,11 +135,11 @@ def indices_of(run: EvalRun, tasks: Iterable[str]) -> dict[str, set[int]]:
 
 
 def tasks_page(
-    run: EvalRun, *, start: int, limit: int, missing: bool, viewer: ApiKey
+    run: EvalRun, *, start: int, limit: int, missing: bool, viewer: ApiKey, base: str
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Tasks without expected answers from position `start` on, with the samples that still need
-    answers; and where the next page starts. With `missing`, only tasks that lack an answer. Of a
-    hold-out, each task counts as a view."""
+    answers, and the addresses of these samples' tools below `base`; and where the next page starts.
+    With `missing`, only tasks that lack an answer. Of a hold-out, each task counts as a view."""
     ids = task_ids(run)
     counts = (
         dict(run.answers.values_list("task_id").annotate(n=Count("pk")).order_by())
@@ -161,13 +162,20 @@ def tasks_page(
             detail=f"served to an agent ({run.pk})",
         )
     tools = load_for(run.environment).tools
+    lacking = {
+        pk: [index for index in range(run.samples_per_task) if index not in answered[pk]]
+        for pk in chosen
+    }
+    places = [(pk, index) for pk in chosen for index in lacking[pk]]
+    links = rollouts.links(run, places if run.takes_answers else (), base)
     found = [
         {
             "id": pk,
             "messages": rows[pk].messages,
             "tools": rows[pk].tools or tools,
-            "missing": [
-                index for index in range(run.samples_per_task) if index not in answered[pk]
+            "missing": lacking[pk],
+            "rollouts": [
+                {"index": index} | links[pk, index] for index in lacking[pk] if (pk, index) in links
             ],
         }
         for pk in chosen
@@ -220,6 +228,7 @@ def receive(*, run: EvalRun, agent_version: str, rows: Iterable[memoryview]) -> 
         if new and not open_:
             raise AnswerError(why_closed(locked))
         Answer.objects.bulk_create(new)
+        rollouts.end_answered(locked)
         done.accepted = len(new)
         if open_:
             note_answers(locked)
@@ -434,6 +443,7 @@ def answers_spec(run: EvalRun, answers: list[Answer], environment: EnvironmentSp
     ids = fixed_order({str(answer.task_id) for answer in answers})
     place = {pk: at for at, pk in enumerate(ids)}
     tasks = {str(task.pk): task for task in Task.objects.filter(pk__in=ids)}
+    states = {place: ran.state for place, ran in rollouts.take_all(run).items()}
     return ScoreAnswers(
         **job_fields(run),
         environment=environment,
@@ -443,6 +453,7 @@ def answers_spec(run: EvalRun, answers: list[Answer], environment: EnvironmentSp
                 task=place[str(answer.task_id)],
                 index=answer.index,
                 turns=answer.turns,
+                state=states.get((str(answer.task_id), answer.index)),
                 error=answer.error,
                 latency_ms=answer.latency_ms,
                 input_tokens=answer.input_tokens,

@@ -22,7 +22,7 @@ from workers.lib.typed import json_schema
 
 TASK = {
     "type": "object",
-    "required": ["id", "messages", "tools", "missing"],
+    "required": ["id", "messages", "tools", "missing", "rollouts"],
     "properties": {
         "id": {"type": "string", "format": "uuid"},
         "messages": {
@@ -35,6 +35,28 @@ TASK = {
             "type": "array",
             "items": {"type": "integer"},
             "description": "Samples without an answer",
+        },
+        "rollouts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["index", "mcp", "tools"],
+                "properties": {
+                    "index": {"type": "integer", "description": "The sample"},
+                    "mcp": {"type": "string", "format": "uri", "description": "An MCP server"},
+                    "tools": {
+                        "type": "string",
+                        "format": "uri",
+                        "description": "GET lists the tools, POST …/NAME calls one",
+                    },
+                },
+            },
+            "description": (
+                "Where the agent may call the environment's tools on the state of each of these"
+                " samples, without a key, until its answer is sent; empty where an episode ends"
+                " after one message. A sample whose tools were called is scored by what these"
+                " calls did, and its messages are not replayed."
+            ),
         },
     },
 }
@@ -149,7 +171,12 @@ def tasks(request: Request, pk: UUID) -> Response:
     missing = request.query_params.get("missing") == "1"
     start, limit = number_of(request, "cursor"), number_of(request, "limit")
     found, following = answers.tasks_page(
-        run, start=start, limit=limit, missing=missing, viewer=request.auth
+        run,
+        start=start,
+        limit=limit,
+        missing=missing,
+        viewer=request.auth,
+        base=request.build_absolute_uri("/"),
     )
     return Response({"results": found, "next": None if following is None else str(following)})
 

@@ -17,7 +17,7 @@ from apps.core.kinds import ChildProcess, Incomplete, InProcess, Needs, register
 from apps.core.runner import job_fields
 from apps.environments.clients import job_spec
 from apps.environments.scorer import record_scorer
-from apps.evals import importing, latency
+from apps.evals import importing, latency, rollouts
 from apps.evals.announcing import announce_end
 from apps.evals.answers import answers_spec, stored_answers, task_ids
 from apps.evals.bounds import fixed_order
@@ -35,6 +35,7 @@ from apps.evals.models import (
 )
 from apps.evals.proposals import making
 from apps.evals.replays import job as replays
+from apps.evals.rollout_door import door, door_spec
 from apps.evals.rollout_parts import rollout_parts
 from apps.evals.sample_events import sample_fields
 from apps.evals.samples.diagnosis import describe
@@ -91,6 +92,7 @@ def evaluation_spec(run: EvalRun) -> Evaluate | ScoreAnswers:
             prompt=run.prompt,
             batch_size=run.spec["batch_size"],
         ),
+        rollouts=door_spec(run),
         samples_per_task=run.samples_per_task,
         tasks=write_tasks(
             job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))
@@ -255,6 +257,11 @@ def complete(run: EvalRun, result: dict) -> dict:
     return run.result | {"metrics": metrics}
 
 
+def end(run: EvalRun) -> None:
+    rollouts.forget_states(run)
+    announce_end(run)
+
+
 def needs(run: EvalRun) -> Needs:
     """The base of a model that the job loads itself."""
     is_here = run.spec.get("engine", {}).get("kind") == "transformers"
@@ -269,7 +276,8 @@ register(
         child_spec=evaluation_spec,
         store_events=store_events,
         complete=complete,
-        ended=announce_end,
+        beside=door,
+        ended=end,
     ),
 )
 register(

@@ -646,6 +646,31 @@ class Answer(models.Model):
         return f"{self.task} #{self.index}"
 
 
+class SampleRollout(models.Model):
+    """One sample's episode with an address, at which its agent calls the environment's tools
+    (`rollouts`). Of the address only the SHA-256 of its secret part is stored. `state` is that of
+    the episode after the last call; it goes when the evaluation ends.
+    """
+
+    run = models.ForeignKey(EvalRun, models.CASCADE, related_name="rollouts")
+    task = models.ForeignKey(Task, models.CASCADE, related_name="+")
+    index = models.PositiveSmallIntegerField()
+    token_hash = models.CharField(max_length=64, unique=True)
+    state = models.JSONField(null=True)
+    calls = models.PositiveIntegerField(default=0)
+    ended_at = models.DateTimeField(null=True, help_text="Since when it takes no calls")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "task", "index"], name="one_sample_rollout_per_index"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.index}"
+
+
 class MeaningCheck(Job):
     """A comparison by meaning of a set's hold-out with everything in it that could train
     (`meaning`).

@@ -66,10 +66,11 @@ class Endpoint:
             return await probes.say_ready(scope, send, self.tables, self.writer)
         if path == "/healthz":
             return await self._say_health(send)
-        if path == "/metrics":
-            return await _send_metrics(scope, send)
         counted = Counted(send)
         try:
+            if path == "/metrics":
+                require_method(scope["method"], "GET")
+                return await _send_metrics(scope, send)
             await self._answer(scope, receive, counted)
         except Refusal as refusal:
             await send_whole(counted.send, refusal.status, [JSON, *refusal.headers], refusal.body)

@@ -35,13 +35,20 @@ VARIABLES, SERVE, EVALUATE, FROM_CI = SHELL
 (BY_TRACES,) = (block for language, block in BLOCKS if language == "python")
 
 
+def made(project: Any) -> tuple[Any, Any]:
+    """The tasks and the environment that the examples are for."""
+    return make_eval_set(project, regression=3), make_environment(project)
+
+
 class User:
     """Someone in the examples' folder, with a project on a live server and the SDKs' Python."""
 
-    def __init__(self, folder: Path, url: str, agent: str) -> None:
+    def __init__(
+        self, folder: Path, url: str, agent: str, made: Callable[[Any], tuple[Any, Any]] = made
+    ) -> None:
         project = make_project()
         self.folder, self.started = folder, list[subprocess.Popen]()
-        eval_set, environment = make_eval_set(project, regression=3), make_environment(project)
+        eval_set, environment = made(project)
         (folder / "bin").mkdir()
         command = folder / "bin" / "flywheel-eval"  # as pip installs it
         command.write_text(f'#!/bin/sh\nexec {SDKS} -m flywheel_eval.command "$@"\n')

@@ -89,7 +89,11 @@ def test_behind_caddy_every_process_knows_its_address() -> None:
     behind = yaml.safe_load(text)
     named = {name for name, service in behind["services"].items() if "build" not in service}
     assert named == {*NAMES, "migrate", "caddy"}
-    proxied = re.findall(r"reverse_proxy (\w+):(\d+)", (DOCKER / "Caddyfile").read_text())
+    caddy = (DOCKER / "Caddyfile").read_text()
+    proxied = re.findall(r"reverse_proxy (\w+):(\d+)", caddy)
+    assert re.search(r"HOST\} \{\n\trequest_header -\*_\*\n", caddy), (
+        "a client's X_Forwarded_For would be its address"
+    )
     assert proxied == [("web", "8000"), ("endpoint", str(processes.ENDPOINT_PORT))]
 
 

@@ -130,3 +130,14 @@ def test_help_says_which_port_the_endpoint_gets(command: str) -> None:
         check=True,
     )
     assert "The endpoint gets the next one, PORT + 1" in " ".join(done.stdout.split())
+
+
+def test_the_processes_of_a_killed_stack_are_waited_for(tmp_path: Path) -> None:
+    """They have its port, and would go on with what is scheduled."""
+    held = claim_data_folder(tmp_path, "http://127.0.0.1:8123")
+    orphan = subprocess.Popen(["sleep", "2"], pass_fds=[held])
+    os.close(held)
+    killed = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
+    (tmp_path / "stack.lock").write_text(f"http://127.0.0.1:8123, process {killed}")
+    os.close(claim_data_folder(tmp_path, "http://127.0.0.1:8124"))
+    assert orphan.poll() is not None

@@ -25,6 +25,7 @@ from workers.lib.agent_shapes import (
 )
 from workers.lib.chat_client import wait_s
 from workers.lib.errors import JobError
+from workers.lib.harness.addressed import Address
 from workers.lib.keys import bearer, hidden, key_in, refusal
 from workers.lib.messages import Message
 from workers.lib.outgoing import Bounds, RefusedAddress, TooMuch, async_client, check_url
@@ -131,14 +132,25 @@ class AgentClient:
         }
 
     async def ask(
-        self, messages: list[Message], tools: list[dict], *, seed: int, name: str, seconds: float
+        self,
+        messages: list[Message],
+        tools: list[dict],
+        *,
+        seed: int,
+        name: str,
+        seconds: float,
+        address: Address | None = None,
     ) -> Answer:
         """The agent's answer to a conversation, within `seconds` of the agent's own time. `name` is
         the same for the same question, so that an agent that is asked again after an answer was
-        lost can return it again. Raises AgentError.
+        lost can return it again. At `address` it may call the tools itself. Raises AgentError.
         """
-        body = request_of(self.agent, messages, tools, seed)
+        body = request_of(self.agent, messages, tools, seed, address)
         headers = {"Idempotency-Key": name}
+        if address:
+            headers |= {"X-Flywheel-MCP": address.mcp, "X-Flywheel-Tools": address.tools}
+        if address and address.model:
+            headers |= {"X-Flywheel-Model-URL": address.model}
         for attempt in range(1, TRIES + 1):
             async with self.turn:
                 came, took = await self._paid(body, headers, seconds)

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from workers.lib.agent_client import AgentClient, AgentError
+from workers.lib.harness.addressed import RAN, Address, Ran, Rollouts
 from workers.lib.policies import PolicyError, Reply
 from workers.lib.specs.engines import AgentEndpoint
 from workers.lib.spending import NOTHING
@@ -18,9 +20,12 @@ DOWN_AFTER = 10  # unreachable for this many samples in a row, after which the j
 
 @dataclass
 class _Sample:
-    """The rest of an agent's answer, and of its time."""
+    """The rest of an agent's answer, and of its time; `address` is that of its tools, if it has
+    one.
+    """
 
     seconds: float
+    address: Address | None = None
     turns: deque[Reply] = field(default_factory=deque)
     asked: int = 0
 
@@ -32,6 +37,10 @@ class AgentPolicy:
     whole conversation; except in a Gym run, which is a whole episode. `tools` are used if an
     episode shows none.
 
+    With `rollouts`, each sample has an address at which the agent may call the tools itself. If it
+    did, its messages are not replayed: they are one reply, with what ran there
+    (`harness.addressed`).
+
     A failure of the agent fails the sample, so that it cannot choose what counts; if it is
     unreachable, the sample is masked.
     """
@@ -39,9 +48,15 @@ class AgentPolicy:
     shares_time = True  # its time is measured here, without waiting for a slot
 
     def __init__(
-        self, agent: AgentEndpoint, client: AgentClient | None = None, *, tools: Sequence[dict] = ()
+        self,
+        agent: AgentEndpoint,
+        client: AgentClient | None = None,
+        *,
+        tools: Sequence[dict] = (),
+        rollouts: Rollouts | None = None,
     ) -> None:
         self.agent, self.client, self.tools = agent, client or AgentClient(agent), list(tools)
+        self.rollouts = rollouts
         self.samples: dict[int, _Sample] = {}
         self.away = 0  # samples in a row for which it was unreachable
 
@@ -66,26 +81,52 @@ class AgentPolicy:
     ) -> None:
         sample.asked += 1
         name = f"{seed}-{key}-{sample.asked}"
+        if self.rollouts and sample.address is None:
+            sample.address = await self.rollouts.begin(key)
         try:
             answer = await self.client.ask(
-                messages, tools, seed=seed, name=name, seconds=sample.seconds
+                messages,
+                tools,
+                seed=seed,
+                name=name,
+                seconds=sample.seconds,
+                address=sample.address,
             )
         except AgentError as error:
-            raise self._failure(error) from error
+            failure = self._failure(error)
+            if failure.final or not (ran := await self._ran(key, (), failure)):
+                raise failure from error
+            sample.turns.append(Reply(ran.as_message(), counted=False))
+            return
         self.away = 0
         sample.seconds = max(0.0, sample.seconds - answer.seconds)
-        for at, message in enumerate(answer.said.turns):
-            reply = Reply(message, _text(message))
-            if at == 0:
-                used = answer.said.tokens or NOTHING
-                reply = replace(
-                    reply,
-                    prompt_tokens=used.input_tokens,
-                    output_tokens=used.output_tokens,
-                    counted=answer.said.tokens is not None,
-                    latency_ms=answer.seconds * 1000,
-                )
-            sample.turns.append(reply)
+        turns, ran = answer.said.turns, await self._ran(key, answer.said.turns)
+        if ran and ran.state is not None:
+            turns = [ran.as_message()]
+        elif ran:
+            turns = [*turns[:-1], turns[-1] | {RAN: ran}]
+        sample.turns.extend(Reply(message, _text(message)) for message in turns)
+        used = answer.said.tokens or NOTHING
+        sample.turns[0] = replace(
+            sample.turns[0],
+            prompt_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            counted=answer.said.tokens is not None,
+            latency_ms=answer.seconds * 1000,
+        )
+
+    async def _ran(
+        self, key: int, said: Sequence[dict], error: PolicyError | None = None
+    ) -> Ran | None:
+        """Ends the sample's address. None if it has none, or if an agent that failed called
+        nothing there.
+        """
+        if self.rollouts is None:
+            return None
+        state = await self.rollouts.take(key)
+        if error and state is None:
+            return None
+        return Ran(state, said, error, partial(self.rollouts.put_back, key))
 
     def _failure(self, error: AgentError) -> PolicyError:
         self.away = 0 if error.limit or error.final else self.away + 1

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from workers.lib.environments.gym_rows import ASKED
+from workers.lib.harness.addressed import Address
 from workers.lib.messages import ItemError, Message, error_text, from_items, items_request
 from workers.lib.prices import Price, list_price
 from workers.lib.specs.engines import AgentEndpoint
@@ -65,18 +66,30 @@ def url_of(agent: AgentEndpoint) -> str:
 
 
 def request_of(
-    agent: AgentEndpoint, messages: list[Message], tools: list[dict], seed: int
+    agent: AgentEndpoint,
+    messages: list[Message],
+    tools: list[dict],
+    seed: int,
+    address: Address | None = None,
 ) -> dict[str, Any]:
-    """The task as a request, without anything that says what is right."""
+    """The task as a request, without anything that says what is right. `metadata` has texts alone,
+    as OpenAI's does.
+    """
+    more = {} if address is None else {"metadata": _metadata(address)}
     if agent.protocol == "chat":
         body = {"model": agent.name, "messages": messages, "seed": seed, "stream": False}
-        return body | ({"tools": tools} if tools else {})
-    asked = items_request(messages, tools)
+        return body | ({"tools": tools} if tools else {}) | more
+    asked = items_request(messages, tools) | more
     if agent.protocol == "gym":
         return {ASKED: asked}
     if not tools:
         del asked["tools"]
     return {"model": agent.name, "stream": False} | asked
+
+
+def _metadata(address: Address) -> dict[str, str]:
+    model = {"flywheel_model_url": address.model} if address.model else {}
+    return {"flywheel_mcp": address.mcp, "flywheel_tools": address.tools} | model
 
 
 def version_of(data: Any, headers: dict[str, str]) -> str:

@@ -28,6 +28,7 @@ from flywheel.outages import AWAY
 log = logging.getLogger(__name__)
 LIMIT_S = 1.0
 QUERY_MS = 900
+FAILED = "It could not be checked."
 NO_ANSWER = f"It did not answer within {LIMIT_S:g} s."
 
 
@@ -67,9 +68,10 @@ class Button:
 @dataclass(frozen=True)
 class Condition:
     """`part`: of /readyz, which says 503 while it is found; "" for what keeps nobody from working.
-    `wait_s`: how long it lasts before operators are alerted. `of_projects`: what is found names
-    projects, so it is for operators only. `explains(error)`: the finding where this condition is
-    why the first check of its lane failed; "" where it is not.
+    `wait_s`: how long it lasts before operators are alerted. `for_operators`: what is found names
+    projects or quotes an error (which may have addresses and names of accounts), so probes, which
+    anybody may ask, say the title only. `explains(error)`: the finding where this condition is why
+    the first check of its lane failed; "" where it is not.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Condition:
     part: str = ""
     severity: Severity = Severity.CRITICAL
     wait_s: float = 0.0
-    of_projects: bool = False
+    for_operators: bool = False
     button: Button | None = None
     explains: Callable[[Exception], str] | None = None
 
@@ -91,12 +93,22 @@ class Condition:
 
 @dataclass(frozen=True)
 class Checked:
-    """`unknown`: why the condition could not be checked; `error`, where its check raised."""
+    """`unknown`: why the condition could not be checked; `error`: what its check raised, which is
+    for operators.
+    """
 
     condition: Condition
     findings: list[Finding] = field(default_factory=list)
     unknown: str = ""
     error: Exception | None = None
+
+    @property
+    def why(self) -> str:
+        """For operators."""
+        if self.error is None:
+            return self.unknown
+        text = " ".join(str(self.error).split()) or type(self.error).__name__
+        return f"{self.unknown} {text[:400]}"
 
 
 _declared: dict[str, Condition] = {}
@@ -225,7 +237,7 @@ def _down(first: Checked) -> list[Checked]:
                 Checked(first.condition, unknown=says),
                 Checked(replace(one, part=part), [Finding(says)]),
             ]
-    return [Checked(first.condition, [Finding(first.unknown)])]
+    return [Checked(first.condition, [Finding(first.why)])]
 
 
 def _check(one: Condition) -> Checked:
@@ -236,16 +248,15 @@ def _check(one: Condition) -> Checked:
     except Exception as error:  # a check that fails says nothing about the others
         if not isinstance(error, (*AWAY, DatabaseError, OSError)):
             log.exception("The condition %s cannot be checked", one.name)
-        said = " ".join(str(error).split()) or type(error).__name__
-        return Checked(one, unknown=f"It could not be checked: {said}"[:400], error=error)
+        return Checked(one, unknown=FAILED, error=error)
 
 
 def unknown(checked: Iterable[Checked]) -> dict[str, list[Condition]]:
-    """{why: the conditions that could not be checked}"""
+    """{why: the conditions that could not be checked}, for operators"""
     reasons: dict[str, list[Condition]] = {}
     for one in checked:
         if one.unknown:
-            reasons.setdefault(one.unknown, []).append(one.condition)
+            reasons.setdefault(one.why, []).append(one.condition)
     return reasons
 
 

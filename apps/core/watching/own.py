@@ -28,6 +28,7 @@ from flywheel.postgres.watched import watch
 
 FULL, NEARLY_FULL = 0.95, 0.85
 FEW_CONNECTIONS = 0.85
+USERS_SHOWN = 4
 SKEW_S = 5.0
 IDLE = "state = 'idle' AND state_change < now() - interval '1 minute'"
 LOST_SHOWN = timedelta(hours=6)
@@ -40,6 +41,7 @@ WAITS_LONG = timedelta(minutes=15)
     todo="Check that PostgreSQL runs and is not overloaded or frozen. Nothing that was acknowledged"
     " is lost; agents are asked to send again.",
     part="database",
+    for_operators=True,
 )
 def database() -> Iterator[Finding]:
     """Whatever a query raises is the finding."""
@@ -92,12 +94,15 @@ def _no_connection_left(error: Exception) -> str:
 def few_connections() -> Iterator[Finding]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity"
-            " WHERE backend_type = 'client backend'"
+            "SELECT coalesce(nullif(application_name, ''), 'unnamed'), count(*),"
+            " current_setting('max_connections')::int FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' GROUP BY 1 ORDER BY 2 DESC"
         )
-        used, most = cursor.fetchone()
+        users = cursor.fetchall()
+    used, most = sum(count for _, count, _ in users), users[0][2]
     if used >= FEW_CONNECTIONS * most:
-        yield Finding(f"{used} of {most} connections are in use.")
+        by = ", ".join(f"{count} {name}" for name, count, _ in users[:USERS_SHOWN])
+        yield Finding(f"{used} of {most} connections are in use, most by: {by}.")
 
 
 def _forget_worker(about: str, by: Any) -> str:
@@ -212,6 +217,7 @@ def waiting_jobs() -> Iterator[Finding]:
     " and receiving work without it; jobs start once it is back.",
     lane=Lane.BROKER,
     part="broker",
+    for_operators=True,
 )
 def broker() -> Iterator[Finding]:
     alive.client().ping()

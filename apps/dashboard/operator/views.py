@@ -36,6 +36,8 @@ MONEY = (
 
 
 def operator_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    view = takes({})(view)
+
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not request.user.is_authenticated:
@@ -45,7 +47,7 @@ def operator_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespon
         refuse_unstorable_text(request)
         return view(request, *args, **kwargs)
 
-    return takes({})(wrapper)
+    return wrapper
 
 
 @operator_view

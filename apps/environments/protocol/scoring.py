@@ -19,10 +19,11 @@ CALL_S, SCORE_S = 60.0, 240.0
 
 @dataclass(frozen=True)
 class Called:
-    """What a tool answered, and the episode's state after it."""
+    """What a tool answered, whether the call worked, and the episode's state after it."""
 
     observation: str
     state: dict
+    ok: bool
 
 
 def call(environment: Environment, task: dict, state: dict | None, tool: str, args: Any) -> Called:
@@ -33,15 +34,22 @@ def call(environment: Environment, task: dict, state: dict | None, tool: str, ar
         try:
             async with asyncio.timeout(CALL_S):
                 done = await episode.call(tool, args)
-            return Called(done.observation, episode.state)
+            return Called(done.observation, episode.state, done.ok)
         except TimeoutError:
-            return Called(
-                f"Error: the tool gave no answer within {CALL_S:g} s.", state or episode.state
-            )
+            text = f"Error: the tool gave no answer within {CALL_S:g} s."
+            return Called(text, state or episode.state, False)
         finally:
             await put_away(episode)
 
     return asyncio.run(run())
+
+
+def tools_of(environment: Environment, task: dict, state: dict | None) -> list[dict]:
+    """The tools that an agent is shown in this state. Raises whatever opening the task raises."""
+    episode: Any = environment.open(task, state)
+    if getattr(episode, "client", None) is not None:
+        asyncio.run(put_away(episode))
+    return episode.visible()
 
 
 def score(

@@ -55,7 +55,7 @@ def start(environment: Environment, task: dict, name: str = "") -> str:
             429, f"{MAX_OPEN} sessions of this environment are open. Close those that are done."
         )
     fields = {"environment": environment, "task": task, "expires_at": expiry()}
-    with _brief():
+    with brief():
         if name:
             EnvironmentSession.objects.filter(
                 token_hash=hashed, expires_at__lte=timezone.now()
@@ -77,7 +77,7 @@ def locked(environment: Environment, token: str) -> Iterator[EnvironmentSession]
     Its state, calls and expiry are stored at the end. Raises Refusal: 400 for no such session, 409
     for one in use.
     """
-    with _brief():
+    with brief():
         session = _open(environment, token).select_for_update().first() if token else None
         if session is None:
             raise Refusal(400, f"{UNKNOWN} (or the header {HEADER}).")
@@ -98,7 +98,7 @@ def _open(environment: Environment, token: str) -> QuerySet[EnvironmentSession]:
 
 
 @contextmanager
-def _brief() -> Iterator[None]:
+def brief() -> Iterator[None]:
     """A transaction whose commit does not wait for the disk: a session lost in a crash is seeded
     again.
 
@@ -122,7 +122,7 @@ def _brief() -> Iterator[None]:
 def close(environment: Environment, token: str) -> None:
     """Also if there is none. Raises Refusal (409) for one in use."""
     if token:
-        with _brief():
+        with brief():
             EnvironmentSession.objects.filter(token_hash=digest(environment, token)).delete()
 
 

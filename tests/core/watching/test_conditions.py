@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
+from django.test import Client
 from django.utils import timezone
 from psycopg.errors import TooManyConnections
 
 from apps.core import lags
 from apps.core.models import Incident
-from apps.core.watching import conditions, incidents
+from apps.core.watching import conditions, incidents, probes
 from apps.core.watching.conditions import (
     NO_ANSWER,
     Checked,
@@ -25,10 +27,12 @@ from apps.core.watching.conditions import (
     Thread,
     check_all,
     declared,
+    named,
 )
 from apps.core.watching.incidents import Memory
 from apps.core.watching.probes import part_json
 from apps.trajectories import watched
+from flywheel.logs import PROBES
 from flywheel.postgres.full import is_full
 
 
@@ -204,3 +208,29 @@ def test_the_backlog_of_a_judge_is_no_late_digest(monkeypatch: pytest.MonkeyPatc
     assert list(watched.late()) == [] and lags.seconds()["judged"] >= 540
     lags.lag("classified")(lambda: long_ago)
     assert [finding.about for finding in watched.late()] == ["classified"]
+
+
+@pytest.mark.django_db
+def test_probes_quote_no_error_to_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have the address and the account of a database."""
+
+    def away() -> list[Finding]:
+        raise DatabaseError('connection to "10.1.2.3" as user "flywheel" failed')
+
+    database, disk = named("database"), of("disk", away, lane=Lane.MACHINE, part="disk")
+    assert database is not None
+    last = probes.Last(lambda: [replace(database, check=away), disk])
+    monkeypatch.setattr(probes, "everything", last)
+    answer = Client().get("/readyz")
+    parts = answer.json()["parts"]
+    assert answer.status_code == 503 and "10.1.2.3" not in answer.content.decode()
+    assert parts["database"]["wrong"][0]["says"] == "The database does not answer."
+    assert parts["disk"] == {"state": "unknown", "why": "It could not be checked."}
+    assert all("10.1.2.3" in one.why for one in last.look()[0] if one.unknown)
+
+
+@pytest.mark.parametrize("path", PROBES)
+def test_probes_are_only_read(path: str) -> None:
+    """Whoever can have Flywheel POST somewhere (a webhook) does not read them by that."""
+    answer = Client().post(path)
+    assert answer.status_code == 405 and "GET" in answer["Allow"]

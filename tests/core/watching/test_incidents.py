@@ -5,6 +5,7 @@ operators are sent it, once, and when it is over.
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from apps.core.watching import disks, incidents, measures, own, watcher
 from apps.core.watching.told import CLAIM, Told
 from apps.promotion.policies import channel_of
 from apps.registry.models import Health, Server, ServerProbe
+from apps.trajectories import partitions
 from apps.trajectories.models import Arrival
 from flywheel import alive
 from tests.factories import make_endpoint, make_user
@@ -70,6 +72,10 @@ def no_broker(project: Project, patch: Patch) -> None:
 
 def few_connections(project: Project, patch: Patch) -> None:
     patch.setattr(own, "FEW_CONNECTIONS", 0.0)
+
+
+def no_partitions(project: Project, patch: Patch) -> None:
+    patch.setattr(partitions, "missing_ahead", lambda: [timezone.now()])
 
 
 def other_schema(project: Project, patch: Patch) -> None:
@@ -121,6 +127,7 @@ INCIDENTS = [
     Planted("disk_full", disk(96), "disk"),
     Planted("disk_nearly_full", disk(90)),
     Planted("clock_skew", skewed, about="host"),
+    Planted("partition_missing", no_partitions),
     Planted("digest_late", late, "digest", "digested"),
 ]
 
@@ -170,11 +177,11 @@ def test_an_incident_is_seen_everywhere(
         assert row.alerted_at and planted.about in row.about
 
         ready = operator.get("/readyz")
-        parts = ready.json()["parts"]
+        parts, warnings = ready.json()["parts"], ready.json()["warnings"]
         assert ready.status_code == (503 if planted.part else 200), parts
-        if planted.part:
-            (found,) = parts[planted.part]["wrong"]
-            assert found["condition"] == planted.condition and found["since"] and found["todo"]
+        assert operator.get("/readyz?parts=schema").json().keys() == {"ready", "parts"}
+        (found,) = parts[planted.part]["wrong"] if planted.part else warnings
+        assert found["condition"] == planted.condition and found["since"] and found["todo"]
         assert project.slug not in ready.content.decode()
 
         text = operator.get("/metrics").content.decode()
@@ -229,6 +236,17 @@ def told_of(message: Any) -> set[str]:
     from apps.core.watching.conditions import declared
 
     return {one.name for one in declared() if one.title in message.subject + message.body}
+
+
+@pytest.mark.django_db
+def test_it_says_which_processes_have_most_connections(monkeypatch: Patch) -> None:
+    few_connections(None, monkeypatch)  # type: ignore[arg-type]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL application_name = 'flywheel-test'")
+        (finding,) = own.few_connections()
+    assert re.search(
+        r"^\d+ of \d+ connections are in use, most by: .*1 flywheel-test", finding.says
+    )
 
 
 @contextmanager

@@ -63,6 +63,11 @@ class Episode(Protocol):
     def add_messages(self, messages: list[dict]) -> None:
         """Adopt a conversation whose calls were run by `call`, and end the episode."""
 
+    async def record(self, messages: list[dict]) -> None:
+        """Add what the agent did and said since it was asked, whose calls were run by `call`. The
+        environment answers its last words as in `step`.
+        """
+
     async def responds(self) -> bool:
         """Whether the environment currently answers a trivial question. If so, slow tools are due
         to the agent's calls.

@@ -100,6 +100,13 @@ def with_calls(message: dict, turn: int, *, tags: bool = True) -> dict:
     return as_assistant({"content": text[: len(before)].strip(), "tool_calls": native}, turn)
 
 
+def _adopted(messages: list[dict]) -> list[dict]:
+    return [
+        as_assistant(message, number) if message.get("role") == "assistant" else dict(message)
+        for number, message in enumerate(messages, 1)
+    ]
+
+
 def tool_names(tools: list[dict]) -> list[str]:
     return [tool["function"]["name"] for tool in tools]
 
@@ -264,11 +271,13 @@ class ToolEpisode:
         return [*self.task["messages"], *self.said]
 
     def add_messages(self, messages: list[dict]) -> None:
-        self.said = [
-            as_assistant(message, number) if message.get("role") == "assistant" else dict(message)
-            for number, message in enumerate(messages, 1)
-        ]
+        self.said = _adopted(messages)
         self.stop_reason = self.stop_reason or "stop"
+
+    async def record(self, messages: list[dict]) -> None:
+        self.said += _adopted(messages)
+        if not self.done:
+            await self.replied(text_of(messages[-1]) if messages else "")
 
     def rollout(self) -> Rollout:
         return Rollout(

@@ -5,12 +5,21 @@ from __future__ import annotations
 from workers.lib.specs.engines import Engine, Model
 from workers.lib.specs.environment import Environment
 from workers.lib.specs.job import Job, Tasks
-from workers.lib.typed import AtLeastOne, Text
+from workers.lib.typed import AtLeastOne, Form, Text
+
+
+class RolloutDoor(Form, kw_only=True):
+    """How the program opens and ends the addresses at which a called agent uses the environment's
+    tools: it asks the runner at the Unix socket. `url` is what they begin with.
+    """
+
+    socket: Text
+    url: Text
 
 
 class Evaluate(Job, kw_only=True, tag="evaluate"):
     """`tasks` is the list, or the name of a file with one task per line
-    (workers.lib.task_files).
+    (workers.lib.task_files). `rollouts`: of a called agent, where the environment has tools.
     """
 
     model: Model
@@ -18,3 +27,4 @@ class Evaluate(Job, kw_only=True, tag="evaluate"):
     environment: Environment
     tasks: Tasks | Text
     samples_per_task: AtLeastOne
+    rollouts: RolloutDoor | None = None

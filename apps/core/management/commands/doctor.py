@@ -39,7 +39,7 @@ class Command(BaseCommand):
         said = {
             "installation": described(),
             "wrong": [wrong_json(wrong) | {"says": wrong.says} for wrong in wrongs],
-            "unknown": {one.condition.name: one.unknown for one in checked if one.unknown},
+            "unknown": {one.condition.name: one.why for one in checked if one.unknown},
             "settings": [message.msg for message in unfit],
         }
         self.stdout.write(json.dumps(said, indent=2))

@@ -161,8 +161,9 @@ def load(name: str) -> Agent:
 
 
 def program(command: str) -> Agent:
-    """An agent that is a command: {id, messages, tools, sample} in; out a text, or {"output" |
-    "tool_calls" | "messages" | "error", …} as JSON. A status other than 0 is the answer's error."""
+    """An agent that is a command: {id, messages, tools, sample, mcp_url, tools_url} in; out a text,
+    or {"output" | "tool_calls" | "messages" | "error", …} as JSON. A status other than 0 is the
+    answer's error."""
 
     def answer(task: Task) -> Answer:
         done = subprocess.run(

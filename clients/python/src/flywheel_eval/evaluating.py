@@ -156,8 +156,9 @@ async def _answer_all(
 
 async def _missing(api: Api, pk: str) -> AsyncIterator[Task]:
     async for row in api.tasks(pk):
+        links = {link["index"]: (link["mcp"], link["tools"]) for link in row.get("rollouts", [])}
         for index in row["missing"]:
-            yield Task(row["id"], row["messages"], row["tools"], index)
+            yield Task(row["id"], row["messages"], row["tools"], index, *links.get(index, ()))
 
 
 async def _answered(my_agent: Agent, task: Task, threads: ThreadPoolExecutor) -> Answer:

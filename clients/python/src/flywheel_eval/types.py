@@ -13,12 +13,18 @@ Message = dict[str, Any]
 @dataclass(frozen=True)
 class Task:
     """OpenAI chat messages to answer with these tools. `sample` is the number of the answer, from
-    0: a task is answered several times."""
+    0: a task is answered several times.
+
+    At `mcp_url` (an MCP server) and `tools_url` (GET lists, POST …/NAME calls) an agent with a loop
+    of its own calls the tools on the state of this sample, without a key, until it has answered;
+    "" where an episode ends after one message."""
 
     id: str
     messages: list[Message]
     tools: list[dict[str, Any]]
     sample: int
+    mcp_url: str = ""
+    tools_url: str = ""
 
 
 @dataclass
@@ -125,12 +131,12 @@ class Result:
             reasons = [
                 f"the agent failed to answer {crashed}" if crashed else "",
                 f"{other} runs saw other results than the environment's, since the agent ran tools "
-                "of its own (let it return its calls without running them)"
+                "of its own (let it call those at task.mcp_url or task.tools_url)"
                 if other
                 else "",
                 f"{masked - other} could not be scored" if masked > other else "",
-                f"{lacking} failed, and no run called a tool of the environment (only calls that"
-                " the agent returns are seen)"
+                f"{lacking} failed, and no run called a tool of the environment (only calls at"
+                " task.mcp_url or task.tools_url and those that the agent returns are seen)"
                 if lacking
                 else "",
             ]
