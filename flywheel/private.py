@@ -10,7 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 
 OTHERS = 0o077
-READ_BY_ALL = "pginstall"  # a copy of PostgreSQL's programs, which its user runs
+# Folders that Flywheel makes in the data folder, which may be one that holds other things, too.
+OURS = (
+    "artifacts",
+    "demo",
+    "endpoint",
+    "environments",
+    "fetched",
+    "jobs",
+    "kept",
+    "logs",
+    "models",
+    "receiving",
+    "valkey",
+)
 
 
 def restrict_umask() -> None:
@@ -34,9 +47,8 @@ def make_data_folder(folder: Path) -> None:
         folder.chmod(0o711 if os.getuid() == 0 else 0o700)
         return
     _take_away(folder, 0o006 if os.getuid() == 0 else 0o007)
-    for path in folder.iterdir():
-        if not path.name.startswith(READ_BY_ALL):
-            _take_away(path, 0o007)
+    for name in OURS:
+        _take_away(folder / name, 0o007)
 
 
 def _make_parents(folder: Path) -> None:
@@ -51,5 +63,6 @@ def _take_away(path: Path, bits: int) -> None:
     with suppress(OSError):  # it may be gone, or a volume's folder belong to another user
         found = path.lstat()
         is_ours = found.st_uid == os.getuid() and not stat.S_ISLNK(found.st_mode)
-        if is_ours and found.st_mode & bits:
+        is_shared = found.st_mode & stat.S_ISVTX  # as /tmp is
+        if is_ours and not is_shared and found.st_mode & bits:
             path.chmod(stat.S_IMODE(found.st_mode) & ~bits)
