@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -70,7 +69,7 @@ def test_counts_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
     counting.flush()
     written: list[tuple[str, float]] = []
     for name in ("open_of", "requests_of", "tokens_of"):
-        metric = SimpleNamespace(inc=partial(lambda name, n: written.append((name, n)), name))
+        metric = Mock(**{"inc.side_effect": lambda n, name=name: written.append((name, n))})
         monkeypatch.setattr(counting, name, lambda *labels, metric=metric: metric)
     whole, one_by_one = (
         Histogram("seconds", "", registry=None, buckets=(0.1, 1.0)) for _ in range(2)
