@@ -36,6 +36,7 @@ def _application(*, storing: bool) -> Any:
     django.setup()
     from django.conf import settings
 
+    from apps.serving import counting
     from apps.serving.endpoint import Endpoint
     from apps.serving.refresh import Tables
     from apps.serving.spool import Writer, settle, waiting
@@ -57,11 +58,12 @@ def _application(*, storing: bool) -> Any:
     ]
 
     async def hand_over() -> None:
+        counting.flush()
         if (file := writer.hand_over()) >= 0:
             await asyncio.to_thread(settle, file)
 
     async def keep() -> None:
-        """Hands spooled answers over, and keeps the process up that stores them."""
+        """Hands spooled answers and counts over, and keeps the process up that stores them."""
         process: subprocess.Popen[bytes] | None = None
         while True:
             if storing and (process is None or process.poll() is not None):

@@ -1,8 +1,16 @@
-"""What the endpoint counts of a request (`flywheel.counters`), after its answer was sent."""
+"""What the endpoint counts of a request (`flywheel.counters`), after its answer was sent.
+
+Counts are added up here and written now and then (`flush`): each write goes to a file that the
+processes share, which took longer than all else that is done here. All of it is done by the event
+loop. A process that is killed takes the counts of its last half second with it.
+"""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +34,33 @@ seconds_of = lru_cache(ENDPOINT_SECONDS.labels)
 first_seconds_of = lru_cache(ENDPOINT_FIRST_SECONDS.labels)
 tokens_of = lru_cache(ENDPOINT_TOKENS.labels)
 
+_added: defaultdict[Any, float] = defaultdict(float)
+_observed: defaultdict[Any, list[float]] = defaultdict(list)
+
+
+def add(metric: Any, amount: float = 1.0) -> None:
+    """To a counter or gauge, at the next `flush`."""
+    _added[metric] += amount
+
+
+def flush() -> None:
+    """Writes what was counted since the last one to the files that /metrics reads."""
+    added, observed = dict(_added), dict(_observed)
+    _added.clear()
+    _observed.clear()
+    for metric, amount in added.items():
+        metric.inc(amount)
+    for histogram, values in observed.items():
+        observe_all(histogram, values)
+
+
+def observe_all(histogram: Any, values: Collection[float]) -> None:
+    """As `observe` of each, with one write for each bucket."""
+    histogram._sum.inc(sum(values))
+    places = Counter(bisect_left(histogram._upper_bounds, value) for value in values)
+    for place, n in places.items():
+        histogram._buckets[place].inc(n)
+
 
 class Counted:
     """One request. `send` passes on what is sent. `channel` is "" until it is known to exist."""
@@ -47,18 +82,18 @@ class Counted:
 
     def open(self, channel: str) -> None:
         self.channel, self.is_open = channel, True
-        open_of(channel).inc()
+        add(open_of(channel))
 
     def close(self, parts: list[bytes]) -> None:
         """`parts`: of the answer."""
         if self.is_open:
-            open_of(self.channel).dec()
+            add(open_of(self.channel), -1)
         if used := reported_usage(parts):
-            tokens_of(self.channel, "input").inc(used.input_tokens or 0)
-            tokens_of(self.channel, "output").inc(used.output_tokens or 0)
+            add(tokens_of(self.channel, "input"), used.input_tokens or 0)
+            add(tokens_of(self.channel, "output"), used.output_tokens or 0)
 
     def end(self) -> None:
-        requests_of(self.channel, self.code).inc()
-        seconds_of(self.channel).observe(time.perf_counter() - self._began)
+        add(requests_of(self.channel, self.code))
+        _observed[seconds_of(self.channel)].append(time.perf_counter() - self._began)
         if self.has_begun:
-            first_seconds_of(self.channel).observe(self._first_s)
+            _observed[first_seconds_of(self.channel)].append(self._first_s)

@@ -28,7 +28,7 @@ from apps.serving.asgi import (
 )
 from apps.serving.asked import CHAT, RESPONSES, Asked, BadRequest, read_request
 from apps.serving.callers import ASKS, Callers
-from apps.serving.counting import Counted
+from apps.serving.counting import Counted, flush
 from apps.serving.lanes import Sessions, is_shadow, may_be_shadowed, unit_of
 from apps.serving.pieces import Pieces, error_event, is_complete
 from apps.serving.recording import failure_in
@@ -334,5 +334,6 @@ async def _send_metrics(scope: dict[str, Any], send: Send) -> None:
     if not may:
         refusal = Refusal(401, metrics.REFUSED, headers=ASKS)
         return await send_whole(send, 401, [JSON, *refusal.headers], refusal.body)
+    flush()
     text = await asyncio.to_thread(lambda: generate_latest(metrics.counted_here()))
     return await send_whole(send, 200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from apps.serving.asked import CHAT, Asked
-from apps.serving.counting import recorded_of
+from apps.serving.counting import add, recorded_of
 from apps.serving.recording import estimated_tokens
 from apps.serving.routes import Key, Lane, Route
 from apps.serving.spool import Record, Writer
@@ -89,7 +89,7 @@ class Turn:
         self.record.ended_ns = time.time_ns()
         writer.put(self.record)
         failed = f"{self.record.status // 100}xx" if self.record.status >= 400 else ended
-        recorded_of(self.record.channel, ended if ended != "whole" else failed).inc()
+        add(recorded_of(self.record.channel, ended if ended != "whole" else failed))
 
     @property
     def tokens(self) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
+from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from apps.serving import counting
 from apps.serving.spool import READY, waiting
 from flywheel import metrics
 from tests.flywheel.machine import eventually
@@ -54,6 +58,40 @@ def test_requests_tokens_and_records_are_counted_by_channel(running: Running, se
     assert grown("tokens_total", "counted", "input") > 0
     assert grown("first_seconds_count", "counted") == 3
     assert samples(running)["open", "counted"] == 0
+
+
+async def ignore(message: dict[str, Any]) -> None:
+    pass
+
+
+def test_counts_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if each had been written at once, but for their number."""
+    counting.flush()
+    written: list[tuple[str, float]] = []
+    for name in ("open_of", "requests_of", "tokens_of"):
+        metric = Mock(**{"inc.side_effect": lambda n, name=name: written.append((name, n))})
+        monkeypatch.setattr(counting, name, lambda *labels, metric=metric: metric)
+    whole, one_by_one = (
+        Histogram("seconds", "", registry=None, buckets=(0.1, 1.0)) for _ in range(2)
+    )
+    monkeypatch.setattr(counting, "seconds_of", lambda channel: whole)
+    for n in range(5):
+        counted = counting.Counted(ignore)
+        counted.open("counted")
+        counted.close([b'{"usage": {"prompt_tokens": 3, "completion_tokens": 4}}'])
+        counted._began = time.perf_counter() - 0.4 * n
+        counted.end()
+    counting._observed[whole].append(0.1)  # a bound belongs to its bucket
+    assert not written
+    for seconds in counting._observed[whole]:
+        one_by_one.observe(seconds)
+    counting.flush()
+    assert sorted(written) == [("open_of", 0), ("requests_of", 5), ("tokens_of", 35)]
+    assert [value.get() for value in whole._buckets] == [2, 2, 2]
+    assert [value.get() for value in one_by_one._buckets] == [2, 2, 2]
+    assert whole._sum.get() == pytest.approx(one_by_one._sum.get())
+    counting.flush()
+    assert len(written) == 3
 
 
 def test_a_server_that_is_away_counts_as_an_error_of_its_channel(
