@@ -173,7 +173,7 @@ def _messages(asked: CountRequest) -> list[Message]:
     blocks = blocks_of(asked.system or []) or []
     if problem := text_problem(blocks):
         raise ApiError(400, f"system {problem}.", "system")
-    system = blocks_text([{"text": _without_billing(block["text"])} for block in blocks])
+    system = blocks_text([block | {"text": _without_billing(block["text"])} for block in blocks])
     try:
         messages = from_blocks(asked.messages)
     except BlockError as error:
