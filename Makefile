@@ -252,10 +252,10 @@ SEED ?= 1
 chaos: setup
 	$(PY) -m tests.chaos --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
-# A day of traffic in some minutes: memory, files and connections must not grow.
-MINUTES ?= 30
+# Eight days of traffic in some minutes: memory, threads, files and connections must not grow.
+MINUTES ?= 32
 soak: setup
-	$(PY) -m tests.chaos.soak --minutes $(MINUTES)
+	$(PY) -m tests.chaos.soak --minutes $(MINUTES) $(ARGS)
 
 # What can be made again. var/ is kept: it has the database and the models.
 clean:

@@ -1,12 +1,13 @@
 """A tenth of the runs of an installation deleted while it ingests. `python -m bench.deletion
-[--rows 300000] [--folder DIR] [--rate 50]`
+[--rows 300000] [--folder DIR] [--rate 50]`, or of one that `bench.sizes` has loaded: `python -m
+bench.deletion --folder FOLDER --project sizes --filters "agent_version=3&to=2026-10-20"`
 
-Stores some thousand runs through `store.ingest` and copies their rows in SQL with other ids until
-there are enough (with words, steps and keys). Then every tenth run is deleted by filter
-(`user=leaving`), as a worker does it, while a process stores and digests new rows and another asks
-for the list's page through Django's test client. All of it on the embedded PostgreSQL of the
-folder, without web server and broker: what is measured is the database and the code. Rows are in
-the folder until `--fresh`. Prints a JSON object.
+Without `--filters`, stores some thousand runs through `store.ingest` and copies their rows in SQL
+with other ids until there are enough (with words, steps and keys); every tenth run goes
+(`user=leaving`). They are deleted as a worker does it, while a process stores and digests new rows
+and another asks for the list's page through Django's test client. All of it on the embedded
+PostgreSQL of the folder, without web server and broker: what is measured is the database and the
+code. Rows are in the folder until `--fresh`. Prints a JSON object.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from bench.bodies import Text, row
+from bench.ingest_cpu import database_s
 from bench.peers import HOME, machine
 
 DAYS, SEEDS, ROW_BYTES = 60, 3_000, 2_000
@@ -85,14 +87,14 @@ def load(project: Any, rows: int) -> None:
         cursor.execute("VACUUM ANALYZE")
 
 
-def ingest_until(over: Any, rate: float, counted: Any) -> None:
+def ingest_until(over: Any, slug: str, rate: float, counted: Any) -> None:
     """So many rows a second, digested; a process of its own."""
     set_up()
     from apps.core.models import Project
     from apps.trajectories import digest
     from apps.trajectories.actions.store import ingest
 
-    project = Project.objects.get(slug=SLUG)
+    project = Project.objects.get(slug=slug)
     text, n, began = Text(2, 2_000), 0, time.perf_counter()
     while not over.is_set():
         now = datetime.now(UTC)
@@ -103,17 +105,21 @@ def ingest_until(over: Any, rate: float, counted: Any) -> None:
         time.sleep(max(0.0, began + n / rate - time.perf_counter()))
 
 
-def read_until(over: Any, times: Any) -> None:
+def read_until(over: Any, slug: str, times: Any) -> None:
     """The first page of the list, again and again; milliseconds go into the queue."""
     set_up()
+    from django.conf import settings
     from django.test import Client
     from django.urls import reverse
 
     from apps.core.models import Project
 
-    project, client = Project.objects.get(slug=SLUG), Client(HTTP_HOST="localhost")
+    settings.STORAGES["staticfiles"] = {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+    }
+    project, client = Project.objects.get(slug=slug), Client(HTTP_HOST="localhost")
     client.force_login(project.memberships.first().user)
-    url = reverse("trajectories:list", args=[SLUG]) + "?since=30d"
+    url = reverse("trajectories:list", args=[slug]) + "?since=30d"
     for _ in range(3):
         assert client.get(url).status_code == 200
     while not over.is_set():
@@ -129,16 +135,16 @@ def set_up() -> None:
     django.setup()
 
 
-def made_project() -> Any:
+def made_project(slug: str) -> Any:
     from django.contrib.auth import get_user_model
 
     from apps.core.actions import create_project
     from apps.core.models import Project
 
-    if found := Project.objects.filter(slug=SLUG).first():
+    if found := Project.objects.filter(slug=slug).first():
         return found
     admin, _ = get_user_model().objects.get_or_create(username="admin")
-    return create_project(slug=SLUG, name="Bench", by=admin)
+    return create_project(slug=slug, name="Bench", by=admin)
 
 
 def main() -> None:
@@ -147,6 +153,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=50.0, help="rows a second that arrive")
     parser.add_argument("--folder", type=Path, default=HOME / "deletion")
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--project", default=SLUG)
+    parser.add_argument("--filters", default="", help="of the runs that go; nothing is loaded")
     chosen = parser.parse_args()
     if chosen.fresh:
         shutil.rmtree(chosen.folder, ignore_errors=True)
@@ -173,27 +181,30 @@ def measure(chosen: Any) -> dict[str, Any]:
     from apps.core import runner
     from apps.trajectories.erasure.operations import Confirmed, start
 
-    project = made_project()
-    if project.trajectories.count() < chosen.rows // 2:
+    project = made_project(chosen.project)
+    if not chosen.filters and project.trajectories.count() < chosen.rows // 2:
         load(project, chosen.rows)
+    slug, filters = project.slug, chosen.filters or f"user={LEAVING}"
     begun = get_context("spawn")
     over, counted, times = begun.Event(), begun.Value("q", 0), begun.Queue()
     others = [
-        begun.Process(target=ingest_until, args=(over, chosen.rate, counted)),
-        begun.Process(target=read_until, args=(over, times)),
+        begun.Process(target=ingest_until, args=(over, slug, chosen.rate, counted)),
+        begun.Process(target=read_until, args=(over, slug, times)),
     ]
     for one in others:
         one.start()
     before = [times.get() for _ in range(40)]
     had = project.trajectories.count()
-    given = Confirmed(filters=f"user={LEAVING}", confirm=project.name)
+    given = Confirmed(filters=filters, confirm=project.name)
     by = project.memberships.first().user
     job = start(project=project, by=by, given=given)
     while not times.empty():
         before.append(times.get())
     arrived, began, cpu = counted.value, time.perf_counter(), time.process_time()
+    theirs = database_s()
     runner.run(job)
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    theirs = database_s() - theirs
     arrived = counted.value - arrived
     over.set()
     seen = []
@@ -213,6 +224,7 @@ def measure(chosen: Any) -> dict[str, Any]:
         "state": f"{job.state} {job.error}",
         "seconds": round(seconds, 1),
         "cpu_s_of_the_worker": round(cpu, 1),
+        "cpu_s_of_its_database_process": round(theirs, 1),
         "runs_per_second": round(job.done / seconds),
         "list_ms_while_ingesting": percentiles(before),
         "list_ms_while_deleting": percentiles(seen),

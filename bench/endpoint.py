@@ -154,6 +154,8 @@ rows = Trajectory.objects.filter(agent_name="%s")
 print(json.dumps([rows.count(), rows.filter(output_tokens=%d).count()]))
 """
 
+HOLD = "import sys; from flywheel import embedded; embedded.ensure(); sys.stdin.read()"
+
 
 def manage(env: dict[str, str], *arguments: str, stdin: str = "") -> str:
     done = subprocess.run(
@@ -274,7 +276,7 @@ def main() -> None:
             "FLYWHEEL_ALLOW_PRIVATE_URLS": "1",
         }
         holder = subprocess.Popen(
-            [sys.executable, "manage.py", "shell", "-c", "import sys; sys.stdin.read()"],
+            [sys.executable, "-c", HOLD],
             cwd=ROOT,
             env=env,
             stdin=subprocess.PIPE,

@@ -13,13 +13,14 @@ import contextlib
 import http.client
 import json
 import math
+import os
 import random
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,7 @@ PROTOBUF = {"Content-Type": "application/x-protobuf"}
 JSON, NDJSON = {"Content-Type": "application/json"}, {"Content-Type": "application/x-ndjson"}
 COPY_ROWS = 100
 MINUTE_S, LOOKED_AT_EVERY_S = 60.0, 5.0
+STEADY_ROWS, STEADY_PER_SECOND = 100, "1500"
 KEPT = ("trajectories_trajectory", "trajectories_content", "trajectories_trajectorykey")
 
 
@@ -292,6 +294,68 @@ def measure_minute(server: Flywheel, seconds: float, lines: int) -> dict[str, An
     return found | {"peak_pss_mib": round(usage.peak_mib), "stored": server.stored(), "sent": sent}
 
 
+# A steady load, Flywheel alone.
+
+
+def measure_steady(server: Flywheel, per_second: float, seconds: float, lines: int) -> dict:
+    """Whether the digest keeps up with so many rows a second: the lags that /healthz says every
+    second while they come, and the seconds until all of it is digested and classified.
+    """
+    rows, path = Rows(ROW_BYTES, 3000, seed=4), "/api/v1/trajectories/batch/"
+    every_s = STEADY_ROWS / per_second
+    send(server, path, JSON, paced(rows, every_s, WARM_UP_S), WARM_UP_S, lines)
+    wait_until(server.classified, PATIENCE_S, 0.5)
+    usage, lags = Usage(server), Lags(server)
+    try:
+        load = send(server, path, JSON, paced(rows, every_s, seconds), seconds, lines)
+        found = load.summary() | {"rate": per_second, "lag_s": lags.end()}
+        found["cpu_us_per_row"] = {"acknowledged": usage.lap(len(load.ids))}
+        for name, is_done in (("digested", server.digested), ("classified", server.classified)):
+            wait_until(is_done, PATIENCE_S, 0.2)
+            found[f"{name}_after_s"] = round(time.perf_counter() - load.ended, 1)
+            found["cpu_us_per_row"][name] = usage.lap(len(load.ids))
+    finally:
+        usage.end()
+    return found | {"load_average": os.getloadavg()[0]}
+
+
+def paced(rows: Rows, every_s: float, seconds: float) -> Iterator[Body]:
+    """A batch every so many seconds; what was late is not caught up with."""
+    due = time.perf_counter()
+    until = due + seconds
+    while due < until:
+        time.sleep(max(0.0, due - time.perf_counter()))
+        due = max(due + every_s, time.perf_counter() - every_s)
+        yield rows.array(STEADY_ROWS)
+
+
+class Lags:
+    """What /healthz says of the lags, every second: {name: (the mean, the most, the last)}."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.seen = server, defaultdict[str, list[float]](list)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(1.0):
+            with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+                connection.request("GET", "/healthz")
+                said = json.loads(connection.getresponse().read()).get("lag_s", {})
+                for name, lag in said.items():
+                    self.seen[name].append(lag)
+
+    def end(self) -> dict[str, tuple[float, float, float]]:
+        self._ended.set()
+        self._thread.join()
+        return {
+            name: (round(statistics.fmean(seen), 1), max(seen), seen[-1])
+            for name, seen in self.seen.items()
+        }
+
+
 # Flywheel's REST doors.
 
 
@@ -497,6 +561,15 @@ def show(report: dict[str, Any]) -> None:
         )
         for until, spent in minute["cpu_us_per_trace"].items():
             print(f"CPU, µs of a trace, until {until}: {sum(spent.values()):.0f} {spent}")
+    for steady in report.get("steady", ()):
+        print(
+            f"{steady['rate']:g} rows/s asked, {steady['per_second']} acknowledged, p99"
+            f" {steady['p99_ms']} ms, load average {steady['load_average']:.1f}: lag (mean, most,"
+            f" last) {steady['lag_s']}; digested {steady['digested_after_s']} s and classified"
+            f" {steady['classified_after_s']} s after it; {steady['errors'] or 'no errors'}"
+        )
+        for until, spent in steady["cpu_us_per_row"].items():
+            print(f"CPU, µs of a row, until {until}: {sum(spent.values()):.0f} {spent}")
     for name, row in report.get("rest", {}).items():
         print(
             f"REST {name}: {row['per_second']} rows/s, p50 {row['p50_ms']} ms, p99 {row['p99_ms']}"
@@ -539,7 +612,11 @@ def main() -> None:
     parser.add_argument(
         "--parts",
         default="otlp,minute,rest",
-        help="otlp, minute, rest (with memory and COPY), and cpu (bench.ingest_cpu), by commas",
+        help="otlp, minute, steady, rest (with memory and COPY), and cpu (bench.ingest_cpu), by"
+        " commas",
+    )
+    parser.add_argument(
+        "--steady", default=STEADY_PER_SECOND, help="rows a second, each for a --minute, by commas"
     )
     parser.add_argument(
         "--minute", type=float, default=MINUTE_S, help="seconds of the load before `classified`"
@@ -567,6 +644,13 @@ def main() -> None:
         with running(Flywheel("postgresql", HOME / "runs/flywheel-minute")) as server:
             assert isinstance(server, Flywheel)
             report["minute"] = measure_minute(server, chosen.minute, chosen.connections)
+    if "flywheel" in names and "steady" in chosen.parts:
+        with running(Flywheel("postgresql", HOME / "runs/flywheel-steady")) as server:
+            assert isinstance(server, Flywheel)
+            report["steady"] = [
+                measure_steady(server, float(rate), chosen.minute, chosen.connections)
+                for rate in chosen.steady.split(",")
+            ]
     if "flywheel" in names and "rest" in chosen.parts:
         with running(Flywheel("postgresql", HOME / "runs/flywheel-rest")) as server:
             assert isinstance(server, Flywheel)

@@ -2,9 +2,9 @@
 `python -m bench.many_projects [--projects 1000] [--folder F]`
 
 Projects are made with some runs each, a judge that is on, a model of outcomes in use, retention and
-an alert; then each task of the schedule is called twice in this process. Counted, for the second
-round, are its statements, the messages that it sends (which are not sent on), and the processor
-time of this process and of its connection's.
+three alerts; then each task of the schedule is called twice in this process. Counted, for the
+second round, are its statements, the messages that it sends (which are not sent on), and the
+processor time of this process and of its connection's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bench.peers import HOME, stop_servers_on_sigterm
 RUNS = 5
 COPIED = (
     "trajectories_trajectory",
+    "trajectories_step",
     "trajectories_hourlycount",
     "trajectories_metriccell",
     "trajectories_stepchange",
@@ -33,9 +34,14 @@ LEFT = {"id", "project_id", "stored_in"}
 # The id of a run begins with its time, which the copy has, too.
 NEW_ID = "(substr(old.id::text, 1, 24) || substr(md5(random()::text), 1, 12))::uuid"
 IDS = {"trajectories_trajectory": NEW_ID}
+ALERTS = (
+    {"name": "Failures", "measure": "failure_rate", "line": 0.9},
+    {"name": "Tools", "measure": "step_error_rate", "filters": "kind=tool", "line": 0.9},
+    {"name": "Slow", "measure": "latency_p95", "filters": "outcome=success", "line": 9e9},
+)
 
 
-def make(projects: int, *, has_alerts: bool = True) -> None:
+def make(projects: int) -> None:
     """So many projects, in which nothing is left to do: one that is sent some runs, and copies."""
     from django.contrib.auth import get_user_model
 
@@ -54,23 +60,28 @@ def make(projects: int, *, has_alerts: bool = True) -> None:
         have = 1
         ingest(project=first, rows=list(map(run, range(RUNS))))
         digest.run()
-        _settle([first], has_alerts)
+        _settle([first])
     made = Project.objects.bulk_create(
         Project(slug=f"many-{n}", name=f"Many {n}") for n in range(have, projects)
     )
     for table in COPIED:
         _copy(table, first.pk, [project.pk for project in made])
-    _settle(made, has_alerts)
+    _settle(made)
 
 
 def run(number: int) -> dict[str, Any]:
+    function = {"name": "search", "arguments": "{}"}
+    call = {"id": "a", "type": "function", "function": function}
     return {
         "id": f"run-{number}",
         "started_at": datetime.now(UTC).isoformat(),
         "messages": [
             {"role": "user", "content": f"Question {number}"},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "a", "content": "found"},
             {"role": "assistant", "content": "Answer"},
         ],
+        "latency_ms": 1000.0 + number,
         "outcome": {"status": "failure" if number % 2 else "success"},
     }
 
@@ -90,7 +101,7 @@ def _copy(table: str, first: int, projects: list[int]) -> None:
         )
 
 
-def _settle(projects: list[Any], has_alerts: bool) -> None:
+def _settle(projects: list[Any]) -> None:
     """What people set up, and that all is looked at."""
     from apps.failures.models import Classifier, OutcomeModel, Rubric
     from apps.trajectories.models import Alert, Retention
@@ -103,16 +114,11 @@ def _settle(projects: list[Any], has_alerts: bool) -> None:
         Rubric.objects.create(project=project, version=1, text="Good?", is_on=True)
         OutcomeModel.objects.create(project=project, number=1, is_better=True)
         Retention.objects.create(project=project, days=30 + number % 300)
-        if has_alerts:
-            Alert.objects.create(
-                project=project,
-                name="Failures",
-                measure="failure_rate",
-                condition="above",
-                line=0.9,
-                window_minutes=60,
-                at_least=2,
-            )
+    Alert.objects.bulk_create(
+        Alert(project=project, condition="above", window_minutes=60, at_least=2, **given)
+        for project in projects
+        for given in ALERTS
+    )
 
 
 @contextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from typing import Any
 
-from flywheel import places
+from flywheel import places, private
+from flywheel.commit import described
 from flywheel.version import VERSION
 
 NO_SERVICES = {
@@ -16,24 +18,32 @@ NO_SERVICES = {
     "collectstatic",
     "check",
     "startapp",
-    "--help",
     "spectacular",
+    "routes",
+    "monitoring_files",
 }
+HELP = {"-h", "--help"}
 SERVICES = {"demo", "store_answers"}
 STACKS = {"up", "demo"}
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
-    from flywheel import embedded, interrupts
+    from flywheel import beginning, embedded, interrupts
 
-    places.keep_data_dir()
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command in ("version", "--version"):
-        print(f"Flywheel {VERSION}")
+        print(f"Flywheel {described(VERSION)}")
         return
     is_stack = command in STACKS
     try:
+        if uses_services(command):
+            beginning.require_installation(command)
+            if command not in SERVICES:
+                beginning.note_default_folder(command)
+        places.keep_data_dir()
+        if command in beginning.BEGIN | beginning.BEGIN_WHERE_NAMED:
+            private.restrict_umask()
         if is_stack:
             interrupts.heed(interrupts.interrupt_now)
         if command == "up":
@@ -43,7 +53,9 @@ def main() -> None:
         else:
             if command not in SERVICES | STACKS:
                 use_direct_database()
-            run_django(command)
+            removes = command in beginning.BEGIN_WHERE_NAMED
+            with beginning.removed_if_failed() if removes else nullcontext():
+                run_django(command)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except embedded.ServiceError as error:
@@ -51,6 +63,10 @@ def main() -> None:
     finally:
         if is_stack:
             embedded.stop_unused()
+
+
+def uses_services(command: str) -> bool:
+    return bool(command) and command not in NO_SERVICES and not HELP & {*sys.argv}
 
 
 def use_direct_database() -> None:
@@ -62,16 +78,18 @@ def use_direct_database() -> None:
 def run_django(command: str) -> None:
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import CommandError, ManagementUtility
+    from django.db import DatabaseError
 
     from apps.core.actor import ACTOR, COMMAND_LINE
     from flywheel import embedded
+    from flywheel.outages import is_away
 
     class Utility(ManagementUtility):
         """Refuses a database of another version before a command does anything with it."""
 
         def fetch_command(self, subcommand: str) -> Any:
             found = super().fetch_command(subcommand)
-            if uses_services and subcommand == command and needs_schema(found):
+            if uses_services(command) and subcommand == command and needs_schema(found):
                 from apps.core import schema
 
                 try:
@@ -80,15 +98,19 @@ def run_django(command: str) -> None:
                     sys.exit(str(error))
             return found
 
-    uses_services = command and command not in NO_SERVICES and "--help" not in sys.argv
     try:
-        if uses_services:
+        if uses_services(command):
             embedded.ensure()
         if command and command not in SERVICES:
             ACTOR.set(COMMAND_LINE)
         Utility(sys.argv).execute()
     except ImproperlyConfigured as error:
         sys.exit(f"{error}")
+    except DatabaseError as error:
+        if not is_away(error):
+            raise
+        said = " ".join(str(error).split())
+        sys.exit(f"The database cannot be reached: {said}. “{places.COMMAND} doctor” says more.")
 
 
 def needs_schema(command: Any) -> bool:

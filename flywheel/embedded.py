@@ -24,7 +24,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from flywheel import private
 from flywheel.places import data_dir
+from flywheel.postgres.full import is_full
 
 ROLE = DATABASE = "flywheel"
 START_PATIENCE_S = 90.0
@@ -67,6 +69,10 @@ class Layout:
     @property
     def postgres(self) -> Path:
         return self.home / "postgres"
+
+    @property
+    def broker(self) -> Path:
+        return self.data / "valkey"
 
     @property
     def broker_socket(self) -> Path:
@@ -164,11 +170,22 @@ def stop_unused(patience_s: float = 40.0) -> None:
         os.close(users)
 
 
+def in_use(layout: Layout) -> bool:
+    """Whether the embedded services run, or are about to."""
+    return layout.data.exists() and _supervised(layout)
+
+
 def lock_patiently(path: Path) -> int:
     """The exclusive lock. Raises BlockingIOError if another process keeps it; one that only looks
     has it for a moment.
     """
-    for _ in range(20):
+    return lock_within(path, 1.0)
+
+
+def lock_within(path: Path, patience_s: float) -> int:
+    """The exclusive lock. Raises BlockingIOError if another process keeps it for that long."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             return lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         time.sleep(0.05)
@@ -177,8 +194,8 @@ def lock_patiently(path: Path) -> int:
 
 def _prepare(layout: Layout) -> None:
     try:
-        layout.data.mkdir(parents=True, exist_ok=True)
-        (layout.data / "logs").mkdir(exist_ok=True)
+        private.make_data_folder(layout.data)
+        (layout.data / "logs").mkdir(exist_ok=True, mode=0o700)
         probe = layout.data / f".write-{os.getpid()}"
         probe.write_text("x")  # a byte: an empty file can be made on a full disk
         probe.unlink()
@@ -212,7 +229,7 @@ def _supervised(layout: Layout) -> bool:
 
 def _start_supervisor(layout: Layout) -> None:
     layout.error.unlink(missing_ok=True)
-    with layout.log("services").open("ab") as log:
+    with open(layout.log("services"), "ab", opener=private.opener) as log:
         subprocess.Popen(
             [sys.executable, "-m", "flywheel.servers"],
             cwd=Path(__file__).resolve().parent.parent,
@@ -257,8 +274,8 @@ def _postgres_answers(layout: Layout) -> bool:
                     psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation
                 ):
                     connection.execute(f"CREATE DATABASE {DATABASE}")
-    except psycopg.OperationalError:
-        return False
+    except psycopg.OperationalError as error:
+        return is_full(error)
     return True
 
 

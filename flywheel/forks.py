@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from flywheel import priority
-from flywheel.processes import require_schema
+from flywheel.processes import name_connections, require_schema
 from workers.lib.guard import LIBC, end_with_parent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,6 +126,7 @@ def _become(output: int, request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_with_parent(request["end_with"])
     priority.start(request["part"])
+    name_connections(request["part"] or "prepare")
     set_title(request["title"])
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
@@ -143,7 +144,8 @@ def set_title(text: str) -> None:
 class Forks:
     """The process that forks, and the requests to it. Its output is this process's."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], held: int | None = None) -> None:
+        """`held`: a descriptor that it and its forks keep open while they live."""
         self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         with other:
@@ -152,7 +154,7 @@ class Forks:
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[other.fileno()],
+                pass_fds=[other.fileno(), *([] if held is None else [held])],
                 start_new_session=True,
             )
 

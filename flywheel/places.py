@@ -15,6 +15,9 @@ def is_installed() -> bool:
     return CARRIED.exists()
 
 
+COMMAND = "flywheel" if is_installed() else "manage.py"
+
+
 def carried(name: str) -> Path:
     """A folder that is no Python package: templates, static, docs/nemo-gym."""
     return (CARRIED if is_installed() else CODE) / name

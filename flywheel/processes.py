@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flywheel import metrics, places, priority
+from flywheel import metrics, places, priority, private
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -46,6 +46,7 @@ ENDPOINT_STOPS_S = 30  # for which open streams may go on
 # Celery's cold shutdown: a job of minutes is not waited for; the reaper queues it again from its
 # checkpoint.
 STOP_SIGNAL = {"eval": signal.SIGQUIT, "train": signal.SIGQUIT, "serve": signal.SIGQUIT}
+CONNECTIONS_NAMED = "PGAPPNAME"  # libpq's variable: what pg_stat_activity calls who is connected
 NAMED = "FLYWHEEL_PROCESS"  # the variable that tells a process which of these it is
 WORKER_PID = "FLYWHEEL_WORKER_PID"  # the variable that tells it to the processes of its pool
 SILENT_S = 60
@@ -163,7 +164,7 @@ def works(name: str, port: int) -> bool:
         return path.exists() and time.time() - path.stat().st_mtime < SILENT_S
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", "/livez" if name == "web" else "/healthz")
+        connection.request("GET", "/livez")
         return connection.getresponse().status < 500  # 400: a host that is not allowed
     except (OSError, http.client.HTTPException):
         return False
@@ -179,6 +180,11 @@ def alive_file(name: str) -> Path:
 def worker_id() -> str:
     """The worker that this process is, or is of the pool of."""
     return f"{socket.gethostname()}:{os.environ.get(WORKER_PID) or os.getpid()}"
+
+
+def name_connections(part: str) -> None:
+    """Before the first of them."""
+    os.environ.setdefault(CONNECTIONS_NAMED, f"flywheel-{part}")
 
 
 def say_works() -> None:
@@ -199,6 +205,8 @@ def main() -> None:
     if given.check:
         sys.exit(not works(given.name, given.port))
     os.environ[NAMED] = given.name
+    name_connections(given.name)
+    private.restrict_umask()
     places.keep_data_dir()
     require_schema()
     priority.start(given.name)

@@ -39,16 +39,17 @@ from flywheel.embedded import (
     wants_postgres,
 )
 from flywheel.log_files import LogFile, rotate, write_lines
+from flywheel.private import restrict_umask
 from workers.lib.guard import end_with_parent
 
 log = logging.getLogger("flywheel.servers")
 IDLE_S = 5.0
 GIVE_UP_AFTER = 6  # quick deaths in a row; PostgreSQL may need some seconds after a kill -9
+CONNECTIONS, FEWEST_CONNECTIONS = 120, 20
 # Made for receiving on a laptop's disk: rows and indexes are written back seldom.
 POSTGRES = {
     "listen_addresses": "",
     "timezone": "UTC",
-    "max_connections": 120,
     "log_checkpoints": "off",
     "shared_buffers": "256MB",
     "wal_buffers": "16MB",
@@ -169,6 +170,7 @@ def set_up_logging() -> None:
 def supervise() -> None:
     """Owns the servers until no one uses them."""
     layout = Layout.of(data_dir())
+    restrict_umask()
     held = _become_supervisor(layout)
     if held is None:
         return
@@ -225,12 +227,14 @@ def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:
 def _servers(layout: Layout) -> Iterator[Server]:
     user = UNPRIVILEGED if os.getuid() == 0 else None
     if layout.home != layout.data:
-        _own_folder(layout.home, None)
+        _own_folder(layout.home, None, mode=0o711)
     _own_folder(layout.run, user, mode=0o700)
     if wants_postgres():
         binaries = _postgres_binaries(layout)
         _init_postgres(layout, binaries, user)
-        options = POSTGRES | (UNSAFE_POSTGRES if _unsafe() else {})
+        options = (
+            POSTGRES | {"max_connections": _connections()} | (UNSAFE_POSTGRES if _unsafe() else {})
+        )
         command = [
             str(binaries / "postgres"),
             "-D",
@@ -243,8 +247,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "postgres", command, signal.SIGINT, layout, lambda: _forget_dead_postgres(layout), user
         )
     if wants_broker():
-        data = layout.data / "valkey"
-        data.mkdir(exist_ok=True)
+        layout.broker.mkdir(exist_ok=True)
         command = [
             str(_valkey_binary()),
             "--port",
@@ -254,7 +257,7 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "--unixsocketperm",
             "700",
             "--dir",
-            str(data),
+            str(layout.broker),
             "--appendonly",
             "yes",
             "--save",
@@ -263,6 +266,17 @@ def _servers(layout: Layout) -> Iterator[Server]:
             "no",
         ]
         yield Server("valkey", command, signal.SIGTERM, layout, lambda: not _broker_listens(layout))
+
+
+def _connections() -> int:
+    """Raises ServiceError."""
+    given = os.environ.get("FLYWHEEL_EMBEDDED_CONNECTIONS") or str(CONNECTIONS)
+    if not given.isdecimal() or int(given) < FEWEST_CONNECTIONS:
+        raise ServiceError(
+            f"FLYWHEEL_EMBEDDED_CONNECTIONS must be a number from {FEWEST_CONNECTIONS} on, and is"
+            f" {given!r}."
+        )
+    return int(given)
 
 
 def _unsafe() -> bool:
@@ -291,7 +305,7 @@ def _broker_listens(layout: Layout) -> bool:
         return probe.connect_ex(str(layout.broker_socket)) == 0
 
 
-def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
+def _own_folder(path: Path, user: str | None, mode: int) -> None:
     """Makes the folder. Raises ServiceError if it is someone else's: made under our name in
     /var/tmp, perhaps.
     """
@@ -303,7 +317,7 @@ def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
         )
     if user:
         shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
-        path.chmod(mode)
+    path.chmod(mode)
 
 
 def _package_folder(name: str) -> Path:

@@ -23,6 +23,7 @@ from pathlib import Path
 from flywheel import embedded, interrupts, logs, metrics
 from flywheel.forks import Fork, Forks, ForksError
 from flywheel.log_files import LogFile, write_lines
+from flywheel.private import make_data_folder
 from flywheel.processes import ENDPOINT_STOPS_S, PARTS, fork_command
 from flywheel.progress import doing
 
@@ -38,6 +39,9 @@ COLOURS = {
 UNSHOWN_LINES = 5_000  # wait for the terminal; more are only in the log
 STOP_PATIENCE_S = {"web": 8.0, "endpoint": ENDPOINT_STOPS_S + 1.0}
 PATIENT_S = 40.0  # with other parts
+ENDPOINT_PORTS = 20  # after that of the web server, of which the endpoint gets the first free one
+STOPS_S = 120.0  # within which a stack has stopped, and its services
+STOPPING = ", which is stopping"
 LAST = "storing"  # what the endpoint still answers while it stops is stored, too
 QUIET = "ignore:You're running the worker"  # as root, three times at each start
 
@@ -74,7 +78,7 @@ def require_free_port(host: str, port: int) -> None:
 
 def free_port_after(host: str, port: int) -> int:
     """Of the endpoint: usually the next one. Raises StackError if none of some is free."""
-    last = min(port + 20, 65_535)
+    last = min(port + ENDPOINT_PORTS, 65_535)
     for found in range(port + 1, last + 1):
         with contextlib.suppress(StackError):
             require_free_port(host, found)
@@ -85,23 +89,55 @@ def free_port_after(host: str, port: int) -> int:
 
 
 def claim_data_folder(data: Path, url: str) -> int:
-    """A lock that one stack has while it lives; the kernel drops that of a killed one. Raises
-    StackError that names the other if a stack works on this data folder already.
+    """A lock that one stack and its processes hold, and that the kernel drops once all of them are
+    gone. One that is stopping is waited for, and so are the processes of one that was killed.
+    Raises StackError that names the other if a stack works on this data folder already.
     """
-    data.mkdir(parents=True, exist_ok=True)
+    make_data_folder(data)
     path = data / "stack.lock"
     try:
         held = embedded.lock_patiently(path)
-    except BlockingIOError as error:
-        other = path.read_text().strip() or "another process"
-        raise StackError(
-            f"Flywheel already runs with the data folder {data}: {other}. Two on one folder would"
-            " run every scheduled job twice. Stop that one first, or name another folder with"
-            " FLYWHEEL_DATA_DIR."
-        ) from error
+    except BlockingIOError:
+        held = _wait_for_other(path)
     os.ftruncate(held, 0)
     os.write(held, f"{url}, process {os.getpid()}".encode())
     return held
+
+
+def _wait_for_other(path: Path) -> int:
+    """The lock, once the stack that has it has stopped. Raises StackError if it is not stopping."""
+    deadline = time.monotonic() + STOPS_S
+    while _is_ending(other := path.read_text().strip() or "another process"):
+        with contextlib.suppress(BlockingIOError), doing(f"Waiting for {other}"):
+            return embedded.lock_within(path, 5.0)
+        if time.monotonic() > deadline:
+            raise StackError(
+                f"Flywheel with the data folder {path.parent} has been stopping for"
+                f" {STOPS_S:.0f} s: {other}. Wait for it, or kill that process, and start again."
+            )
+    raise StackError(
+        f"Flywheel already runs with the data folder {path.parent}: {other}. Two on one folder"
+        " would run every scheduled job twice. Stop that one first, or name another folder with"
+        " FLYWHEEL_DATA_DIR."
+    )
+
+
+def _is_ending(stack: str) -> bool:
+    """Whether a stack, as its lock file describes it, says so or was killed."""
+    pid = stack.rpartition(" ")[2]
+    return STOPPING in stack or (pid.isdigit() and not Path(f"/proc/{pid}").exists())
+
+
+def say_stopping(claimed: int) -> None:
+    """To whoever wants the data folder next."""
+    text = os.pread(claimed, 1000, 0).decode()
+    if STOPPING not in text:
+        os.pwrite(claimed, f"{text}{STOPPING}".encode(), 0)
+
+
+def url_of(host: str, port: int) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"http://{host}:{port}"
 
 
 class Stack:
@@ -109,8 +145,11 @@ class Stack:
     them.
     """
 
-    def __init__(self, host: str, port: int, *, quiet: bool = False) -> None:
-        self.host, self.port, self.quiet = host, port, quiet
+    def __init__(
+        self, host: str, port: int, *, quiet: bool = False, claimed: int | None = None
+    ) -> None:
+        """`claimed`: the lock of the data folder."""
+        self.host, self.port, self.quiet, self.claimed = host, port, quiet, claimed
         self.endpoint_port = free_port_after(host, port)
         self.programs = [
             Program(part, self._command(part, number))
@@ -130,8 +169,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://{host}:{self.port}"
+        return url_of(self.host, self.port)
 
     @property
     def endpoint_url(self) -> str:
@@ -215,7 +253,8 @@ class Stack:
                 metrics.VARIABLE: self.counts,
             }
             self.forks = Forks(
-                environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET}
+                environment | os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": QUIET},
+                self.claimed,
             )
         return self.forks
 
@@ -325,6 +364,8 @@ class Stack:
     def stop(self) -> None:
         """Asks every process to stop; kills what does not."""
         self.stopping.set()
+        if self.claimed is not None:
+            say_stopping(self.claimed)
         if self._keeper is not None:
             self._keeper.join()
         for last in (False, True):
@@ -367,9 +408,9 @@ def running_stack(host: str, port: int, *, quiet: bool = False) -> Iterator[Stac
     start."""
     claimed = None
     try:
+        claimed = claim_data_folder(embedded.data_dir(), url_of(host, port))
         require_free_port(host, port)
-        stack = Stack(host, port, quiet=quiet)
-        claimed = claim_data_folder(embedded.data_dir(), stack.url)
+        stack = Stack(host, port, quiet=quiet, claimed=claimed)
         stack.heed_signals()
         embedded.hold()
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from flywheel.commit import described
 from flywheel.progress import say
-from flywheel.supervisor import StackError, running_stack
+from flywheel.supervisor import ENDPOINT_PORTS, StackError, running_stack
 from flywheel.version import VERSION
 
 HELP = "Migrates the database and runs the web server, the endpoint, the workers and beat."
@@ -23,13 +24,21 @@ def main(arguments: list[str]) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine)"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=8000,
+        help=f"of pages and API (default: 8000). The endpoint gets the next one, PORT + 1, or the"
+        f" first free one of the {ENDPOINT_PORTS} after PORT; its address is printed",
+    )
 
 
 def run(host: str, port: int) -> None:
     """Raises StackError."""
     with running_stack(host, port) as stack:
-        say(f"Flywheel is up at {stack.url} (version {VERSION}; Ctrl-C stops it)")
+        say(f"Flywheel is up at {stack.url} (version {described(VERSION)}; Ctrl-C stops it)")
         say(f"The endpoint answers OpenAI clients at {stack.endpoint_url}/v1")
         stack.serve_forever()

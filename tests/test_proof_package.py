@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from flywheel import embedded
+from flywheel.commit import commit, described
 from flywheel.version import VERSION
 from tests.flywheel.machine import Machine
 
@@ -76,7 +77,7 @@ def test_it_is_an_installation_in_an_empty_folder(installed: Path, folder: Path)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert run("--version") == f"Flywheel {VERSION}\n"
+    assert run("--version") == f"Flywheel {described(VERSION)}\n" and commit()
     assert "First start" in run("prepare")
     assert run("shell", "-v", "0", "-c", LOG_IN).split() == [str(folder / "var"), "True"]
     assert embedded.Layout.of(folder / "var").postgres.exists()

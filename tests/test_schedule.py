@@ -6,6 +6,7 @@ import pytest
 
 from apps.core.tasks import reap
 from apps.trajectories import tasks
+from apps.trajectories.models import Alert
 from bench import many_projects
 from flywheel import alive
 
@@ -21,9 +22,10 @@ def test_a_round_sends_as_many_statements_for_six_projects_as_for_two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tasks, "LINGER_S", 0.0)  # it looks again and again for what comes
-    many_projects.make(2, has_alerts=False)
+    many_projects.make(2)
     few = statements()
-    many_projects.make(6, has_alerts=False)
+    assert Alert.objects.exclude(value=None).count() == 6  # three each, and they measure something
+    many_projects.make(6)
     assert statements() == few
 
 

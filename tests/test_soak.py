@@ -1,32 +1,51 @@
-"""How the soak tells growth from a day's ups and downs."""
+"""How the soak tells growth from warming up and from a day's ups and downs."""
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.soak import busyness, growth
+from tests.chaos.growth import growth
+from tests.chaos.soak import busyness
 
-HOURS = [6 + 18 * number / 200 for number in range(200)]
+
+def days(level: Callable[[float], float], noise: float = 1.0) -> list[list[float]]:
+    """Of eight: `level` of the time in days, and what the traffic of the hour adds."""
+    rng = random.Random(3)
+    return [
+        [
+            level(day + hour / 24) + 40 * busyness(hour) + rng.gauss(0, noise)
+            for hour in range(24)
+            for _ in range(4)
+        ]
+        for day in range(8)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("an_hour", "noise", "verdict"),
-    [(0.0, 1.0, "flat"), (1.0, 1.0, "grows"), (-1.0, 1.0, "flat"), (0.0, 400.0, "undecided")],
+    ("level", "noise", "verdict"),
+    [
+        (lambda day: 100, 1.0, "flat"),
+        (lambda day: 100 + 10 * day, 1.0, "grows"),
+        (lambda day: 100 - 10 * day, 1.0, "flat"),
+        (lambda day: 100 + 60 * (1 - math.exp(-day)), 1.0, "flat"),
+        (lambda day: 100, 300.0, "undecided"),
+    ],
+    ids=["steady", "leaks", "shrinks", "warms up", "noisy"],
 )
-def test_growth_is_what_the_shape_of_the_day_does_not_explain(
-    an_hour: float, noise: float, verdict: str
+def test_growth_is_what_a_later_day_has_more_than_the_one_before(
+    level: Callable[[float], float], noise: float, verdict: str
 ) -> None:
-    rng = random.Random(3)
-    traffic = [busyness(hour) for hour in HOURS]
-    values = [
-        100 + 40 * busy + an_hour * hour + rng.gauss(0, noise)
-        for hour, busy in zip(HOURS, traffic, strict=True)
-    ]
-    assert growth("memory", HOURS, values, traffic).verdict == verdict
+    assert growth("memory", days(level, noise)).verdict == verdict
 
 
 def test_what_never_changes_is_flat() -> None:
-    traffic = [busyness(hour) for hour in HOURS]
-    assert growth("files", HOURS, [12.0] * 200, traffic).verdict == "flat"
+    assert growth("files", [[12.0] * 20] * 8).verdict == "flat"
+
+
+def test_a_file_a_day_is_no_leak_and_three_are() -> None:
+    assert growth("files", [[12.0 + day] * 20 for day in range(8)]).verdict == "flat"
+    assert growth("files", [[12.0 + 3 * day] * 20 for day in range(8)]).verdict == "grows"

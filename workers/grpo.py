@@ -31,6 +31,7 @@ from workers.lib.engines import Sampling
 from workers.lib.environments import Environment, load
 from workers.lib.errors import SpecError
 from workers.lib.events import Emitter
+from workers.lib.harness.playing import HarnessPlayer
 from workers.lib.policies import EnginePolicy, Policy, PolicyError
 from workers.lib.prefixes import count_tokens
 from workers.lib.probes import watch
@@ -125,6 +126,8 @@ class Trainer:
         self.servers = (
             ServerRollouts(spec, self.engine, warn) if self.serves and self.ranks.is_main else None
         )
+        # An agent that is not ours may play the episodes, in its own harness.
+        self.player = HarnessPlayer(spec.harness) if spec.harness else None
         self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
         self.ahead = Ahead()
         self.outputs = CheckpointOutputs(
@@ -156,6 +159,8 @@ class Trainer:
         try:
             if self.serves:
                 self.ranks.from_main(lambda: self.servers.open(self.sampling))
+            if self.player:
+                self.player.start()
             while True:
                 self.ranks.check(self.stop.check)
                 validates = (
@@ -178,6 +183,8 @@ class Trainer:
             self.ahead.close()
             if self.servers:
                 self.servers.close()
+            if self.player:
+                self.player.close()
         self.shown.finished(self.done)
         self.require_scores()
         judge_end(self.events, self.watchman, self.done)
@@ -302,11 +309,12 @@ class Trainer:
                     limits_of(self.environment.harness),
                     shown.scores(tell),
                     n=n,
-                    concurrency=len(some) * n,
+                    concurrency=self.at_once(len(some) * n),
                     seed=seed,
                     only=some,
                     check=self.check,
                     sampled=shown.sampled,
+                    player=self.player,
                 )
             except PolicyError as error:
                 self.stop.check()  # a stop also ends the generation
@@ -320,7 +328,12 @@ class Trainer:
     def policy(self, sampling: Sampling) -> Policy:
         if self.servers:
             return self.servers.policy(sampling)
-        return EnginePolicy(self.engine, sampling, goes_on=self.environment.multi_turn)
+        goes_on = self.environment.multi_turn or self.player is not None
+        return EnginePolicy(self.engine, sampling, goes_on=goes_on)
+
+    def at_once(self, episodes: int) -> int:
+        """How many of so many episodes are played side by side."""
+        return min(episodes, self.player.harness.at_once) if self.player else episodes
 
     def check(self) -> None:
         """Raises Stop if the run, or sampling ahead, should end."""

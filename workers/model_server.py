@@ -25,9 +25,21 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from workers.lib.answer_text import CallText, StopText, TokenText, message_of
+from workers.lib.asgi import EVENTS, Gone, Send, answer, body_of, events, left
 from workers.lib.engines import Sampling
 from workers.lib.errors import sentence
 from workers.lib.garbage import is_imported
+from workers.lib.messages_over_chat import (
+    MessagesRequest,
+    MessagesWriter,
+    counted,
+    error_body,
+    late_instructions,
+    model_list,
+    prompt_too_long,
+    read_count,
+    read_messages,
+)
 from workers.lib.openai_requests import (
     ApiError,
     ChatRequest,
@@ -45,16 +57,9 @@ if TYPE_CHECKING:
     from workers.ml.hot_adapters import HotAdapters, Loaded
     from workers.ml.transformers_engine import TransformersEngine
 
-MOST_BYTES = 16 * 1024 * 1024
+MESSAGES = "/v1/messages"
 RETRY_AFTER_S = 2
-JSON = [(b"content-type", b"application/json")]
-EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 log = logging.getLogger("model_server")
-
-
-class Gone(Exception):
-    """The client has disconnected."""
 
 
 @dataclass
@@ -137,7 +142,7 @@ class Served:
             {"id": one.name, "root": one.path, "parent": self.name} | common
             for one in self.adapters.values()
         ]
-        return {"object": "list", "data": rows}
+        return model_list(rows)
 
     def metrics(self) -> bytes:
         """Those of vLLM's metrics that Flywheel reads."""
@@ -439,6 +444,53 @@ class Responses(Chat):
         return self.writer.fail(str(error))
 
 
+class Messages(Chat):
+    """The shape of Anthropic's Messages API, built from the same chunks."""
+
+    prefix, last = "msg_", b""
+    writer: MessagesWriter
+
+    def __init__(self, served: Served, given: MessagesRequest) -> None:
+        super().__init__(served, given.chat())
+        self.given, self.prompt_tokens = given, 0
+
+    async def prompts(self) -> list[list[int]]:
+        """An answer may also end where the context does, as at Anthropic: its clients ask for more
+        tokens than small models have.
+        """
+        ids = await self.served.in_writer(self._prompt)
+        room, self.prompt_tokens = self.served.context - len(ids), len(ids)
+        if room < 1:
+            raise prompt_too_long(len(ids), self.served.context)
+        self.wanted = min(self.given.max_tokens, room)
+        return [ids]
+
+    def _prompt(self) -> list[int]:
+        engine, messages = self.served.engine, self.asked.messages
+        if any(message["role"] == "system" for message in messages[1:]):
+            problem = engine.writer.problem(messages, self.tools)
+            if "system" in problem.lower():
+                raise late_instructions(problem)
+        return engine.prompt_ids(messages, self.tools)
+
+    def begin(self, about: dict[str, Any]) -> None:
+        self.writer = MessagesWriter(
+            self.given, id=about["id"], model=about["model"], prompt_tokens=self.prompt_tokens
+        )
+
+    def answer(self, choices: list[Choice]) -> dict[str, Any]:
+        return self.writer.whole(self.whole(choices[0]), usage_of(choices))
+
+    def rows(self, chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [event for chunk in chunks for event in self.writer.add(chunk)]
+
+    def closing(self, choices: list[Choice]) -> list[dict[str, Any]]:
+        return self.writer.end(usage_of(choices))
+
+    def failed(self, error: ApiError) -> list[dict[str, Any]]:
+        return [error_body(error)]
+
+
 class Completion(Shape):
     """The shape of completions, token in and token out."""
 
@@ -582,6 +634,10 @@ class App:
             ("POST", "/v1/responses"): partial(
                 self.complete, lambda data: Responses(served, read_responses(data))
             ),
+            ("POST", MESSAGES): partial(
+                self.complete, lambda data: Messages(served, read_messages(data))
+            ),
+            ("POST", f"{MESSAGES}/count_tokens"): self.count,
         }
 
     async def __call__(
@@ -598,12 +654,12 @@ class App:
             gone = asyncio.create_task(left(receive))
             await route(data, gone, send)
         except ApiError as error:
-            await answer(send, error.status, error.body(), retry_after_s=error.retry_after_s)
+            await refuse(send, scope["path"], error)
         except Gone:
             log.info("%s: the client has left", scope["path"])
         except Exception as error:
             log.exception("%s failed", scope["path"])
-            await answer(send, 500, ApiError(500, sentence(error)).body())
+            await refuse(send, scope["path"], ApiError(500, sentence(error)))
         finally:
             if gone is not None:
                 gone.cancel()
@@ -636,6 +692,12 @@ class App:
         except (ValueError, RecursionError) as error:
             raise ApiError(400, "The body is not JSON.") from error
         await answer(send, 200, await work(body if isinstance(body, dict) else {}))
+
+    async def count(self, data: bytes, gone: asyncio.Task[None], send: Send) -> None:
+        asked = read_count(data)
+        self.served.adapter(asked.model)
+        (ids,) = await Chat(self.served, asked.chat()).prompts()
+        await answer(send, 200, counted(len(ids)))
 
     async def complete(
         self,
@@ -696,42 +758,9 @@ class App:
         await send({"type": "http.response.body", "body": shape.last})
 
 
-async def events(send: Send, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        await send(
-            {"type": "http.response.body", "body": b"".join(map(event, rows)), "more_body": True}
-        )
-
-
-def event(row: dict[str, Any]) -> bytes:
-    """Without spaces, as vLLM writes it. Events of the Responses API have a name."""
-    name = f"event: {row['type']}\n" if "type" in row else ""
-    return f"{name}data: {json.dumps(row, separators=(',', ':'))}\n\n".encode()
-
-
-async def answer(send: Send, status: int, value: Any, retry_after_s: int = 0) -> None:
-    headers = [*JSON, *([(b"retry-after", str(retry_after_s).encode())] if retry_after_s else [])]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(value).encode()})
-
-
-async def body_of(receive: Callable[[], Awaitable[dict]]) -> bytes:
-    parts, size = list[bytes](), 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        parts.append(message.get("body", b""))
-        if (size := size + len(parts[-1])) > MOST_BYTES:
-            raise ApiError(413, f"The body is larger than {MOST_BYTES // 2**20} MiB.")
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-async def left(receive: Callable[[], Awaitable[dict]]) -> None:
-    """Returns when the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def refuse(send: Send, path: str, error: ApiError) -> None:
+    body = error_body(error) if path.startswith(MESSAGES) else error.body()
+    await answer(send, error.status, body, retry_after_s=error.retry_after_s)
 
 
 def load(given: argparse.Namespace) -> Served:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ipaddress
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,6 +28,8 @@ from apps.core.models import ApiKey, Attempts, AuditEvent, Membership
 FORGOTTEN_AFTER = timedelta(days=1)
 KNOWN_FOR = timedelta(days=180)
 UNKNOWN = "(unknown user)"  # what was typed may be a password
+WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+", re.ASCII)
+KNOWN_BROWSER = "\0known browser"  # no form takes a name with this character
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,13 @@ def address_of(request: HttpRequest) -> str:
 
 
 def network_of(address: str) -> str:
-    """What one visitor has: an IPv4 address, or a /64 of IPv6."""
+    """What one visitor has: an IPv4 address, or a /64 of IPv6. Some proxies append the port, which
+    is another one for each connection.
+    """
+    found = WITH_PORT.fullmatch(address)
+    bare = (found[1] or found[2]) if found else address
     try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(bare.partition("%")[0])
     except ValueError:
         return address
     if parsed.version == 4:
@@ -137,7 +144,10 @@ def _row(counted: Counted, now: datetime) -> Attempts:
 
 
 def _digest(name: str) -> str:
-    return hashlib.sha256(name.casefold().encode("utf-8", "replace")).hexdigest()
+    """As written: of an account's name that is the account's own spelling. Folding case would give
+    two accounts one count (straße, strasse).
+    """
+    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
 
 
 def locks_of(names: list[str]) -> dict[str, datetime]:
@@ -148,8 +158,12 @@ def locks_of(names: list[str]) -> dict[str, datetime]:
 
 
 def unlock_account(name: str) -> bool:
-    """Forgets its failures everywhere. False if there were none."""
-    failed = Attempts.objects.filter(account=_digest(name)).exclude(kind=Attempts.Kind.KNOWN)
+    """Forgets its failures everywhere, whatever the case of the letters. False if there were
+    none.
+    """
+    spelled = get_user_model().objects.filter(username__iexact=name)
+    digests = {*map(_digest, (name, *spelled.values_list("username", flat=True)))}
+    failed = Attempts.objects.filter(account__in=digests).exclude(kind=Attempts.Kind.KNOWN)
     return bool(failed.delete()[0])
 
 
@@ -202,7 +216,7 @@ class LogIn:
     def _counted(self) -> Iterator[Counted]:
         name, kinds = self.username, Attempts.Kind
         if name:
-            known = " known browser" if self.is_known else ""
+            known = KNOWN_BROWSER if self.is_known else ""
             yield Counted(kinds.HERE, f"{self.network} {name}{known}", account=name)
         if name and not self.is_known and not self._is_known_network():
             yield Counted(kinds.ACCOUNT, name, account=name)

@@ -13,6 +13,7 @@ from django.http import HttpRequest, JsonResponse
 
 from apps.core import lags, schema
 from flywheel import alive
+from flywheel.commit import commit
 from flywheel.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ DATABASE_WAIT_S = 2
 def healthz(request: HttpRequest) -> JsonResponse:
     parts = {**_database(), **_broker_and_workers()}
     healthy = all(parts.values())
-    answer = {"healthy": healthy, "version": VERSION, "parts": parts}
+    answer = {"healthy": healthy, "version": VERSION, "commit": commit(), "parts": parts}
     if parts["database"] and parts["schema"]:
         answer["lag_s"] = lags.seconds()
     return JsonResponse(answer, status=200 if healthy else 503)

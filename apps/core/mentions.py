@@ -38,40 +38,84 @@ STAYS = {
 
 
 class Words:
-    """Words as they are looked for: whole (`bob` is not in `bobcat`), in any case, however they are
-    written (`written`).
+    """Words as they are looked for: whole (`bob` is not in `bobcat`, nor `ann@x.com` in
+    `mary.ann@x.com`), in any case, however they are written (`written`). Not in `others`, texts
+    that mean somebody else.
     """
 
-    def __init__(self, words: Iterable[str]) -> None:
+    def __init__(self, words: Iterable[str], others: Iterable[str] = ()) -> None:
         self.words = sorted({word.strip() for word in words if word.strip()}, key=len, reverse=True)
+        self.others = sorted(others)
 
     def __bool__(self) -> bool:
         return bool(self.words)
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(written.whole, self.words)) or NOWHERE, re.IGNORECASE)
+    def looked_for(self) -> list[written.Word]:
+        return [written.Word(word) for word in self.words]
+
+    @cached_property
+    def anywhere(self) -> re.Pattern[str]:
+        """Also where they are part of something longer."""
+        return re.compile("|".join(one.parts for one in self.looked_for) or NOWHERE, re.IGNORECASE)
 
     @cached_property
     def roughly(self) -> list[str]:
-        """Patterns of SQL's `~*`: one matches wherever `pattern` does, in JSON as in text."""
+        """Patterns of SQL's `~*`: one matches wherever a word is, in JSON as in text."""
         return [written.begins(word) for word in self.words]
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where they begin and end."""
+        kept = list(Words(self.others).spans(text)) if self.others else ()
+        for begin, end in self._spans(text):
+            if not any(one <= begin and end <= other for one, other in kept):
+                yield begin, end
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        at = 0
+        while found := self.anywhere.search(text, at):
+            at = found.start()
+            ends = (word.end_at(text, at) for word in self.looked_for)
+            if end := next(filter(None, ends), None):
+                yield at, end
+            at = end or at + 1
 
     def are_in(self, value: Any) -> bool:
         """A text, or anything that JSON can hold."""
+        return next(self.excerpts(value), None) is not None
+
+    def excerpts(self, value: Any, around: int = 0) -> Iterator[str]:
+        """Each occurrence, with so many characters before and after it."""
         if isinstance(value, str):
-            return self.pattern.search(value) is not None
-        if isinstance(value, dict):
-            return any(self.are_in(item) for pair in value.items() for item in pair)
-        return isinstance(value, list | tuple) and any(map(self.are_in, value))
+            for begin, end in self.spans(value):
+                yield value[max(0, begin - around) : end + around]
+        elif isinstance(value, dict):
+            for pair in value.items():
+                for item in pair:
+                    yield from self.excerpts(item, around)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                yield from self.excerpts(item, around)
 
     def out_of(self, value: Any) -> Any:
         """The value without them."""
         if isinstance(value, str):
-            return self.pattern.sub(DELETED, value)
+            kept, at = [], 0
+            for begin, end in self.spans(value):
+                kept += [value[at:begin], DELETED]
+                at = end
+            return "".join([*kept, value[at:]])
         if isinstance(value, dict):
             return {self.out_of(name): self.out_of(item) for name, item in value.items()}
         return [self.out_of(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def are_in_path(self, path: str) -> bool:
+        """The path of a file, whose suffixes do not belong to its name."""
+        return any(
+            self.are_in(name[:end])
+            for name in path.split("/")
+            for end in [len(name), *(at for at, one in enumerate(name) if one == "." and at)]
+        )
 
 
 class Mentioned(Question[int], Generic[M]):
@@ -217,17 +261,22 @@ def files_mentioning(folders: Iterable[Path], words: Words) -> Iterator[Path]:
         for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
             if path.is_file() and not path.is_symlink():
                 name = path.relative_to(folder).as_posix() if path != folder else ""
-                if words.are_in(name) or is_in_file(path, words):
+                if words.are_in_path(name) or is_in_file(path, words):
                     yield path
 
 
 def is_in_file(path: Path, words: Words) -> bool:
-    """Read in parts that overlap, so that a word on the edge of two is whole in one of them."""
-    overlap = written.longest(words.words)
-    kept = b""
+    """Read in parts that overlap, so that a word on the edge of two is in one of them with what
+    stands around it.
+    """
+    overlap, around = written.longest(words.words), written.AROUND
+    kept, left = b"", path.stat().st_size
     with path.open("rb") as file:
         while data := file.read(max(READ, 2 * overlap)):
-            if words.are_in((kept + data).decode("utf-8", "replace")):
+            first, left = not kept, left - len(data)
+            text = (kept + data).decode("utf-8", "replace")
+            begin, end = 0 if first else around, len(text) if left <= 0 else len(text) - around
+            if any(begin <= one and other <= end for one, other in words.spans(text)):
                 return True
             kept = data[-overlap:]
     return False

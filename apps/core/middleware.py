@@ -19,6 +19,7 @@ from workers.lib.typed import FormError
 
 log = logging.getLogger(__name__)
 AGENTS = ("/v1/", "/api/v1/", "/api/public/", "/env/", "/rollout/")
+READ_ONLY = "This is read by GET."
 POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
     " form-action 'self'; frame-ancestors 'none'"
@@ -59,6 +60,8 @@ def straight_for_agents(
         if match is None:
             return get_response(request)
         request.resolver_match = match
+        if request.path_info in PROBES and request.method not in ("GET", "HEAD"):
+            return ReadableJson({"detail": READ_ONLY}, status=405, headers={"Allow": "GET, HEAD"})
         try:
             refuse_unstorable_fields(address_fields(request))
         except FormError as error:

@@ -744,6 +744,10 @@ class Incident(models.Model):
     def __str__(self) -> str:
         return f"{self.condition} {self.about}".strip()
 
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.condition, self.about
+
     def end(self, now: datetime) -> bool:
         """True for the one caller that ended it."""
         return bool(Incident.objects.open().filter(pk=self.pk).update(ended_at=now))

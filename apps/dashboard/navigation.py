@@ -6,6 +6,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
+from flywheel.commit import described
 from flywheel.version import VERSION
 
 # (key, title, URL name, the letter after “g”), in the order of the wheel
@@ -40,5 +41,5 @@ def navigation(request: HttpRequest) -> dict[str, Any]:
         "section": SHOWN_UNDER.get(section, section),
         "project": getattr(request, "project", None),
         "membership": getattr(request, "membership", None),
-        "release": VERSION,
+        "release": described(VERSION),
     }

@@ -55,7 +55,7 @@ def _check(about: str, by: Any) -> str:
     " channel's previous version where that is loaded elsewhere; rolling back is possible.",
     part="servers",
     button=Button("Check now", _check),
-    of_projects=True,
+    for_operators=True,
 )
 def down_servers() -> Iterator[Finding]:
     for server in live_servers().filter(health=Health.DOWN).select_related("project"):
@@ -72,7 +72,7 @@ def down_servers() -> Iterator[Finding]:
     "A managed server failed",
     todo="Read its log on its page and start it again there.",
     severity=Severity.WARNING,
-    of_projects=True,
+    for_operators=True,
 )
 def failed_servers() -> Iterator[Finding]:
     failed = ServerRun.objects.filter(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.folder_digest import sha256_of
 from workers.lib.lora_files import AdapterError, check_base_is_plain
 
+log = logging.getLogger(__name__)
 MOST_OFFERED = 50
 FILE = "bases.json"  # {folder: [digest, of which files]}
 
@@ -107,8 +108,10 @@ def _digest(folder: Path, known: Mapping[str, list[str]]) -> str:
         digest = base_digest(folder)
     except (ModelError, OSError):
         return ""
-    with suppress(OSError):  # two processes may do so at once; it is hashed again then
+    try:
         remember_folder(folder, digest)
+    except OSError as error:
+        log.warning("%s will be hashed again, since %s cannot be written: %s", folder, FILE, error)
     return digest
 
 

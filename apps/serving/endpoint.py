@@ -15,6 +15,7 @@ import msgspec
 from django.conf import settings
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from apps.serving import probes
 from apps.serving.answers import JSON, Headers, Refusal, as_model, passed_on, unknown_model
 from apps.serving.asgi import (
     Receive,
@@ -59,12 +60,17 @@ class Endpoint:
         if scope["type"] != "http":
             return None
         path = scope["path"].rstrip("/")
+        if path == "/livez":
+            return await probes.say_alive(send)
+        if path == "/readyz":
+            return await probes.say_ready(scope, send, self.tables, self.writer)
         if path == "/healthz":
             return await self._say_health(send)
-        if path == "/metrics":
-            return await _send_metrics(scope, send)
         counted = Counted(send)
         try:
+            if path == "/metrics":
+                require_method(scope["method"], "GET")
+                return await _send_metrics(scope, send)
             await self._answer(scope, receive, counted)
         except Refusal as refusal:
             await send_whole(counted.send, refusal.status, [JSON, *refusal.headers], refusal.body)

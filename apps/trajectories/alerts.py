@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from statistics import median
 from typing import Any
 
@@ -12,13 +15,16 @@ from django.db.models import QuerySet
 from django.http import QueryDict
 
 from apps.core.models import Project
-from apps.core.query import Query, from_browser
+from apps.core.query import Query, QueryError, from_browser
+from apps.core.timeouts import TooLong, patience
 from apps.trajectories import filters, score_rows, step_figures, step_filters
 from apps.trajectories.metrics import query
 from apps.trajectories.metrics.cells import MEASURES as OF_RUNS
+from apps.trajectories.metrics.cells import Cell
 from apps.trajectories.metrics.figures import written
 from apps.trajectories.models import Alert, AlertPoint, Trajectory
 from apps.trajectories.step_figures import MEASURES as OF_STEPS
+from apps.trajectories.windows import Window
 
 DAYS = 14  # whose windows at the same time of day say what is usual
 FEWEST_DAYS = 5
@@ -38,47 +44,41 @@ class Measured:
 NOTHING = Measured(None, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """The rows that are measured: the route of their list, its filters, and the ids of their
-    runs.
+    """The rows that are measured: the route of their list, its filters, and the ids of their runs.
+    `read` adds them up; `read_together` does so for many windows at once, as far as it can.
     """
 
     route: str
     known: Query
     ids: Callable[[Project, Mapping[str, str]], QuerySet]
+    read: Callable[[Project, Mapping[str, str]], Any]
+    read_together: Callable[[Collection[Window]], Mapping[Window, Any]]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """`runs` finds those behind a value that is too high, or too low."""
+    """`of` what its source adds up; `runs` finds those behind a value that is too high, or too
+    low.
+    """
 
     unit: str
     source: Source
-    read: Callable[[Project, Mapping[str, str]], Measured]
+    of: Callable[[Any], Measured]
     runs: Callable[[Project, Mapping[str, str], bool], list[str]]
 
 
-def _of_runs(name: str) -> Callable[[Project, Mapping[str, str]], Measured]:
-    def read(project: Project, given: Mapping[str, str]) -> Measured:
-        cell = query.totals(project, given).total
-        return Measured(OF_RUNS[name].value(cell), OF_RUNS[name].n(cell))
-
-    return read
+def _of_runs(name: str) -> Callable[[Cell], Measured]:
+    return lambda cell: Measured(OF_RUNS[name].value(cell), OF_RUNS[name].n(cell))
 
 
-def _of_steps(name: str) -> Callable[[Project, Mapping[str, str]], Measured]:
-    def read(project: Project, given: Mapping[str, str]) -> Measured:
-        group = step_figures.whole(project, given)
-        if group is None:
-            return NOTHING
-        return Measured(OF_STEPS[name].value(group), OF_STEPS[name].n(group))
-
-    return read
+def _of_steps(name: str) -> Callable[[step_figures.Group | None], Measured]:
+    measure = OF_STEPS[name]
+    return lambda group: Measured(measure.value(group), measure.n(group)) if group else NOTHING
 
 
-def _of_scores(project: Project, given: Mapping[str, str]) -> Measured:
-    group = score_rows.whole(project, given)
+def _of_scores(group: score_rows.Group | None) -> Measured:
     return Measured(group.mean, group.scores) if group else NOTHING
 
 
@@ -115,9 +115,27 @@ def _filters(known: Query) -> Query:
     return {name: kind for name, kind in known.items() if name not in TIMES}
 
 
-RUNS = Source("list", _filters(filters.FILTERS), filters.runs_of)
-STEPS = Source("steps", _filters(step_filters.FILTERS), step_filters.runs_of)
-SCORES = Source("scores", _filters(score_rows.FILTERS), score_rows.runs_of)
+RUNS = Source(
+    "list",
+    _filters(filters.FILTERS),
+    filters.runs_of,
+    lambda project, given: query.totals(project, given).total,
+    query.totals_of,
+)
+STEPS = Source(
+    "steps",
+    _filters(step_filters.FILTERS),
+    step_filters.runs_of,
+    step_figures.whole,
+    step_figures.wholes_of,
+)
+SCORES = Source(
+    "scores",
+    _filters(score_rows.FILTERS),
+    score_rows.runs_of,
+    score_rows.whole,
+    score_rows.wholes_of,
+)
 MEASURES = {
     "failure_rate": Measure(
         "share",
@@ -154,24 +172,58 @@ MEASURES = {
 }
 
 
-def given_of(alert: Alert, begin: datetime, end: datetime) -> dict[str, str]:
-    """Its filters, and a time. Raises QueryError."""
-    known = MEASURES[alert.measure].source.known
-    chosen = from_browser(QueryDict(alert.filters), known).dict()
-    return chosen | {"from": begin.isoformat(), "to": end.isoformat()}
+@lru_cache(maxsize=10_000)
+def _chosen(measure: str, query: str) -> tuple[tuple[str, str], ...]:
+    """The filters of an alert. Raises QueryError."""
+    known = MEASURES[measure].source.known
+    chosen = from_browser(QueryDict(query), known)
+    filters.refuse_malformed(chosen, known)
+    return tuple((name, value.strip()) for name, value in chosen.items())
 
 
-def measured(alert: Alert, end: datetime) -> Measured:
-    """Of the window that ends then. Raises QueryError."""
+def window_of(alert: Alert, end: datetime) -> Window:
+    """That which ends then. Raises QueryError."""
     begin = end - timedelta(minutes=alert.window_minutes)
-    return MEASURES[alert.measure].read(alert.project, given_of(alert, begin, end))
+    return Window(alert.project_id, _chosen(alert.measure, alert.filters), begin, end)
 
 
-def usual_range(alert: Alert, now: datetime) -> tuple[float, float] | None:
-    """From the windows at the same time of the days before; None where too few have enough to go
-    by.
+def measured(asked: Sequence[tuple[Alert, datetime]], most_ms: int) -> list[Measured]:
+    """Of each the window that ends then: together where that can be, else one by one; nothing of
+    what takes longer, or what is filtered by what is gone.
     """
-    before = (measured(alert, now - timedelta(days=day)) for day in range(1, DAYS + 1))
+    windows: defaultdict[Source, dict[Window, None]] = defaultdict(dict)
+    for alert, end in asked:
+        with suppress(QueryError):
+            windows[MEASURES[alert.measure].source][window_of(alert, end)] = None
+    added_up: dict[tuple[Source, Window], Any] = {}
+    for source, those in windows.items():
+        with suppress(TooLong), patience(most_ms):
+            found = source.read_together(those)
+            added_up |= {(source, window): found[window] for window in found}
+    return [_measured(alert, end, added_up, most_ms) for alert, end in asked]
+
+
+def _measured(
+    alert: Alert, end: datetime, added_up: Mapping[tuple[Source, Window], Any], most_ms: int
+) -> Measured:
+    measure = MEASURES[alert.measure]
+    try:
+        window = window_of(alert, end)
+        if (measure.source, window) in added_up:
+            return measure.of(added_up[measure.source, window])
+        with patience(most_ms):
+            return measure.of(measure.source.read(alert.project, window.given))
+    except (TooLong, QueryError):
+        return NOTHING
+
+
+def usual_ends(now: datetime) -> list[datetime]:
+    """When the windows end that say what is usual: at the same time of the days before."""
+    return [now - timedelta(days=day) for day in range(1, DAYS + 1)]
+
+
+def usual_range(alert: Alert, before: Iterable[Measured]) -> tuple[float, float] | None:
+    """From the windows of `usual_ends`; None where too few have enough to go by."""
     values = [one.value for one in before if one.value is not None and one.n >= alert.at_least]
     if len(values) < FEWEST_DAYS:
         return None

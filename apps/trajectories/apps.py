@@ -18,6 +18,7 @@ class TrajectoriesConfig(AppConfig):
         "actions.scores",
         "actions.store",
         "audit_words",
+        "erasure.machines",
         "erasure.operations",
         "erasure.waiting",
         "jobs",

@@ -200,9 +200,12 @@ def _index(project: int, touched: list[UUID]) -> None:
             "pk", "external_id", *step_store.OF_A_RUN
         )
         runs = {row["pk"]: row for row in rows}
+        step_store.delete(project, some)
+        if not runs:  # deleted meanwhile, or for good
+            SearchText.objects.filter(trajectory_id__among=some).delete()
+            continue
         found = Content.objects.filter(trajectory_id__among=some).order_by("trajectory_id", "first")
         parts = found.values_list("trajectory_id", "data").iterator(chunk_size=READ_AT_ONCE)
-        step_store.delete(project, some)
         gone = set(some)
         for pk, of_one in groupby(parts, itemgetter(0)):
             if pk not in runs:
@@ -214,7 +217,7 @@ def _index(project: int, touched: list[UUID]) -> None:
                 _write_all(project, read)
                 read, size = [], 0
         # Deleted while an earlier digest wrote their words.
-        SearchText.objects.filter(trajectory_id__in=gone).delete()
+        SearchText.objects.filter(trajectory_id__among=gone).delete()
     if read:
         _write_all(project, read)
 

@@ -19,6 +19,7 @@ from django.utils import timezone
 from apps.core.bus import on
 from apps.core.locks import NameLock, acquire_named
 from apps.core.models import Project
+from apps.core.postgres import Array
 from apps.core.projects.deletion import Deleting
 from apps.core.stores import OtherFiles, StoredFile, store
 from apps.trajectories import media
@@ -78,7 +79,7 @@ def use(uses: Iterable[tuple[UUID, int]]) -> None:
 
 
 @transaction.atomic
-def release(project: int, runs: Collection[UUID]) -> None:
+def release(project: int, runs: Collection[UUID] | Array) -> None:
     """With runs that go, the media that no other run has."""
     uses = MediumUse.objects.filter(trajectory_id__among=runs)
     ids = set(uses.values_list("medium_id", flat=True))

@@ -1240,6 +1240,22 @@ class DataDeletion(Job):
         return reverse("trajectories:deletion", args=[self.project.slug, self.pk])
 
 
+class MachineSweep(models.Model):
+    """That a machine has removed what it had on its own disk of a person who is deleted."""
+
+    deletion = models.ForeignKey(DataDeletion, models.CASCADE, related_name="sweeps")
+    machine = models.CharField(max_length=80, help_text="Its data folder (`data_folder.identity`)")
+    host = models.CharField(max_length=120)
+    files = models.PositiveIntegerField(help_text="How many it removed")
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint("deletion", "machine", name="one_sweep_per_machine")]
+
+    def __str__(self) -> str:
+        return f"{self.host} at {self.at:%F %T}"
+
+
 class SpanBody(models.Model):
     """The body of an OTLP request, kept until its spans are sorted by trace."""
 

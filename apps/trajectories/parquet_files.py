@@ -32,6 +32,7 @@ from apps.core.kinds import Progress
 from apps.core.locks import ProjectLock
 from apps.core.models import Project
 from apps.core.operations import Moment, Page, Rest, operation
+from apps.core.postgres import Array
 from apps.core.projects.deletion import Deleting
 from apps.core.stores import OtherFiles, StoredFile, store
 from apps.trajectories.ids import floor_of, time_of
@@ -401,7 +402,7 @@ def _written(table: Table, rows: QuerySet) -> tuple[Path, int]:
 
 
 @transaction.atomic
-def forget_days(project: Project, runs: Collection[UUID], names: Collection[str]) -> None:
+def forget_days(project: Project, runs: Collection[UUID], names: Array) -> None:
     """Removes the files that have something of these runs, which are about to go; the next export
     writes their days anew.
     """
@@ -410,7 +411,7 @@ def forget_days(project: Project, runs: Collection[UUID], names: Collection[str]
         return
     locks.acquire_in(project.pk, ProjectLock.PARQUET)
     _forget(files.filter(table__in=("runs", "steps"), day__in={time_of(pk).date() for pk in runs}))
-    scored = project.scores.filter(external_id__in=names).values_list("created_at", flat=True)
+    scored = project.scores.filter(external_id__among=names).values_list("created_at", flat=True)
     _forget(files.filter(table="scores", day__in={at.astimezone(UTC).date() for at in scored}))
 
 

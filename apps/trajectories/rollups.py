@@ -10,8 +10,10 @@ from uuid import UUID
 
 from apps.trajectories.ids import time_of
 from apps.trajectories.metrics.cells import SPENT, Cell, Numbers
+from workers.lib.token_usage import TOKENS
 
 KIND = ("agent_name", "agent_version", "model", "workload", "outcome_status")
+COLUMNS = (*KIND, *TOKENS, "cost_usd", "cost_basis", "latency_ms", "tool_names", "tags")
 SUMS = ("trajectories", *SPENT, "latency_ms", "with_latency")
 DIMENSIONS = {
     "outcome": "outcome_status",
@@ -45,7 +47,7 @@ class Counts:
         self.facets: Counter[tuple[str, str]] = Counter()
 
     def add(self, pk: UUID, row: Mapping[str, Any], sign: int = 1) -> None:
-        """`row` has the columns of a Trajectory by name. It counts in the hour of its id, by which
+        """`row` has COLUMNS of a Trajectory by name. It counts in the hour of its id, by which
         it is listed and filtered, even if its start was corrected or is in the future.
         """
         hour = time_of(pk).replace(minute=0, second=0, microsecond=0)

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -33,6 +33,7 @@ from apps.trajectories.filters import (
 )
 from apps.trajectories.metrics.figures import short
 from apps.trajectories.models import Score
+from apps.trajectories.windows import Window, rows_of
 
 LABELS = {
     "name": "Name",
@@ -244,6 +245,52 @@ def whole(project: Project, given: Mapping[str, str]) -> Group | None:
     """
     measured = (group for group in _groups(project, given, "''")[0] if group.mean is not None)
     return next(measured, None)
+
+
+NAMED = ("name", "source", "kind")
+_OF_WINDOWS = f"""
+    SELECT asked.n, largest.* FROM {{asked}} LEFT JOIN LATERAL (
+        SELECT name, kind, '', count(*) AS scores, avg(value) AS mean, stddev_samp(value) FROM (
+            SELECT name, kind, value FROM {Score._meta.db_table} AS score
+            WHERE project_id = asked.project AND score.name = asked.name
+                AND created_at >= asked.since AND created_at < asked.until
+                AND (asked.source = '' OR score.source = asked.source)
+                AND (asked.kind = '' OR score.kind = asked.kind)
+            ORDER BY created_at DESC, id DESC LIMIT {NEWEST}
+        ) AS score
+        GROUP BY name, kind HAVING avg(value) IS NOT NULL ORDER BY scores DESC, name, kind LIMIT 1
+    ) AS largest ON true
+"""
+
+
+def wholes_of(windows: Collection[Window]) -> dict[Window, Group | None]:
+    """The `whole` of many at once: of those of one name, with no other filters than NAMED."""
+    known = [
+        window
+        for window in windows
+        if "name" in dict(window.filters) and all(name in NAMED for name, _ in window.filters)
+    ]
+    asked, values = rows_of(
+        (
+            (
+                window.project,
+                window.begin,
+                window.end,
+                *(dict.fromkeys(NAMED, "") | dict(window.filters)).values(),
+            )
+            for window in known
+        ),
+        project="bigint",
+        since="timestamptz",
+        until="timestamptz",
+        **dict.fromkeys(NAMED, "text"),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(_OF_WINDOWS.format(asked=asked), values)
+        return {
+            known[n - 1]: None if columns[0] is None else _group(tuple(columns))
+            for n, *columns in cursor.fetchall()
+        }
 
 
 def _groups(project: Project, given: Mapping[str, str], value: str) -> tuple[list[Group], int]:

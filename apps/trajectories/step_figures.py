@@ -9,7 +9,7 @@ says that it is an estimate.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from apps.core.charts import BAD, beside, in_order, ranked, unlike
 from apps.core.intervals import wilson
 from apps.core.models import Project
 from apps.trajectories import step_totals, uncounted
-from apps.trajectories.filters import bounds, scores_with
+from apps.trajectories.filters import bounds, ids_within, scores_with
 from apps.trajectories.metrics import sketch
 from apps.trajectories.metrics.figures import HOVER, set_unit, short, written
 from apps.trajectories.models import Step, Trajectory
@@ -44,12 +44,15 @@ from apps.trajectories.step_filters import (
 )
 from apps.trajectories.step_samples import ENOUGH, PROBED, Drawing, Sample
 from apps.trajectories.step_totals import Ids
+from apps.trajectories.windows import Window, rows_of
 
 READ = 20_000  # steps of the runs that are asked for: so many are read
 MOST_IN_GAPS = 300_000  # and of hours that are not added up
 FEW = 2_000  # and so many that match, where an index leads to them
 SURE = 10  # with so many of a sample, it says whether they are more
 NONE = "''::text"  # instead of a column
+OF_TOTALS = ("over", "steps", "durations", "tokens", "with_tokens", "cost_usd", "costed")
+OF_STEPS = ("duration_ms", "total_tokens", "cost_usd")
 GROUPS, PARTS = 12, 6  # that are shown: the newest versions, of others those with most steps
 COMPARED = 200  # versions, by their age
 SHARES = (0.5, 0.95, 0.99)
@@ -243,6 +246,65 @@ def whole(project: Project, given: Mapping[str, str]) -> Group | None:
     return next(iter(_find(project, given, "", "").groups), None)
 
 
+def wholes_of(windows: Collection[Window]) -> dict[Window, Group | None]:
+    """The `whole` of many at once: of those that are filtered by nothing but columns, and have no
+    more steps than are read.
+    """
+    known = [
+        window
+        for window in windows
+        if window.begin < window.end and all(name in COLUMNS for name, _ in window.filters)
+    ]
+    asked, values = rows_of(
+        (
+            (
+                window.project,
+                *ids_within(window.begin, window.end).values(),
+                *(dict.fromkeys(COLUMNS, "") | dict(window.filters)).values(),
+            )
+            for window in known
+        ),
+        project="bigint",
+        since="uuid",
+        until="uuid",
+        **dict.fromkeys(COLUMNS, "text"),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(_OF_WINDOWS.format(asked=asked, most=READ + 1), values)
+        return {
+            known[n - 1]: _group(("", "", *columns), 1.0) if columns[0] else None
+            for n, all_steps, *columns in cursor.fetchall()
+            if all_steps <= READ
+        }
+
+
+def _added_up(wanted: str) -> str:
+    """The columns of a Group after its names, of those that are wanted."""
+    return f"""count(*) FILTER (WHERE {wanted}),
+        count(*) FILTER (WHERE {wanted} AND status = 'error'),
+        count(duration_ms) FILTER (WHERE {wanted}),
+        percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY duration_ms)
+            FILTER (WHERE {wanted}),
+        sum(total_tokens) FILTER (WHERE {wanted}), count(total_tokens) FILTER (WHERE {wanted}),
+        sum(cost_usd) FILTER (WHERE {wanted}), count(cost_usd) FILTER (WHERE {wanted})"""
+
+
+_IS_WANTED = " AND ".join(
+    f"(asked.{name} = '' OR step.{column} = asked.{name})" for name, column in COLUMNS.items()
+)
+_OF_WINDOWS = f"""
+    SELECT asked.n, added.* FROM {{asked}} CROSS JOIN LATERAL (
+        SELECT count(*) AS all_steps, {_added_up("is_wanted")} FROM (
+            SELECT status, {", ".join(OF_STEPS)}, {_IS_WANTED} AS is_wanted
+            FROM {Step._meta.db_table} AS step
+            WHERE project_id = asked.project AND trajectory_id >= asked.since
+                AND trajectory_id < asked.until
+            LIMIT {{most}}
+        ) AS read
+    ) AS added
+"""
+
+
 def _find(project: Project, given: Mapping[str, str], by: str, split: str) -> Found:
     """By the values of two columns, or of none (""), the largest first."""
     if at_most(steps_of_runs(project, given), READ) <= READ:
@@ -303,11 +365,8 @@ def _read(
         rows,
         by,
         split,
-        "SELECT {by}, {split}, count(*), count(*) FILTER (WHERE status = 'error'),"
-        " count(duration_ms),"
-        " percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY duration_ms),"
-        " sum(total_tokens), count(total_tokens), sum(cost_usd), count(cost_usd)"
-        " FROM found GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+        f"SELECT {{by}}, {{split}}, {_added_up('true')} FROM found GROUP BY 1, 2"
+        " ORDER BY 3 DESC, 1, 2",
         share,
         of_times,
     )
@@ -363,8 +422,6 @@ SUM_STEPS = _SUMMED.format(
         FROM found GROUP BY 1, 2, 3, 4, 6
     ) AS alike""",
 )
-OF_TOTALS = ("over", "steps", "durations", "tokens", "with_tokens", "cost_usd", "costed")
-OF_STEPS = ("duration_ms", "total_tokens", "cost_usd")
 
 
 def _groups(

@@ -4,6 +4,7 @@ Figures say so, since what they lack looks the same as what is not there.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from django.db.models import F, Func, IntegerField, Min, Sum
@@ -23,10 +24,11 @@ def runs(project: Project) -> int:
     return Arrival.objects.filter(project=project).aggregate(n=Sum(arrived))["n"] or 0
 
 
-def counted_until(project: Project, now: datetime) -> datetime:
-    """What arrived before is in figures."""
-    waiting = Arrival.objects.waiting().filter(project=project)
-    return min(now, waiting.aggregate(since=Min("at"))["since"] or now)
+def counted_until(projects: Collection[int], now: datetime) -> dict[int, datetime]:
+    """What arrived in a project before is in figures."""
+    waiting = Arrival.objects.waiting().filter(project__among=projects).order_by()
+    since = dict(waiting.values_list("project").annotate(since=Min("at")))
+    return {project: min(now, since.get(project, now)) for project in projects}
 
 
 def sentence(n: int) -> str:

@@ -47,7 +47,7 @@ def late() -> Iterator[Finding]:
     "Runs could not be indexed",
     todo="Read why on the project's page “Not indexed”, and retry or discard them there.",
     severity=Severity.WARNING,
-    of_projects=True,
+    for_operators=True,
 )
 def set_aside() -> Iterator[Finding]:
     rows = Arrival.objects.set_aside().values("project__slug").annotate(n=Count("pk"))

@@ -35,7 +35,7 @@ def late() -> Iterator[Finding]:
     "A webhook is refused",
     todo="Its receiver is down or refuses what it is sent: read the answers on the webhook's page.",
     severity=Severity.WARNING,
-    of_projects=True,
+    for_operators=True,
 )
 def failing() -> Iterator[Finding]:
     hooks = Webhook.objects.enabled().filter(failing_since__lt=Now() - FAILING)

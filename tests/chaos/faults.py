@@ -230,6 +230,26 @@ def gpu_vanishes(world: World, rng: Random) -> Iterator[str]:
         world.gpu_gone.unlink()
 
 
+@fault
+def several(world: World, rng: Random) -> Iterator[str]:
+    """Two or three of the others, one after another. A job has three attempts, so one that is
+    killed twice is left out.
+    """
+    reasons = why_not(world)
+    kinds = [kind for kind in FAULTS if kind not in {"several", "kill-job", *reasons}]
+    costly = {"kill-process", "kill-up", "gpu-vanishes", "freeze-process"}
+    drawn = rng.sample(kinds, rng.choice((2, 3)))
+    while sum(kind in costly for kind in drawn) > 2:
+        drawn = rng.sample(kinds, 2)
+    did = []
+    for kind in drawn:
+        with inflicted[kind](world, rng) as done:
+            pass
+        did.append(f"{kind} ({done})")
+        time.sleep(rng.uniform(0, 3))
+    yield ", then ".join(did)
+
+
 def why_not(world: World) -> dict[str, str]:
     """{fault: why it cannot be tried here}."""
     reasons = {}

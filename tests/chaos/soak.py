@@ -1,14 +1,16 @@
-"""A day of traffic in some minutes (`make soak MINUTES=…`): what processes hold must not grow.
+"""Days of traffic in some minutes (`make soak MINUTES=…`): what processes hold must not grow.
 
-The traffic has the shape of a day: quiet at night, two peaks. Every few seconds memory, open files
-and sockets of each part, connections of PostgreSQL, temporary files and the size of the database
-are measured. Growth is the slope of a regression on time, with the traffic of that moment as a
-second variable; its interval is of 95%, and the first quarter, in which caches fill, is left out.
+The traffic of each of the days has the same shape: quiet at night, two peaks. Every few seconds
+memory, threads, files and sockets of each part and connections of PostgreSQL are measured; the
+levels of days are compared (`growth`). `--samples FILE` keeps all that was measured, with files and
+connections by kind; `--trace judge ingest` has these parts write where their memory was allocated
+into `--traces FOLDER` (their memory is larger then).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import shutil
@@ -16,19 +18,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from pathlib import Path
-
-import numpy as np
-from scipy import stats
+from typing import Any
 
 from tests.chaos.__main__ import INSIDE, a_folder, connect, ends_in_order, enter_namespace
+from tests.chaos.growth import growth
 
-EVERY_S, WARM = 5.0, 0.25
+EVERY_S = 5.0
 QUIET_S, BUSY_S = 2.0, 0.05  # between two requests of a sender
-ALLOWED = 0.10  # of its mean, that something may grow in the day
-PARTS = ("web", "endpoint", "storing", "default", "ingest", "judge", "light", "forks")
+COUNTED = ("database, MiB", "runs", "processes")  # grow, or are no numbers
+TRACED = Path(__file__).parent / "traced"  # a sitecustomize.py
 
 
 def busyness(hour: float) -> float:
@@ -36,122 +36,107 @@ def busyness(hour: float) -> float:
     return max(math.exp(-(((hour - peak) / 3) ** 2)) for peak in (10, 15))
 
 
-@dataclass(frozen=True)
-class Growth:
-    """Of something in the whole day, as shares of its mean: between `least` and `most`."""
-
-    name: str
-    mean: float
-    least: float
-    most: float
-
-    @property
-    def verdict(self) -> str:
-        if self.most <= ALLOWED:
-            return "flat"
-        return "grows" if self.least > ALLOWED else "undecided"
-
-
-def growth(name: str, hours: list[float], values: list[float], traffic: list[float]) -> Growth:
-    """By least squares: values = a + b hours + c traffic."""
-    mean = float(np.mean(values))
-    columns = np.column_stack([np.ones(len(hours)), hours, traffic])
-    solved, _, rank, _ = np.linalg.lstsq(columns, np.array(values), rcond=None)
-    left = np.array(values) - columns @ solved
-    freedom = len(hours) - rank
-    variance = float(left @ left) / freedom
-    error = math.sqrt(max(0.0, variance * np.linalg.pinv(columns.T @ columns)[1, 1]))
-    reach = float(stats.t.ppf(0.975, freedom)) * error
-    scale = 24 / (mean or 1.0)
-    return Growth(name, mean, (solved[1] - reach) * scale, (solved[1] + reach) * scale)
-
-
-def measured(world) -> dict[str, float]:
-    """{what: how much}. Memory is PSS in MiB: what forks share counts once."""
-    found = dict[str, float]()
-    for part in PARTS:
-        pids = world.machine.part(part)
-        found[f"{part}: memory, MiB"] = sum(map(memory, pids)) / 1024
-        found[f"{part}: files and sockets"] = sum(map(files, pids))
-    with world.it.connect() as connection:
-        count = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-        found["connections of PostgreSQL"] = connection.execute(count).fetchone()[0]
-        found["database, MiB"] = (
-            connection.execute("SELECT pg_database_size(current_database())").fetchone()[0] / 2**20
-        )
-        found["runs"] = connection.execute(
-            "SELECT count(*) FROM trajectories_trajectory"
-        ).fetchone()[0]
-    found["temporary files"] = len(list(world.temporary.rglob("*")))
-    return found
-
-
-def memory(pid: int) -> float:
-    """KiB."""
-    with suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return float(next(line.split()[1] for line in lines if line.startswith("Pss:")))
-    return 0.0
-
-
-def files(pid: int) -> int:
-    with suppress(OSError):
-        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    return 0
-
-
-def day(world, minutes: float) -> Iterator[tuple[float, float, dict[str, float]]]:
-    """(hour, busyness, what was measured), every few seconds."""
-    began = time.monotonic()
-    while (hour := (time.monotonic() - began) / 60 / minutes * 24) < 24:
-        busy = busyness(hour)
-        world.pause(QUIET_S * (BUSY_S / QUIET_S) ** busy)
-        yield hour, busy, measured(world)
-        time.sleep(EVERY_S)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--days", type=int, default=8)
+    parser.add_argument("--samples", type=Path)
+    parser.add_argument("--trace", nargs="*", default=[])
+    parser.add_argument("--traces", type=Path, default=Path("var/soak"))
     given = parser.parse_args()
     enter_namespace("tests.chaos.soak")
     ends_in_order()
-    folder = a_folder()
+    folder = a_folder("6g")
     connect(folder / "data")
     from tests.chaos.world import World
 
     world = World(folder)
+    if given.trace:
+        given.traces.mkdir(parents=True, exist_ok=True)
+        world.machine.environment |= {
+            "PYTHONPATH": str(TRACED),
+            "FLYWHEEL_SOAK_TRACES": str(given.traces.resolve()),
+            "FLYWHEEL_SOAK_TRACED": ",".join(given.trace),
+            "FLYWHEEL_SOAK_TRACED_S": str(60 * given.minutes / given.days),
+        }
+    samples = list[list[dict[str, Any]]]()
     try:
         world.start()
-        world.begin()
-        samples = list(day(world, given.minutes))
-        world.end()
+        with closing(days(world, given.minutes, given.days)) as lived:
+            samples.extend(list(day) for day in lived)
     finally:
         world.close()
+        if given.samples:
+            given.samples.write_text(json.dumps(samples))
         if INSIDE in os.environ:
             subprocess.run(["umount", "--lazy", str(folder)])
         shutil.rmtree(folder, ignore_errors=True)
-    warm = [sample for sample in samples if sample[0] >= 24 * WARM]
-    hours, traffic = [sample[0] for sample in warm], [sample[1] for sample in warm]
-    counted = {"database, MiB", "runs"}
-    grown = [
-        growth(name, hours, [sample[2][name] for sample in warm], traffic)
-        for name in warm[0][2]
-        if name not in counted and any(sample[2][name] for sample in warm)
-    ]
-    runs, size = (warm[-1][2][name] - warm[0][2][name] for name in ("runs", "database, MiB"))
+    return report(given, samples, world.problems)
+
+
+def days(world, minutes: float, number: int) -> Iterator[Iterator[dict[str, Any]]]:
+    """Of each day what was measured, while its traffic flows."""
+    from tests.chaos.traffic import Asker, Failing, Reader, Ticks
+    from tests.failures.judge_server import running
+    from tests.failures.test_judge import make_rubric
+
+    with ExitStack() as stack:
+        judge = stack.enter_context(running())
+        make_rubric(world.project, judge, usd_per_day=1000.0)
+        world.begin()
+        others = [*(one(world, BUSY_S) for one in (Reader, Asker, Failing)), Ticks()]
+        for other in others:
+            other.start()
+        for other in others:
+            stack.callback(other.stopping.set)
+        for _ in range(number):
+            yield day(world, others[:-1], 60 * minutes / number)
+        for other in others:
+            other.stopping.set()
+            other.join(60)
+            print(f"{type(other).__name__}: {dict(other.done)}")
+        print(f"the judge was asked {len(judge.seen)} times")
+        world.end()
+
+
+def day(world, others: list, seconds: float) -> Iterator[dict[str, Any]]:
+    from tests.chaos.holds import held
+
+    began = time.monotonic()
+    while (hour := (time.monotonic() - began) / seconds * 24) < 24:
+        pause = QUIET_S * (BUSY_S / QUIET_S) ** busyness(hour)
+        world.pause(pause)
+        for other in others:
+            other.pause_s = pause
+        yield {"at": time.time(), "hour": hour} | held(world)
+        time.sleep(EVERY_S)
+
+
+def report(given, samples: list[list[dict[str, Any]]], problems: list[str]) -> int:
+    first, last = samples[len(samples) // 2][0], samples[-1][-1]
+    runs, size = (last[name] - first[name] for name in ("runs", "database, MiB"))
     print(
-        f"{given.minutes:g} minutes, {len(samples)} measurements, {warm[-1][2]['runs']:.0f} runs;"
-        f" {size * 1024 / max(runs, 1):.1f} KiB of database a run; load {os.getloadavg()[1]:.0f}\n"
+        f"{given.minutes:g} minutes as {given.days} days, {last['runs']:.0f} runs;"
+        f" {size * 1024 / max(runs, 1):.1f} KiB of database a run; load {os.getloadavg()[2]:.0f}\n"
     )
-    print("| what | mean | growth in the day (95%) | |\n|---|---|---|---|")
+    names = [
+        name
+        for name, value in last.items()
+        if name not in (*COUNTED, "at", "hour") and not isinstance(value, dict)
+    ]
+    grown = [growth(name, [[sample[name] for sample in day] for day in samples]) for name in names]
+    middle = given.days // 2
+    print(f"| what | day 1 | day {middle + 1} | day {given.days} | a day (95%) | |")
+    print("|---|---|---|---|---|---|")
     for one in grown:
-        print(
-            f"| {one.name} | {one.mean:.0f} | {one.least:+.1%} to {one.most:+.1%} | {one.verdict} |"
-        )
-    for problem in world.problems:
+        levels = " | ".join(f"{one.levels[at]:.1f}" for at in (0, middle, -1))
+        print(f"| {one.name} | {levels} | {one.least:+.1f} to {one.most:+.1f} | {one.verdict} |")
+    for part, pids in last["processes"].items():
+        if part != "postgres" and pids != samples[0][-1]["processes"][part]:
+            problems.append(f"{part} was started again: {pids}")
+    for problem in problems:
         print("problem:", problem)
-    return any(one.verdict == "grows" for one in grown) or bool(world.problems)
+    return any(one.verdict == "grows" for one in grown) or bool(problems)
 
 
 if __name__ == "__main__":

@@ -1,128 +1,72 @@
-"""An installation under load: agents send runs by REST and OTLP, evaluations and classifications
-are started, a channel is promoted and rolled back. What was acknowledged is remembered.
+"""An installation under load: agents send runs by REST and OTLP, and an operator works with it.
+What was acknowledged is remembered.
 """
 
 from __future__ import annotations
 
-import re
-import threading
-from contextlib import ExitStack
-from dataclasses import dataclass
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx2
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 from msgspec import structs
 
 from apps.core.actions import create_api_key
-from apps.core.models import Project
+from apps.core.kinds import job_models
+from apps.core.models import JobLog, Project
 from apps.core.scopes import Scope
 from apps.promotion import actions, policies
-from apps.promotion.models import Promotion
+from apps.registry.actions import register_base
 from tests import factories as make
 from tests.chaos import clock
+from tests.chaos.operator import Operator
 from tests.flywheel.faults import Sender
 from tests.flywheel.installation import Inbox, Installation
-from tests.flywheel.machine import Machine, up
+from tests.flywheel.machine import ROOT, Machine, up
 from tests.serving.scripted import scripted
 
-SENDERS, PAUSE_S, TURN_S = 2, 0.5, 1.0
-TASKS, SAMPLES = 32, 2
+SENDERS, PAUSE_S = 2, 0.5
+TASKS = 32  # of the hold-out
 FAKE_GPU = """#!/bin/sh
 test -e {gone} && {{ echo "No devices were found"; exit 6; }}
 echo "Simulated GPU, 81920"
 """
 
 
+TINY = """
+import sys
+from pathlib import Path
+from tests.workers.conftest import make_tiny_model
+make_tiny_model(Path(sys.argv[1]))
+"""
+
+
 @dataclass(frozen=True)
 class Acknowledged:
-    """What was answered with 2xx: names of runs, ids of evaluations, moves of the channel."""
+    """What was answered with 2xx: names of runs, ids of evaluations and trainings, moves of the
+    channel.
+    """
 
-    runs: list[str]
-    evaluations: list[str]
-    moves: list[str]
+    runs: list[str] = field(default_factory=list)
+    evaluations: list[str] = field(default_factory=list)
+    trainings: list[str] = field(default_factory=list)
+    moves: list[str] = field(default_factory=list)
 
-
-class Operator(threading.Thread):
-    """Promotes and rolls back in turn, and has evaluations and classifications run."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(daemon=True)
-        self.world, self.stopping = world, threading.Event()
-        self.evaluations = list[str]()
-        self.moves = list[str]()
-        self.refused = list[str]()
-
-    def run(self) -> None:
-        turn = 0
-        with httpx2.Client(
-            base_url=f"http://127.0.0.1:{self.world.it.port}/api/v1",
-            headers={"Authorization": f"Bearer {self.world.key}"},
-            timeout=20,
-        ) as client:
-            while not self.stopping.wait(TURN_S):
-                turn += 1
-                try:
-                    (self.move, self.move, self.classify)[turn % 3](client)
-                    if turn % 4 == 1:
-                        self.evaluate(client)
-                except (httpx2.HTTPError, KeyError, ValueError) as error:
-                    self.refused.append(type(error).__name__)
-
-    def move(self, client: httpx2.Client) -> None:
-        """To where the channel is not: what it runs is read first, since an answer may be lost."""
-        live = client.get("/channels/production/").json()["model"]
-        if live == self.world.versions["alpha"]:
-            self.promote()
-            return
-        body = {"from_version": live, "reason": "worse"}
-        if self.is_done(client.post("/channels/production/rollback/", json=body)):
-            self.moves.append(Promotion.Kind.ROLLBACK)
-
-    def promote(self) -> None:
-        """By an owner, on the page: what was rolled back is not promoted by a key."""
-        page = self.world.it.client.get(self.world.report_page)
-        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)
-        if token is None:
-            raise ValueError(f"the report's page is {page.status_code}")
-        sent = self.world.it.client.post(
-            f"{self.world.report_page}promote/",
-            data={"reason": "better", "csrfmiddlewaretoken": token[1]},
-            headers={"Referer": str(self.world.it.client.base_url)},
-            follow_redirects=True,
-        )
-        if "is now live in" in sent.text:
-            self.moves.append(Promotion.Kind.PROMOTE)
-        else:
-            self.refused.append(f"promote: {sent.status_code}")
-
-    def classify(self, client: httpx2.Client) -> None:
-        self.is_done(client.post("/classification/", json={}))
-
-    def evaluate(self, client: httpx2.Client) -> None:
-        body = {
-            "eval_set": self.world.eval_set,
-            "split": "holdout",
-            "environment": self.world.environment,
-            "model_version": self.world.versions["alpha"],
-            "samples_per_task": SAMPLES,
-        }
-        answer = client.post("/eval-runs/", json=body)
-        if self.is_done(answer):
-            self.evaluations.append(answer.json()["id"])
-
-    def is_done(self, answer: httpx2.Response) -> bool:
-        if answer.is_success:
-            return True
-        self.refused.append(f"{answer.status_code} {answer.text[:200]}")
-        return False
+    def counts(self) -> dict[str, int]:
+        return {name: len(done) for name, done in vars(self).items()}
 
 
 class World:
-    """`folder` holds the data folder, temporary files, the clock and the simulated GPU."""
+    """`folder` holds the data folder, temporary files, the clock and the simulated GPU. `stopped`:
+    ids of trainings that the operator asked to stop. `trains`: whether it trains now.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.stack = folder, ExitStack()
+        self.folder, self.trains, self.stack = folder, False, ExitStack()
         self.machine = Machine(folder / "data")
         self.temporary = folder / "tmp"
         self.temporary.mkdir(mode=0o1777)
@@ -132,7 +76,8 @@ class World:
         self.gpu_gone = folder / "gpu-is-gone"
         self._rounds: tuple[list[Sender], Operator] | None = None
         self._number = 0
-        self.acknowledged = Acknowledged([], [], [])
+        self.acknowledged = Acknowledged()
+        self.stopped = set[str]()
         self.problems = list[str]()
 
     def start(self) -> None:
@@ -147,6 +92,8 @@ class World:
             "TMPDIR": str(self.temporary),
             "PATH": f"{tool.parent}:{path}",
             "FLYWHEEL_ALLOW_PRIVATE_URLS": "1",
+            "FLYWHEEL_WARM_S": "3600",  # torch's imports take most of a small training
+            "FLYWHEEL_MODEL_FOLDERS": str(self.machine.data / "models"),
             **(moved or {}),
         }
         self.it = Installation(self.machine, Inbox())
@@ -159,13 +106,16 @@ class World:
         up(self.machine, self.it.port)
 
     def _fill(self) -> None:
-        project = Project.objects.get()
+        self.project = project = Project.objects.get()
         by = project.memberships.first().user
         server = make.make_server(project, self.server.url, name="alpha", kind="vllm")
         alpha, beta = (
             make.make_endpoint(project, server, served_as=name, name=name)
             for name in ("alpha", "beta")
         )
+        tiny = self.machine.data / "models" / "tiny"
+        subprocess.run([sys.executable, "-c", TINY, str(tiny)], cwd=ROOT, check=True)
+        base = register_base(project=project, name="tiny", folder=tiny, by=by)
         channel = policies.channel_of(project)
         policy = structs.replace(policies.policy_of(channel)[0], api_keys=True)
         policies.save_policy(channel=channel, policy=policy, reason="a script moves it", by=None)
@@ -183,13 +133,15 @@ class World:
             project=project, name="chaos", by=by, scopes=Scope.values, may_see_holdout=True
         )
         self.report_page, self.eval_set = report.get_absolute_url(), str(eval_set.pk)
+        self.training_data = f"{eval_set.slug}@{eval_set.version}"
         self.it.log_in()
         self.environment = f"{environment.slug}@{environment.version}"
-        self.versions = {"alpha": str(alpha), "beta": str(beta)}
+        self.versions = {"alpha": str(alpha), "beta": str(beta), "base": str(base)}
 
-    def begin(self) -> None:
+    def begin(self, *, trains: bool = False) -> None:
         """Traffic, until `end`."""
         assert self._rounds is None
+        self.trains = trains
         senders = []
         for _ in range(SENDERS):
             self._number += 1
@@ -211,13 +163,22 @@ class World:
         senders, _ = self._rounds or ([], None)
         return sum(len(sender.acknowledged) for sender in senders)
 
+    def is_busy(self) -> bool:
+        """Whether runs arrive, and the operator has started in this round what it can."""
+        assert self._rounds is not None
+        operator = self._rounds[1]
+        trains = operator.trainings or operator.resumed or not self.trains
+        return self.sent() > 20 and bool(operator.evaluations and trains)
+
     def end(self) -> None:
         assert self._rounds is not None
         (senders, operator), self._rounds = self._rounds, None
         for thread in (*senders, operator):
             thread.stopping.set()
         for thread in (*senders, operator):
-            thread.join(120)
+            thread.join(150)
+            if thread.is_alive():
+                self.problems.append(f"{type(thread).__name__} has waited for 150 s")
         for sender in senders:
             self.acknowledged.runs.extend(sender.acknowledged)
             if sender.refused["500"]:
@@ -225,8 +186,24 @@ class World:
             if sender.failed:
                 self.problems.append(f"a sender ended: {sender.failed}")
         self.acknowledged.evaluations.extend(operator.evaluations)
+        self.acknowledged.trainings.extend(operator.trainings)
         self.acknowledged.moves.extend(operator.moves)
         self.refused = operator.refused
+        if failed := [answer for answer in self.refused if " 500" in f" {answer}"]:
+            self.problems.append(f"the operator was answered with 500: {failed[:2]}")
+
+    def keep_evidence(self, folder: Path) -> None:
+        """Copies what tells why: logs, what jobs said, and all jobs."""
+        with suppress(OSError):
+            shutil.copytree(self.machine.data / "logs", folder, dirs_exist_ok=True)
+            for path in (self.machine.data / "jobs").glob("*/*/stderr-*.log"):
+                if path.stat().st_size:
+                    shutil.copy(path, folder / f"{path.parent.name}-{path.name}")
+        with suppress(DatabaseError, InterfaceError):
+            jobs = [job for model in job_models() for job in model.objects.values()]
+            lines = [*jobs, *JobLog.objects.order_by("pk").values()]
+            text = "".join(json.dumps(line, default=str) + "\n" for line in lines)
+            (folder / "jobs.jsonl").write_text(text)
 
     def close(self) -> None:
         connections.close_all()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -154,10 +155,10 @@ def test_wrong_codes_are_limited_as_wrong_passwords_are(guarded: Any) -> None:
 
 def test_a_code_works_once_for_as_long_as_it_is_right(guarded: Any) -> None:
     value = code()
-    for status in (302, 200):
+    for written, status in ((value, 302), (value, 200), (f"{value[:3]} {value[3:]}", 200)):
         client = Client()
         log_in(client)
-        assert client.post(reverse("mfa_authenticate"), {"code": value}).status_code == status
+        assert client.post(reverse("mfa_authenticate"), {"code": written}).status_code == status
         assert signed_in(client) == (status == 302)
         cache.delete(f"allauth.mfa.totp.used?user={guarded.pk}&code={value}")  # as after 30 seconds
 
@@ -258,7 +259,65 @@ def test_a_changed_password_ends_other_sessions_and_is_audited(project: Project)
     )
 
 
+def test_a_wrong_current_password_counts_as_one_at_the_log_in(project: Project) -> None:
+    here, page = Client(), reverse("account_change_password")
+    log_in(here)
+    new = dict.fromkeys(("password1", "password2"), "correct horse battery")
+    wrong = [here.post(page, new | {"oldpassword": f"wrong-{at}"}) for at in range(4)]
+    assert {answer.status_code for answer in wrong} == {200}
+    assert "login.failed" in actions()
+    assert here.post(page, new | {"oldpassword": "secret"}).status_code == 302, "the right one"
+    assert Attempts.objects.exclude(kind=Attempts.Kind.KNOWN).filter(failures__gt=0).count() == 0
+    cache.clear()  # allauth counts these, too: five a minute
+    wrong = [here.post(page, new | {"oldpassword": "wrong"}) for _ in range(5)]
+    cache.clear()
+    locked = here.post(page, new | {"oldpassword": "correct horse battery"})
+    assert locked.status_code == 429 and int(locked["Retry-After"]) > 0
+    assert log_in(here, "correct horse battery").status_code != 200
+
+
 # Resetting a password
+
+
+def sent_mail() -> Any:
+    """It is sent by a thread."""
+    for thread in threading.enumerate():
+        if thread.name == "mail":
+            thread.join()
+    (sent,) = mail.outbox
+    return sent
+
+
+def test_a_mail_server_tells_nobody_which_addresses_have_an_account(
+    ada: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by its errors nor by how long it takes."""
+
+    def refuse(message: Any) -> int:
+        released.wait(60)
+        raise ConnectionRefusedError("away")
+
+    released, settings.FLYWHEEL_MAIL = threading.Event(), True
+    monkeypatch.setattr("django.core.mail.EmailMessage.send", refuse)
+    get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
+    answers = [
+        Client().post(reverse("account_reset_password"), {"email": f"{name}@example.org"})
+        for name in ("ada", "nobody")
+    ]
+    released.set()
+    assert [answer.status_code for answer in answers] == [302, 302]
+
+
+def test_the_link_of_a_reset_has_the_address_of_flywheel(ada: Any, settings: Any) -> None:
+    """Not the host that whoever asked for it wrote into the request."""
+    settings.FLYWHEEL_MAIL, settings.ALLOWED_HOSTS = True, ["*"]
+    settings.FLYWHEEL_URL = "https://flywheel.example.com"
+    get_user_model().objects.filter(pk=ada.pk).update(email="ada@example.org")
+    asked = {"email": "ada@example.org"}
+    Client(HTTP_HOST="evil.example").post(reverse("account_reset_password"), asked)
+    sent = sent_mail()
+    assert "https://flywheel.example.com/password/reset/" in sent.body
+    assert "evil" not in sent.body + sent.subject
 
 
 def test_a_password_is_reset_by_e_mail_once(ada: Any, settings: Any) -> None:
@@ -267,9 +326,9 @@ def test_a_password_is_reset_by_e_mail_once(ada: Any, settings: Any) -> None:
     for address in ("ada@example.org", "nobody@example.org"):
         answer = Client().post(reverse("account_reset_password"), {"email": address})
         assert answer["Location"] == reverse("account_reset_password_done")
-    (sent,) = mail.outbox
+    sent = sent_mail()
     assert sent.to == ["ada@example.org"] and sent.subject.startswith("[Flywheel] ")
-    link = re.search(r"http://testserver(/password/reset/\S+)", sent.body)[1]
+    link = re.search(rf"{settings.FLYWHEEL_URL}(/password/reset/\S+)", sent.body)[1]
     client = Client()
     form = client.get(link)["Location"]
     new = {"password1": "correct horse battery", "password2": "correct horse battery"}

@@ -169,6 +169,28 @@ def test_who_guesses_in_the_same_office_does_not_lock_the_owner_s_browser_out(
     assert log_in("secret", address="203.0.113.9").status_code == 302, "not from elsewhere either"
 
 
+def test_no_name_that_is_typed_counts_for_another_s_browser(project: Project) -> None:
+    browser = Client(REMOTE_ADDR="192.0.2.1")
+    body = {"login": "ada", "password": "secret"}
+    browser.post(reverse("account_login"), body)
+    log_out(browser)
+    for name in ("ada known browser", "ada\0known browser"):
+        assert all(log_in("wrong", name=name).status_code in (200, 429) for _ in range(7))
+    assert browser.post(reverse("account_login"), body).status_code == 302
+
+
+def test_accounts_whose_names_fold_to_the_same_are_counted_apart(project: Project) -> None:
+    """Else whoever has one of them forgets the failures of the other by logging in."""
+    make_user("jessica"), make_user("jeßica")
+    statuses = []
+    for _ in range(3):
+        statuses += [log_in("wrong", name="jessica").status_code for _ in range(4)]
+        assert log_in("secret", name="jeßica").status_code == 302
+    assert statuses == [200] * 5 + [429] * 7
+    call_command("unlock", "JESSICA")
+    assert log_in("secret", name="Jessica").status_code == 302
+
+
 def test_what_is_locked_counts_nothing_else(project: Project) -> None:
     for last in range(5):
         log_in("wrong", address=f"198.51.100.{last}")
@@ -185,7 +207,11 @@ def test_what_is_locked_counts_nothing_else(project: Project) -> None:
         ("::ffff:192.0.2.1", "192.0.2.1"),
         ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
+        ("192.0.2.1:5123", "192.0.2.1"),
+        ("[2001:db8:1:2:3:4:5:6]:443", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2::]", "2001:db8:1:2::/64"),
         ("somewhere", "somewhere"),
+        ("somewhere:80", "somewhere:80"),
     ],
 )
 def test_the_network_of_an_address(address: str, network: str) -> None:

@@ -4,13 +4,17 @@ PostgreSQL in columns.
 
 from __future__ import annotations
 
+import html
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from django.db import connection
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apps.core import mentions, written
 from apps.core.mentions import Words
@@ -41,7 +45,102 @@ FOUND = [
     ('say "x"', json.dumps({"a": 'say "x"'})),
     ("a\\b c", json.dumps("a\\b c")),
 ]
+ADDRESS, PERSON, PHONE = "ann@x.com", "ann-17", "+49 30 1234567"
+# What stands around a word, in texts and formats: it is found.
+AROUND = [
+    *("{}", " {} ", "{}.", "{}, and", "{};", "({})", "<{}>", "[{}]", "'{}'", '"{}"', "`{}`"),
+    *("“{}”", "«{}»", "*{}*", "**{}**", "_{}_", "__{}__", "~{}~", "{}…", "{}...", "{}.\n\nBob"),
+    *("{}!", "{}?", "{}'s", "{}’s", "{} - x", "mailto:{}", "user:{}", "id={}&a=1", "?q={}+1"),
+    *("a/{}/b", "/users/{}", "{}:80", "|{}|", "{}—x", "x—{}", "- {}", "\t{}\r\n", "\u200b{}\ufeff"),
+    *(
+        "邮箱{}是",
+        "이것은{}입니다",
+        "{}さん",
+        "\\n{}\\n",
+        '\\"{}\\"',
+        "\\u003c{}\\u003e",
+        "%20{}%20",
+    ),
+    *("%3C{}%3E", "%2520{}%2520", "&lt;{}&gt;", "&nbsp;{}&nbsp;", "&amp;quot;{}&amp;quot;"),
+    *(
+        "=3D{}=0A",
+        "=3C{}=3E",
+        "\\ud83d\\ude00{}\\ud83d\\ude00",
+        "{}.&nbsp;Bob",
+    ),
+    *("{}.%0A", "{}.\\nBob", "{}.</p>", "😀{}😀", "{}²"),
+]
+# What makes another identifier of an address, a user's name or a number: it is not found.
+MORE = [
+    *("mary.{}", "mary-{}", "mary_{}", "mary+{}", "mary__{}", "mary--{}", "mary{}", "m{}", "7{}"),
+    *(
+        "{}.au",
+        "{}-org.de",
+        "{}y",
+        "{}_2",
+        "{}7",
+        "é{}",
+        "e\u0301{}",
+        "{}\u0301",
+        "юрий.{}",
+        "{}.рф",
+    ),
+    *("ß{}", "mary\\u002e{}", "mary%2E{}", "mary%2B{}", "mary&#46;{}", "mary\\.{}", "mary\\_{}"),
+    *("{}\\u002eau", "{}%2Eau", "{}%252Eau", "{}&#x2e;au", "\\u00e9{}", "%C3%A9{}", "&eacute;{}"),
+    *(
+        "{}\\u00e9",
+        "{}%C3%A9",
+        "{}&eacute;",
+        "=C3=A9{}",
+        "mary‐{}",
+        "mary\u2011{}",
+        "be{}",
+        "=be{}",
+    ),
+    *("अ{}", "{}ा", "א{}", "{}а", "１{}", "mary@{}", "x.y.{}"),
+]
+FOUND += [
+    (ADDRESS, "ann%40x.com"),
+    (ADDRESS, "to=mail+ann%40x.com+"),
+    (ADDRESS, "to=ann@x.com+mail"),
+    (ADDRESS, "ann=40x.com"),
+    (ADDRESS, "ANN@X.COM"),
+    (ADDRESS, "mary.ann@x.com, ann@x.com"),
+    (ANN, "Joann Example, Ann Example"),
+    (ANN, "Hello.Ann Example.Bye"),
+    (ANN, "Hello+Ann+Example+here"),
+    ("jo jo", "mojo jo jo"),
+    ("Ann", "Ann"),
+    ("Zoë", "l'Zoe\u0308's"),
+    ("राम", "राम, श्री राम।"),
+    (PHONE, "tel:+49301234567"),
+    (PHONE, "Tel.+49-30-123 45 67."),
+    (PHONE, "+49 (30) 1234567"),
+    (PHONE, "?phone=%2B49%2030%201234567"),
+    ("+1 212 555 1234", "+1 (212) 555-1234"),
+    ("4711-99", "No.4711-99, x"),
+    ("王伟", "我是王伟。"),
+]
+IN_CONTEXT = [(word, around.format(word)) for word in (ADDRESS, PERSON, ANN) for around in AROUND]
 NOT_FOUND = [
+    *((word, more.format(word)) for word in (ADDRESS, PERSON) for more in MORE),
+    (ADDRESS, "o'ann@x.com"),
+    (ADDRESS, "mary%2Bann%40x.com"),
+    (ADDRESS, "to=mary+ann@x.com"),
+    (ADDRESS, "ann@x,com"),
+    (ANN, "Mary-Ann Example"),
+    (ANN, "Ann Example-Smith"),
+    (ANN, "x_Ann Example"),
+    ("ann", "ann@x.com"),
+    ("x.com", "ann@x.com"),
+    ("Zoe", "Zoe\u0308"),
+    ("राम", "रामा"),
+    (PHONE, "+49 30 12345678"),
+    (PHONE, "+49 30 1234567-8"),
+    (PHONE, "1+49 30 1234567"),
+    ("192.168.10.25", "192.168.102.5"),
+    ("4711", "1.4711"),
+    ("김철수", "김철수\u11b7"),
     (ANN, "Joann Example"),
     (ANN, "Ann Examples"),
     (ANN, "AnnExample"),
@@ -53,7 +152,7 @@ NOT_FOUND = [
 ]
 
 
-@pytest.mark.parametrize(("word", "text"), FOUND)
+@pytest.mark.parametrize(("word", "text"), [*FOUND, *IN_CONTEXT])
 def test_a_name_is_taken_out_however_it_is_written(word: str, text: str) -> None:
     words = Words([word])
     assert words.are_in(text)
@@ -84,6 +183,7 @@ def test_a_file_is_found_on_the_edge_of_two_parts(
 ) -> None:
     monkeypatch.setattr(mentions, "READ", 1)
     monkeypatch.setattr(written, "WIDEST", 8)
+    monkeypatch.setattr(written, "AROUND", 16)
     (tmp_path / "a.jsonl").write_text(f"{'-' * 999} {text} {'-' * 999}")
     (tmp_path / "b.jsonl").write_text("-" * 999)
     assert list(mentions.files_mentioning([tmp_path], Words([word]))) == [tmp_path / "a.jsonl"]
@@ -108,3 +208,38 @@ def test_a_file_is_found_by_its_name(tmp_path: Path) -> None:
 def test_what_cannot_be_read_as_text_is_known(data: bytes, answer: bool, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
     assert mentions.is_text(tmp_path / "file") is answer
+
+
+LETTERS = st.sampled_from("anxz09éßжאराم")
+# Not of digits alone: “No.4711” has the number 4711.
+IDENTIFIER = (
+    st.lists(st.text(LETTERS, min_size=1, max_size=3), min_size=1, max_size=4)
+    .flatmap(lambda names: st.sampled_from(".-_+").map(lambda sign: sign.join(names)))
+    .filter(lambda name: any(map(str.isalpha, name)))
+)
+
+
+def as_it_is(text: str) -> str:
+    return text
+
+
+@given(
+    names=st.lists(IDENTIFIER, min_size=1, max_size=5),
+    wanted=IDENTIFIER,
+    sign=st.sampled_from([" ", ", ", "/", "\n", ": ", ">", '", "', "; "]),
+    write=st.sampled_from([as_it_is, json.dumps, quote, html.escape]),
+)
+def test_of_a_list_just_the_wanted_name_goes(
+    names: list[str], wanted: str, sign: str, write: Any
+) -> None:
+    """Whatever it is that others have in common with it."""
+    text = sign.join(names)
+    same = [name for name in names if folded(name) == folded(wanted)]
+    assert Words([wanted]).are_in(write(text)) == bool(same), (text, wanted)
+    assert Words([wanted]).out_of(text) == sign.join(
+        "[deleted]" if name in same else name for name in names
+    )
+
+
+def folded(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()

@@ -154,7 +154,7 @@ def test_each_sample_has_a_state_of_its_own(agent: Agent) -> None:
     states = [row.state for row in rows]
     assert states[0]["changes"] and states[1] is None
     two(*SEARCH)
-    assert rows.get(index=1).state["changes"] != states[0]["changes"]
+    assert rows.all()[1].state["changes"] != states[0]["changes"]
 
 
 def test_bad_requests_get_a_sentence(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,12 +68,16 @@ class Installation:
         self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
 
     def log_in(self) -> None:
-        page = self.client.get("/login/").text
-        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
+        self.press("/login/", page="/login/", login="admin", password=PASSWORD)
+
+    def press(self, path: str, *, page: str = "/operator/", **fields: str) -> None:
+        """Sends a form of a page."""
+        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.client.get(page).text)
         assert token
-        fields = {"login": "admin", "password": PASSWORD, "csrfmiddlewaretoken": token[1]}
         sent = self.client.post(
-            "/login/", data=fields, headers={"Referer": str(self.client.base_url)}
+            path,
+            data=fields | {"csrfmiddlewaretoken": token[1]},
+            headers={"Referer": str(self.client.base_url)},
         )
         assert sent.status_code == 302, sent.text
 
@@ -88,6 +92,14 @@ class Installation:
     def part(self, name: str) -> str:
         return self.client.get("/readyz", params={"parts": name}).json()["parts"][name]["state"]
 
+    def said(self, condition: str, part: str = "") -> bool:
+        """By /readyz: as what makes the part down, or as a warning."""
+        answer = self.client.get("/readyz")
+        ready = answer.json()
+        wrong = ready["parts"][part].get("wrong", []) if part else ready["warnings"]
+        assert answer.status_code == (200 if ready["ready"] else 503)
+        return any(one["condition"] == condition for one in wrong)
+
     def found(self, condition: str) -> bool:
         text = self.client.get("/metrics").text
         value = re.search(rf'flywheel_condition{{condition="{condition}".*}} ([\d.]+)', text)
@@ -96,6 +108,11 @@ class Installation:
     def shown(self, condition: str) -> bool:
         page = self.client.get("/operator/")
         return f"operations.md#{condition.replace('_', '-')}" in page.text
+
+    def is_refused(self) -> bool:
+        """The operator's page, which needs the database to know who asks: it says why."""
+        page = self.client.get("/operator/")
+        return page.status_code == 503 and "database" in page.text
 
     def postgres(self) -> list[int]:
         parent = self.machine.postmaster()

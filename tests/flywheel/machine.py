@@ -178,13 +178,10 @@ class Machine:
         return self.processes(f"fw-{name}\n")
 
     def postmaster(self) -> int:
-        found = [
-            pid
-            for pid in self.processes("bin/postgres\0-D")
-            if b"-D" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-        assert len(found) == 1, found
-        return found[0]
+        found = self.processes("bin/postgres\0-D")
+        eldest = [pid for pid in found if parent_of(pid) not in found]  # forks begin as it is
+        assert len(eldest) == 1, found
+        return eldest[0]
 
     def kill_everything(self) -> None:
         """The supervisor of the services first: it would stop them in order once their last user is
@@ -200,6 +197,13 @@ class Machine:
 
     def is_quiet(self) -> bool:
         return not self.processes()
+
+
+def parent_of(pid: int) -> int:
+    """0 of one that is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def reachable(path: Path) -> bool:

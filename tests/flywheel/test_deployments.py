@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from django.conf import settings
 
 from flywheel import processes
 from flywheel.processes import IMAGES, NAMES, OPTIONAL, STOP_SIGNAL, alive_file, works
@@ -23,6 +24,7 @@ DOCKER = Path(__file__).parents[2] / "docker"
 CHART, UNITS = DOCKER / "chart", DOCKER / "systemd"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+LARGEST_BODY = 64 * 2**20  # as in docker/Caddyfile
 SECRETS = {"POSTGRES_PASSWORD": "p/a#s$s@'\" ", "SECRET_KEY": "k$k#"}
 
 
@@ -87,8 +89,35 @@ def test_behind_caddy_every_process_knows_its_address() -> None:
     behind = yaml.safe_load(text)
     named = {name for name, service in behind["services"].items() if "build" not in service}
     assert named == {*NAMES, "migrate", "caddy"}
-    proxied = re.findall(r"reverse_proxy (\w+):(\d+)", (DOCKER / "Caddyfile").read_text())
+    caddy = (DOCKER / "Caddyfile").read_text()
+    proxied = re.findall(r"reverse_proxy (\w+):(\d+)", caddy)
+    assert re.search(r"HOST\} \{\n\trequest_header -\*_\*\n", caddy), (
+        "a client's X_Forwarded_For would be its address"
+    )
     assert proxied == [("web", "8000"), ("endpoint", str(processes.ENDPOINT_PORT))]
+
+
+def test_nginx_passes_on_what_caddy_does() -> None:
+    text = (DOCKER / "nginx.conf").read_text()
+    ports = dict(re.findall(r"upstream (\w+) {\s+server 127\.0\.0\.1:(\d+);", text))
+    assert ports == {
+        "flywheel_web": "8000",
+        "flywheel_endpoint": str(processes.ENDPOINT_PORT),
+    }
+    servers = {
+        name: dict(re.findall(r"^\s+(\w+) (.+);$", server, re.MULTILINE))
+        for server in text.split("\nserver {")[1:]
+        for name in re.findall(r"proxy_pass http://flywheel_(\w+);", server)
+    }
+    assert servers.keys() == {"web", "endpoint"}
+    endpoint = servers["endpoint"]
+    assert endpoint["proxy_buffering"] == endpoint["proxy_request_buffering"] == "off"
+    assert int(endpoint["proxy_read_timeout"].rstrip("s")) > settings.FLYWHEEL_ENDPOINT["whole_s"]
+    for server in servers.values():
+        body = int(server["client_max_body_size"].rstrip("m")) * 2**20
+        assert body >= max(settings.FLYWHEEL_ENDPOINT["body"], LARGEST_BODY)
+    for header in ("Host $host", "X-Forwarded-For $proxy_add_x", "X-Forwarded-Proto $scheme"):
+        assert text.count(f"proxy_set_header {header}") == 2
 
 
 # Whether a process works
@@ -164,7 +193,7 @@ def rendered(*given: str) -> list[dict[str, Any]]:
 
 def test_the_chart_renders_each_process_with_its_command() -> None:
     made = rendered("--set", "processes.serve.replicas=1", "--set", "ingress.enabled=true")
-    deployments = [found for found in made if found["kind"] == "Deployment"]
+    deployments = [found for found in made if found["kind"] in ("Deployment", "StatefulSet")]
     runs = {}
     for found in deployments:
         (container,) = found["spec"]["template"]["spec"]["containers"]
@@ -175,8 +204,63 @@ def test_the_chart_renders_each_process_with_its_command() -> None:
     assert kinds == ["Ingress", "Job", "Service", "Service"]
 
 
+def pods(made: list[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """{process: (its object, its container)}"""
+    found = {}
+    for one in made:
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            (container,) = one["spec"]["template"]["spec"]["containers"]
+            found[container["name"]] = one, container
+    return found
+
+
+def test_answers_of_the_endpoint_outlive_its_pod() -> None:
+    endpoint, container = pods(rendered())["endpoint"]
+    (claim,) = endpoint["spec"]["volumeClaimTemplates"]
+    mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    given = {one["name"]: one.get("value") for one in container["env"]}
+    assert endpoint["kind"] == "StatefulSet"
+    assert mounted[claim["metadata"]["name"]] == given["FLYWHEEL_ENDPOINT_SPOOL"] == "/spool"
+
+
+def test_backups_and_models_have_a_volume_where_a_claim_is_named() -> None:
+    def volumes(*given: str) -> dict[str, dict[str, str]]:
+        return {
+            name: {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+            for name, (_, container) in pods(rendered(*given)).items()
+        }
+
+    assert all({"backups", "models"}.isdisjoint(mounts) for mounts in volumes().values())
+    given = ("--set", "backups.claim=b", "--set", "models.claim=m")
+    for mounts in volumes(*given).values():
+        assert (mounts["backups"], mounts["models"]) == ("/backups", "/models")
+    for found, container in pods(rendered(*given)).values():
+        claims = {
+            one["name"]: one["persistentVolumeClaim"]["claimName"]
+            for one in found["spec"]["template"]["spec"]["volumes"]
+            if "persistentVolumeClaim" in one
+        }
+        assert claims == {"backups": "b", "models": "m"}
+        assert {"name": "FLYWHEEL_MODEL_FOLDERS", "value": "/models"} in container["env"]
+
+
+def test_servers_are_asked_whether_they_are_ready() -> None:
+    asked = {
+        name: container.get("readinessProbe", {}).get("httpGet", {}).get("path")
+        for name, (_, container) in pods(rendered()).items()
+    }
+    ready = {name: path for name, path in asked.items() if path}
+    assert ready == {
+        "web": "/readyz?parts=database,schema",
+        "endpoint": "/readyz?parts=table",
+    }
+
+
 def test_the_chart_is_linted_and_of_kubernetes_schema() -> None:
     subprocess.run([tool("helm"), "lint", "--strict", CHART], check=True, capture_output=True)
     validate = pytest.importorskip("kubernetes_validate").validate
-    for found in rendered("--set", "ingress.enabled=true", "--set", "data.claim=shared"):
+    claims = [
+        text for name in ("data", "backups", "models") for text in ("--set", f"{name}.claim={name}")
+    ]
+    for found in rendered("--set", "ingress.enabled=true", *claims):
         validate(found, "1.32", strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from flywheel.embedded import lock
 from flywheel.forks import Fork, Forks, ForksError
 from tests.flywheel.machine import eventually
 
 SAY = (
     "import os, sys;"
-    "os.write(1, repr(('django' in sys.modules, os.getsid(0) == os.getpid())).encode())"
+    "is_own = os.getsid(0) == os.getpid();"
+    "os.write(1, repr(('django' in sys.modules, is_own, os.environ['PGAPPNAME'])).encode())"
 )
 STAYS = ["timeit", "-n1", "-r1", "import time; time.sleep(600)"]
 
@@ -42,10 +45,12 @@ def ended(output: int) -> bool:
     return bool(select.select([output], [], [], 0)[0])
 
 
-def test_a_part_has_the_imports_and_a_session_of_its_own(forks: Forks) -> None:
+def test_a_part_has_the_imports_a_session_of_its_own_and_a_name_in_the_database(
+    forks: Forks,
+) -> None:
     part, output = start(forks, ["timeit", "-n1", "-r1", SAY])
     with os.fdopen(output) as lines:
-        assert lines.read().startswith("(True, True)")
+        assert lines.read().startswith("(True, True, 'flywheel-prepare')")
     assert part.wait(60) == 0
 
 
@@ -68,3 +73,15 @@ def test_the_parts_end_with_the_process_that_forked_them(forks: Forks) -> None:
     assert part.poll() is not None and forks.is_gone()
     with pytest.raises(ForksError):
         start(forks, STAYS)
+
+
+def test_what_is_held_for_the_parts_is_held_until_the_last_has_ended(tmp_path: Path) -> None:
+    held = lock(tmp_path / "held", fcntl.LOCK_EX)
+    forks = Forks(dict(os.environ), held)
+    _, output = start(forks, STAYS)
+    os.close(held)
+    with pytest.raises(BlockingIOError):
+        lock(tmp_path / "held", fcntl.LOCK_EX | fcntl.LOCK_NB)
+    forks.close()
+    eventually(lambda: ended(output))
+    os.close(lock(tmp_path / "held", fcntl.LOCK_EX | fcntl.LOCK_NB))

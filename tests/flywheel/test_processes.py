@@ -81,7 +81,7 @@ OF_SOME_SERVICES = {
     "FLYWHEEL_SERVE_HOST",
     "FLYWHEEL_SERVE_PORTS",
 }
-NOT_OF_CONTAINERS = {"DEBUG", "FLYWHEEL_EMBEDDED_FSYNC"}
+NOT_OF_CONTAINERS = {"DEBUG", "FLYWHEEL_EMBEDDED_CONNECTIONS", "FLYWHEEL_EMBEDDED_FSYNC"}
 
 
 def test_compose_passes_every_setting_on() -> None:
@@ -212,6 +212,20 @@ def test_a_path_stays_on_its_line() -> None:
     assert readable("/a\n2026 INFO forged") == r"/a\n2026 INFO forged"
     assert readable("/ä".encode().decode("latin-1")) == "/ä"
     assert readable("/password/reset/1-d4x7k-0f3c/") == "/password/reset/…/"
-    assert not NotHealth().filter(record("GET /healthz")) and NotHealth().filter(
-        record("GET /health")
-    )
+
+
+@pytest.mark.parametrize(
+    ("path", "is_written"), [("/healthz", False), ("/health", True), ("/p/x /metrics", True)]
+)
+def test_only_probes_have_no_line(
+    path: str, is_written: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever else has such words in a path or an error cannot hide behind them."""
+    caplog.handler.addFilter(NotHealth())
+    sent = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "REMOTE_ADDR": "10.0.0.1"}
+    with caplog.at_level(logging.INFO, "flywheel.access"):
+        with_request_id(lambda sent, start: [])(sent, lambda *given: None)
+    assert bool(caplog.messages) == is_written
+    logging.getLogger("flywheel.rules").error("A rule failed: %s", "GET /healthz")
+    logging.getLogger("flywheel.rules").error("A rule failed: /metrics")
+    assert len(caplog.messages) == is_written + 2

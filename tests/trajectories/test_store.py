@@ -134,6 +134,18 @@ def test_partitions_are_made_ahead(
                 assert cursor.fetchone()[0], (table, month)
 
 
+def test_nobody_tries_to_compress_words(project: Project) -> None:
+    ingest(project=project, rows=[row("old", started_at="2021-03-04T05:06:07Z")])
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, attstorage FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid"
+            " WHERE attname = 'words' AND relname LIKE 'trajectories_searchtext%'"
+            " AND relkind IN ('p', 'r')"
+        )
+        storage = dict(cursor.fetchall())
+    assert "trajectories_searchtext_2021_03" in storage and set(storage.values()) == {"e"}
+
+
 def test_only_the_partitions_of_the_time_are_read(project: Project) -> None:
     ingest(project=project, rows=[row(started_at="2024-02-29T12:00:00Z"), row()])
     plan = filters.apply_filters(

@@ -152,6 +152,8 @@ class AgentClient:
         headers = {"Idempotency-Key": name}
         if address:
             headers |= {"X-Flywheel-MCP": address.mcp, "X-Flywheel-Tools": address.tools}
+        if address and address.model:
+            headers |= {"X-Flywheel-Model-URL": address.model}
         for attempt in range(1, TRIES + 1):
             async with self.turn:
                 came, took = await self._paid(body, headers, seconds)

@@ -92,7 +92,8 @@ def request_of(
 
 
 def _metadata(address: Address) -> dict[str, str]:
-    return {"flywheel_mcp": address.mcp, "flywheel_tools": address.tools}
+    model = {"flywheel_model_url": address.model} if address.model else {}
+    return {"flywheel_mcp": address.mcp, "flywheel_tools": address.tools} | model
 
 
 def version_of(data: Any, headers: dict[str, str]) -> str:

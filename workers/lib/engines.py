@@ -78,3 +78,10 @@ class Engine(Protocol):
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
     ) -> Iterator[tuple[int, list[Output]]]:
         """Yield (index of the prompt, an output for each of its seeds) as they finish."""
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of an answer's tokens, as in `Output.text`."""
+
+    def prompt_ids(
+        self, messages: list[dict], tools: list[dict] | None = None, so_far: SoFar | None = None
+    ) -> list[int]: ...

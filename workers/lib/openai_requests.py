@@ -130,9 +130,34 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_chat(data: bytes) -> ChatRequest:
-    """Raises ApiError."""
-    asked = read(data, ChatRequest, NEUTRAL)
+# Of these, the parameters that only alter how an answer is sampled.
+OF_SAMPLING = {
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "length_penalty",
+    "logit_bias",
+    "min_tokens",
+    "ignore_eos",
+    "use_beam_search",
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "tool_choice",
+    "bad_words",
+    "allowed_token_ids",
+    "logits_processors",
+}
+
+
+def read_chat(data: bytes, ignored: list[str] | None = None) -> ChatRequest:
+    """See `read`."""
+    asked = read(data, ChatRequest, NEUTRAL, ignored=ignored)
     for place, message in enumerate(asked.messages):
         if not isinstance(message.get("role"), str):
             raise ApiError(400, f"messages[{place}] has no role.", "messages")
@@ -198,9 +223,11 @@ def read(
     kind: type[R],
     neutral: Mapping[str, tuple[Any, ...]],
     hints: Mapping[str, str] = MappingProxyType({}),
+    ignored: list[str] | None = None,
 ) -> R:
     """`neutral`: unsupported fields, with the values that are accepted; `hints`: what to do
-    instead. Raises ApiError.
+    instead. With a list `ignored`, those that only alter sampling are put there instead of being
+    refused. Raises ApiError.
     """
     try:
         given = json.loads(data)
@@ -210,6 +237,9 @@ def read(
         raise ApiError(400, "The body must be a JSON object.")
     for name, values in neutral.items():
         if (value := given.get(name)) is not None and not any(_same(value, one) for one in values):
+            if ignored is not None and name in OF_SAMPLING:
+                ignored.append(name)
+                continue
             said = (
                 f"{name} {json.dumps(value)[:80]} is not supported by this server."
                 f" {hints.get(name, '')}"

@@ -24,6 +24,13 @@ def seed_of(seed: int, index: int, sample: int) -> int:
     return (seed * 1_000_003 + index * 1_009 + sample) % 2**31
 
 
+def turn_seed(seed: int, messages: list[dict]) -> int:
+    """Each turn has its own seed, so that the same words later in a conversation do not get the
+    same answer again.
+    """
+    return seed_of(seed, sum(message["role"] == "assistant" for message in messages), 0)
+
+
 # the `limit` of a final error: no further question may be asked, but open episodes may finish
 SPENT = "spent"
 
@@ -96,6 +103,31 @@ class Policy(Protocol):
     async def aclose(self) -> None: ...
 
 
+class Sampler(Protocol):
+    """A policy that returns the tokens of its answers, and can continue any earlier answer."""
+
+    async def sample(
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        so_far: SoFar | None,
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
+    ) -> tuple[Reply, SoFar]:
+        """An answer, and the conversation up to it, from which a later answer can continue. With
+        `so_far`, the prompt continues its ids if the chat template allows it; the reply's
+        `prompt_token_ids` show whether it did. Raises PolicyError.
+        """
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of an answer's tokens, as in `Reply.text`."""
+
+    def count(self, messages: list[dict], tools: list[dict]) -> int:
+        """The tokens of a prompt."""
+
+
 @dataclass
 class _Asked:
     key: int
@@ -140,22 +172,37 @@ class EnginePolicy:
         key: int = 0,
         most: int | None = None,
     ) -> Reply:
-        # Each turn has its own seed, so that the same words later in a conversation do not get the
-        # same answer again.
-        turn = sum(message["role"] == "assistant" for message in messages)
-        prompt = Prompt(
-            messages, [seed_of(seed, turn, 0)], tools, self.so_far.get(key), self.goes_on
+        reply, self.so_far[key] = await self.sample(
+            messages, tools, self.so_far.get(key), seed=turn_seed(seed, messages), key=key
         )
+        return reply
+
+    async def sample(
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        so_far: SoFar | None,
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
+    ) -> tuple[Reply, SoFar]:
+        prompt = Prompt(messages, [seed], tools, so_far, self.goes_on)
         waiting = _Asked(key, prompt, asyncio.get_running_loop().create_future())
         self.waiting.append(waiting)
         if self.running is None or self.running.done():
             self.running = asyncio.create_task(self._run())
         output = await waiting.future
         asked = output.prompt_token_ids
-        self.so_far[key] = SoFar(
+        return reply_of(output), SoFar(
             messages, tools, asked + output.token_ids, output.computed, len(asked)
         )
-        return reply_of(output)
+
+    def decode(self, ids: list[int]) -> str:
+        return self.engine.decode(ids)
+
+    def count(self, messages: list[dict], tools: list[dict]) -> int:
+        return len(self.engine.prompt_ids(messages, tools))
 
     async def responds(self) -> bool:
         return not self.closed

@@ -110,19 +110,22 @@ SAME = (
 )
 
 
-def read_responses(data: bytes) -> ResponsesRequest:
-    """Raises ApiError."""
-    asked = read(data, ResponsesRequest, UNSUPPORTED, HINTS)
-    if asked.text and asked.text.format and asked.text.format.type != "text":
-        raise ApiError(
-            400,
-            f"text.format {asked.text.format.type!r} is not supported by this server.",
-            "text.format",
-        )
-    if asked.text and asked.text.verbosity not in (None, "medium"):
-        raise ApiError(400, "text.verbosity is not supported by this server.", "text.verbosity")
-    if asked.reasoning and asked.reasoning.effort not in (None, "none"):
-        raise ApiError(400, "reasoning.effort is not supported by this server.", "reasoning.effort")
+def read_responses(data: bytes, ignored: list[str] | None = None) -> ResponsesRequest:
+    """`ignored` as in `read`. Raises ApiError."""
+    asked = read(data, ResponsesRequest, UNSUPPORTED, HINTS, ignored)
+    text, format = asked.text or TextOptions(), (asked.text and asked.text.format) or TextFormat()
+    effort = asked.reasoning.effort if asked.reasoning else None
+    altering = {
+        "text.format": f" {format.type!r}" if format.type != "text" else "",
+        "text.verbosity": " " if text.verbosity not in (None, "medium") else "",
+        "reasoning.effort": " " if effort not in (None, "none") else "",
+    }
+    for name, value in altering.items():
+        if value and ignored is None:
+            said = f"{name}{value.rstrip()} is not supported by this server."
+            raise ApiError(400, said, name)
+        if value and ignored is not None:
+            ignored.append(name)
     return asked
 
 

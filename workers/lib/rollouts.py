@@ -20,7 +20,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
@@ -79,7 +79,7 @@ failure.
 """
 
 
-class _Ended(Exception):
+class Ended(Exception):
     """The end of a conversation that cannot continue. `masks` says why the sample does not count,
     "" if it failed; `problem` is what the policy said about its own failure.
     """
@@ -87,6 +87,22 @@ class _Ended(Exception):
     def __init__(self, stop_reason: str, masks: str = "", problem: str = "") -> None:
         super().__init__(stop_reason)
         self.stop_reason, self.masks, self.problem = stop_reason, masks[:500], problem[:500]
+        self.facts: dict[str, float] = {}  # of an agent that held it, for the rollout's `stats`
+
+
+class Player(Protocol):
+    """Has an agent of its own hold the conversation (`workers.lib.harness`)."""
+
+    async def converse(
+        self,
+        sampler: Any,
+        episode: Episode,
+        limits: Limits,
+        replies: list[Reply],
+        *,
+        seed: int,
+        key: int,
+    ) -> Ended: ...
 
 
 @dataclass
@@ -147,9 +163,11 @@ async def rollout(
     scoring: asyncio.Semaphore | None = None,
     sampled: Callable[[], None] = lambda: None,
     recorded: Sequence[dict] = (),
+    player: Player | None = None,
 ) -> Finished:
     """Run one episode to its end, score and close it. Raises PolicyError if that is final, and a
-    cancellation. The policy continues after what was `recorded` (`workers.lib.resuming`).
+    cancellation. The policy continues after what was `recorded` (`workers.lib.resuming`). With a
+    `player`, an agent asks the policy by itself.
 
     Without `scored` the verifier is not called, for when only time and tokens matter. `scoring`
     limits how many are scored at a time, so that time in the queue does not count as scoring time.
@@ -157,7 +175,10 @@ async def rollout(
     """
     began, replies = time.perf_counter(), list[Reply]()
     try:
-        end = await _converse(policy, episode, limits, replies, seed, key, recorded)
+        if player is not None:
+            end = await player.converse(policy, episode, limits, replies, seed=seed, key=key)
+        else:
+            end = await _converse(policy, episode, limits, replies, seed, key, recorded)
         sampled()
         stop_reason, reason = end.stop_reason or episode.stop_reason, end.masks or episode.failure
         async with scoring or contextlib.nullcontext():
@@ -169,6 +190,7 @@ async def rollout(
     if stop_reason in EXCEEDED and not reason:
         score = failed(score, stop_reason)
     done = _rollout_of(episode, replies, stop_reason)
+    done.stats.update(end.facts)
     add_call_facts(score, done)
     if not score.messages:
         score.messages = done.messages
@@ -196,13 +218,13 @@ async def _converse(
     seed: int,
     key: int,
     recorded: Sequence[dict],
-) -> _Ended:
+) -> Ended:
     """Returns how the conversation ended, without a reason if the episode ended by itself."""
     try:
         if difference := await resume(episode, recorded):
-            return _Ended(OTHER_RESULTS, difference.text)
-        await _turns(policy, episode, limits, replies, seed, key)
-    except _Ended as end:
+            return Ended(OTHER_RESULTS, difference.text)
+        await take_turns(policy, episode, limits, replies, seed, key)
+    except Ended as end:
         return end
     except PolicyError as error:
         if error.final:
@@ -212,27 +234,27 @@ async def _converse(
         # replayed.
         its_own = bool(replies) or error.limit not in ("context", "refused")
         if error.limit and its_own and (error.limit != "time" or await policy.responds()):
-            return _Ended(error.limit, problem=str(error))
-        return _Ended("policy error", f"The policy gave no answer: {error}")
+            return Ended(error.limit, problem=str(error))
+        return Ended("policy error", f"The policy gave no answer: {error}")
     except Exception as error:  # an error of the environment says nothing about the model
-        return _Ended("environment error", f"The environment failed: {_error_text(error)}")
-    return _Ended("")
+        return Ended("environment error", f"The environment failed: {_error_text(error)}")
+    return Ended("")
 
 
-async def _turns(
+async def take_turns(
     policy: Policy, episode: Episode, limits: Limits, replies: list[Reply], seed: int, key: int
 ) -> None:
-    """Run turns until the episode is done. Raises _Ended, and errors of the policy and the
+    """Run turns until the episode is done. Raises Ended, and errors of the policy and the
     environment.
     """
     other = ""  # why what the agent says from here on cannot be replayed
     agent, tools = Clock(0 if policy.shares_time else limits.seconds), Clock(limits.seconds)
     while not episode.done:
         if limits.turns and len(replies) >= limits.turns:
-            raise _Ended("turns")
+            raise Ended("turns")
         left = limits.tokens - sum(reply.output_tokens for reply in replies)
         if limits.tokens and left <= 0:
-            raise _Ended("tokens")
+            raise Ended("tokens")
         try:
             async with agent.running():
                 most = left if limits.tokens else None
@@ -241,11 +263,11 @@ async def _turns(
                 )
         except Overtime:
             masks = "" if await policy.responds() else HUNG
-            raise _Ended("time" if not masks else "policy error", masks) from None
+            raise Ended("time" if not masks else "policy error", masks) from None
         if reply is None:
             return
         if other and (calls_of(reply.message) or getattr(episode, "judges_words", True)):
-            raise _Ended(OTHER_RESULTS, other)
+            raise Ended(OTHER_RESULTS, other)
         replies.append(reply)
         before = len(episode.messages)
         try:
@@ -257,12 +279,12 @@ async def _turns(
                 if await episode.responds()
                 else f"The environment took longer than {limits.seconds:g} seconds."
             )
-            raise _Ended("time" if not masks else "environment error", masks) from None
+            raise Ended("time" if not masks else "environment error", masks) from None
         other = other or _other_results(reply.message, episode, before)
         if limits.tokens and (
             reply.output_tokens > left or (reply.truncated and reply.output_tokens == left)
         ):
-            raise _Ended("tokens")  # even if it was the last answer
+            raise Ended("tokens")  # even if it was the last answer
 
 
 def _other_results(message: dict, episode: Episode, before: int) -> str:
@@ -376,6 +398,7 @@ async def stream(
     only: Container[int] | None = None,
     sampled: Callable[[], None] = lambda: None,
     recorded: Sequence[dict] = (),
+    player: Player | None = None,
 ) -> AsyncIterator[tuple[int, int, Finished]]:
     """Yield (index of the task, number of its sample, episode) as they end; at most `concurrency`
     run at a time.
@@ -408,6 +431,7 @@ async def stream(
                     scoring=scoring,
                     sampled=sampled,
                     recorded=recorded,
+                    player=player,
                     **own,
                 )
                 ended.put_nowait((index, sample, done))
@@ -451,6 +475,7 @@ def play(
     only: Container[int] | None = None,
     check: Callable[[], None] | None = None,
     sampled: Callable[[], None] = lambda: None,
+    player: Player | None = None,
 ) -> None:
     """Run `stream` in its own event loop, for programs. `ended` is called for each episode; an
     error in it ends the others, and so does one in `check`, which is called twice a second whatever
@@ -468,6 +493,7 @@ def play(
             seed=seed,
             only=only,
             sampled=sampled,
+            player=player,
         )
         async with contextlib.aclosing(episodes):
             async for index, sample, done in episodes:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from workers.lib.chat_client import AsyncChatClient, ChatError, ChatServer
 from workers.lib.engines import Sampling, SoFar
-from workers.lib.policies import PolicyError, Reply, seed_of
+from workers.lib.policies import PolicyError, Reply, turn_seed
 
 EPISODES_FAULT = ("context", "size")  # limits that an episode exceeded while the server works
 MAX_BYTES = 32 * 1024 * 1024  # per answer, for the ids and log-probabilities of long ones
@@ -163,21 +163,37 @@ class TokenPolicy:
         key: int = 0,
         most: int | None = None,
     ) -> Reply:
-        turn = sum(message["role"] == "assistant" for message in messages)
-        ids = self.tokens.prompt_ids(messages, tools, self.so_far.get(key))
+        reply, self.so_far[key] = await self.sample(
+            messages,
+            tools,
+            self.so_far.get(key),
+            seed=turn_seed(seed, messages),
+            key=key,
+            most=most,
+        )
+        return reply
+
+    async def sample(
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        so_far: SoFar | None,
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
+    ) -> tuple[Reply, SoFar]:
+        ids = self.tokens.prompt_ids(messages, tools, so_far)
         longest = (
             self.sampling.max_new_tokens
             if most is None
             else min(max(1, most), self.sampling.max_new_tokens)
         )
-        body = completion_body(
-            ids, self.sampling, self.tokens.stop_ids, seed_of(seed, turn, 0), longest
-        )
+        body = completion_body(ids, self.sampling, self.tokens.stop_ids, seed, longest)
         client, answer, latency_ms = await self._ask(body, key)
         found = sampled_in(answer, ids, client.server.model, client.where)
-        text = self.tokens.tokenizer.decode(found.ids, skip_special_tokens=True)
-        self.so_far[key] = SoFar(messages, tools, ids + found.ids, asked=len(ids))
-        return Reply(
+        text = self.decode(found.ids)
+        reply = Reply(
             message={"role": "assistant", "content": text},
             text=text,
             prompt_tokens=len(ids),
@@ -187,7 +203,15 @@ class TokenPolicy:
             prompt_token_ids=ids,
             token_ids=found.ids,
             logprobs=found.logprobs,
+            model=client.server.model,
         )
+        return reply, SoFar(messages, tools, ids + found.ids, asked=len(ids))
+
+    def decode(self, ids: list[int]) -> str:
+        return self.tokens.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def count(self, messages: list[dict], tools: list[dict]) -> int:
+        return len(self.tokens.prompt_ids(messages, tools))
 
     async def _ask(self, body: dict, key: int) -> tuple[CompletionClient, dict, float]:
         said = "The rollout servers are closed."

@@ -118,6 +118,9 @@ class TransformersEngine:
     ) -> list[int]:
         return self.writer.prompt_ids(messages, tools or [], so_far)
 
+    def decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: Show | None = None
     ) -> Iterator[tuple[int, list[Output]]]:
@@ -252,7 +255,7 @@ class TransformersEngine:
         for (index, place), row, length in zip(
             places, tokens.tolist(), lengths.tolist(), strict=True
         ):
-            text = self.tokenizer.decode(row[:length], skip_special_tokens=True)
+            text = self.decode(row[:length])
             show(index, place, text.removesuffix("\ufffd"))
 
     def begin(self, prompted: Prefilled, owners: Tensor, new: int) -> Decoding:
@@ -305,7 +308,7 @@ class TransformersEngine:
         self, prompt: list[int], tokens: list[int], logprobs: list[float], latency_ms: float
     ) -> Output:
         return Output(
-            text=self.tokenizer.decode(tokens, skip_special_tokens=True),
+            text=self.decode(tokens),
             token_ids=tokens,
             logprobs=logprobs,
             prompt_tokens=len(prompt),

@@ -3,6 +3,8 @@ audited (`attempts`), and secrets of second factors are encrypted in the databas
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
@@ -12,9 +14,12 @@ from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 from allauth.mfa.utils import is_mfa_enabled
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from django.conf import settings
+from django.core.mail import EmailMessage
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 
 from apps.core.accounts.forms import begun
 from apps.core.accounts.known import remember
@@ -24,6 +29,7 @@ from apps.core.encryption import each_row, fernet, reencrypts
 from apps.core.forms import no_address
 from apps.core.models import Invitation
 
+log = logging.getLogger(__name__)
 SECOND_FACTORS = "second factors"
 INVITATION = "invitation"  # in a session: the digest of the token of the link that was followed
 
@@ -75,9 +81,31 @@ class AccountAdapter(DefaultAccountAdapter):
         remember_network(user.get_username(), address_of(request))
         return response
 
+    def send_mail(self, template_prefix: str, email: str, context: dict[str, Any]) -> None:
+        """Nobody waits for the mail server: by how long it takes, or that it refuses, a stranger
+        would know which addresses have an account.
+        """
+        about = {"request": self.request, "email": email, "address": settings.FLYWHEEL_URL}
+        message = self.render_mail(template_prefix, email, about | context)
+        threading.Thread(target=_send, args=[message], name="mail", daemon=True).start()
+
+    def get_reset_password_from_key_url(self, key: str) -> str:
+        """Under FLYWHEEL_URL: the host of the request is what a stranger called it."""
+        uid, _, secret = key.partition("-")
+        return settings.FLYWHEEL_URL + reverse(
+            "account_reset_password_from_key", args=[uid, secret]
+        )
+
     def clean_username(self, username: str, shallow: bool = False) -> str:
         no_address(username)
         return super().clean_username(username, shallow)
+
+
+def _send(message: EmailMessage) -> None:
+    try:
+        message.send()
+    except (OSError, ValueError) as error:
+        log.warning("A mail about an account could not be sent: %s", error)
 
 
 def name_of(credentials: dict[str, Any]) -> str:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from allauth.account.forms import ChangePasswordForm
 from allauth.account.internal.userkit import filter_users_by_email
 from allauth.account.models import EmailAddress
 from allauth.core import context
+from allauth.core.internal.cryptokit import normalize_user_code
 from allauth.mfa.base.forms import AuthenticateForm, ReauthenticateForm
+from allauth.mfa.utils import is_mfa_enabled
 from django import forms
 from django.contrib.auth import get_user_model
 from django.core.cache import cache
@@ -42,7 +45,8 @@ class CountedCode:
         attempt = begun(context.request, self.user.get_username())
         try:
             code = super().clean_code()
-            if not cache.add(f"used code {self.user.pk} {code}", True, CODE_KEPT_S):
+            used = f"used-code-{self.user.pk}-{normalize_user_code(code)}"  # as it is compared
+            if not cache.add(used, True, CODE_KEPT_S):
                 raise forms.ValidationError(
                     "This code has already been used. Wait for the next one."
                 )
@@ -59,6 +63,22 @@ class SecondFactorForm(CountedCode, AuthenticateForm):
 
 class ConfirmForm(CountedCode, ReauthenticateForm):
     pass
+
+
+class NewPasswordForm(ChangePasswordForm):
+    """A wrong current password counts as one at the log-in: who sits at another's open session
+    guesses no faster here.
+    """
+
+    def clean_oldpassword(self) -> str:
+        attempt = begun(context.request, self.user.get_username())
+        try:
+            password = super().clean_oldpassword()
+        except forms.ValidationError:
+            attempt.failed()
+            raise
+        attempt.succeeded(whole=not is_mfa_enabled(self.user))
+        return password
 
 
 class AccountForm(PlainLabels, forms.ModelForm):

@@ -35,4 +35,4 @@ def _marks(request: HttpRequest) -> list[str]:
 
 
 def _mark(username: str) -> str:
-    return hashlib.sha256(username.casefold().encode("utf-8", "replace")).hexdigest()[:16]
+    return hashlib.sha256(username.encode("utf-8", "replace")).hexdigest()[:16]

@@ -69,6 +69,10 @@ class ConfirmByCode(SlowedDown, mfa_views.ReauthenticateView):
     pass
 
 
+class ChangePassword(SlowedDown, account_views.PasswordChangeView):
+    pass
+
+
 def password_reset(request: HttpRequest) -> HttpResponse:
     """By email; without a mail server, what to do instead."""
     if not settings.FLYWHEEL_MAIL:

@@ -54,6 +54,8 @@ def make(target: str, *, with_models: bool = False) -> Manifest:
 
 
 def _make(place: Place, with_models: bool) -> Manifest:
+    if not database.what_is_there():
+        raise BackupError("The database is empty: there is nothing to back up.")
     pg_dump, version = database.program("pg_dump", database.server_version())
     made_at = timezone.now()
     parts = [part for part in ask(Parts()) if with_models or not part.is_base]

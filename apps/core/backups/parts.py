@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 from msgspec import Struct
 
@@ -84,10 +85,9 @@ def read_file(path: Path) -> Iterator[bytes]:
 
 
 def write_file(path: Path, chunks: Iterable[bytes], *, is_synced: bool = True) -> None:
-    """Complete or absent, and for this user only."""
+    """Complete or absent, and for this user only. Of two that write it at once, the last wins."""
     make_private(path.parent)
-    beside = path.with_name(f".{path.name}.incoming")
-    beside.unlink(missing_ok=True)
+    beside = path.with_name(f".{uuid4().hex}.incoming")
     try:
         with open(beside, "xb", opener=private) as file:
             for data in chunks:

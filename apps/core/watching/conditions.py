@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -28,6 +28,7 @@ from flywheel.outages import AWAY
 log = logging.getLogger(__name__)
 LIMIT_S = 1.0
 QUERY_MS = 900
+FAILED = "It could not be checked."
 NO_ANSWER = f"It did not answer within {LIMIT_S:g} s."
 
 
@@ -67,8 +68,10 @@ class Button:
 @dataclass(frozen=True)
 class Condition:
     """`part`: of /readyz, which says 503 while it is found; "" for what keeps nobody from working.
-    `wait_s`: how long it lasts before operators are alerted. `of_projects`: what is found names
-    projects, so it is for operators only.
+    `wait_s`: how long it lasts before operators are alerted. `for_operators`: what is found names
+    projects or quotes an error (which may have addresses and names of accounts), so probes, which
+    anybody may ask, say the title only. `explains(error)`: the finding where this condition is why
+    the first check of its lane failed; "" where it is not.
     """
 
     name: str
@@ -79,8 +82,9 @@ class Condition:
     part: str = ""
     severity: Severity = Severity.CRITICAL
     wait_s: float = 0.0
-    of_projects: bool = False
+    for_operators: bool = False
     button: Button | None = None
+    explains: Callable[[Exception], str] | None = None
 
     @property
     def docs(self) -> str:
@@ -89,11 +93,22 @@ class Condition:
 
 @dataclass(frozen=True)
 class Checked:
-    """`unknown`: why the condition could not be checked."""
+    """`unknown`: why the condition could not be checked; `error`: what its check raised, which is
+    for operators.
+    """
 
     condition: Condition
     findings: list[Finding] = field(default_factory=list)
     unknown: str = ""
+    error: Exception | None = None
+
+    @property
+    def why(self) -> str:
+        """For operators."""
+        if self.error is None:
+            return self.unknown
+        text = " ".join(str(self.error).split()) or type(self.error).__name__
+        return f"{self.unknown} {text[:400]}"
 
 
 _declared: dict[str, Condition] = {}
@@ -189,18 +204,40 @@ def check_all(conditions: Iterable[Condition] | None = None) -> list[Checked]:
     checked = list[Checked]()
     down: dict[Lane, str] = {}
     for one in declared() if conditions is None else conditions:
+        if any(before.condition.name == one.name for before in checked):
+            continue  # the explanation of its lane
         is_first = not any(before.condition.lane == one.lane for before in checked)
         if reason := down.get(one.lane):
             checked.append(Checked(one, unknown=reason))
             continue
         result = _check(one)
         if result.unknown and is_first and one.lane != Lane.MACHINE:
-            down[one.lane] = f"The {one.lane} does not answer."
-            result = Checked(one, [Finding(result.unknown)])
-        elif result.unknown == NO_ANSWER:
+            checked += (results := _down(result))
+            down[one.lane] = results[0].unknown or f"The {one.lane} does not answer."
+            continue
+        if result.unknown == NO_ANSWER:
             down[one.lane] = f"Another check of the {one.lane} did not answer."
         checked.append(result)
     return checked
+
+
+def _down(first: Checked) -> list[Checked]:
+    """Of a lane whose first check failed: that it does not answer; or the condition that explains
+    why, in its part of /readyz.
+    """
+    lane, part = first.condition.lane, first.condition.part
+    for one in _declared.values():
+        if (
+            first.error
+            and one.lane == lane
+            and one.explains
+            and (says := one.explains(first.error))
+        ):
+            return [
+                Checked(first.condition, unknown=says),
+                Checked(replace(one, part=part), [Finding(says)]),
+            ]
+    return [Checked(first.condition, [Finding(first.why)])]
 
 
 def _check(one: Condition) -> Checked:
@@ -211,8 +248,24 @@ def _check(one: Condition) -> Checked:
     except Exception as error:  # a check that fails says nothing about the others
         if not isinstance(error, (*AWAY, DatabaseError, OSError)):
             log.exception("The condition %s cannot be checked", one.name)
-        said = " ".join(str(error).split()) or type(error).__name__
-        return Checked(one, unknown=f"It could not be checked: {said}"[:400])
+        return Checked(one, unknown=FAILED, error=error)
+
+
+def unknown(checked: Iterable[Checked]) -> dict[str, list[Condition]]:
+    """{why: the conditions that could not be checked}, for operators"""
+    reasons: dict[str, list[Condition]] = {}
+    for one in checked:
+        if one.unknown:
+            reasons.setdefault(one.why, []).append(one.condition)
+    return reasons
+
+
+def keep_connection() -> None:
+    """This thread's connection does not end with age: who has to say that none is left could not
+    have a new one.
+    """
+    connection.ensure_connection()
+    connection.close_at = None
 
 
 def _findings(one: Condition) -> list[Finding]:
@@ -220,6 +273,7 @@ def _findings(one: Condition) -> list[Finding]:
         return list(one.check())
     if not connection.in_atomic_block:
         close_old_connections()
+        keep_connection()
     try:
         with patience(QUERY_MS):
             return list(one.check())

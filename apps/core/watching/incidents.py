@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, InterfaceError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from apps.core.models import Incident
@@ -60,7 +61,7 @@ class Memory:
 
 
 def open_rows() -> dict[Key, Incident]:
-    return {(row.condition, row.about): row for row in Incident.objects.open()}
+    return {row.key: row for row in Incident.objects.open()}
 
 
 def with_rows(wrongs: list[Wrong]) -> list[Wrong]:
@@ -116,6 +117,19 @@ def to_alert(now: datetime) -> list[Incident]:
         and row.since <= now - timedelta(seconds=one.wait_s)
         and not (row.muted_until and row.muted_until > now)
         and row.claim_alert(now)
+    ]
+
+
+def quiet_rows(now: datetime) -> Iterable[Incident]:
+    """Open ones that operators know of."""
+    return Incident.objects.open().filter(Q(alerted_at__isnull=False) | Q(muted_until__gt=now))
+
+
+def as_wrong(rows: Iterable[Incident]) -> list[Wrong]:
+    return [
+        Wrong(one, row.about, row.says, row.since, row.page)
+        for row in rows
+        if (one := named(row.condition))
     ]
 
 

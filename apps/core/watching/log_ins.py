@@ -24,7 +24,7 @@ def _unlock(label: str, by: Any) -> str:
     todo="People who have logged in from their network or browser before are not held up. Block the"
     " network at your proxy, or unlock it if these are your users.",
     severity=Severity.WARNING,
-    of_projects=True,
+    for_operators=True,
     button=Button("Unlock", _unlock),
 )
 def guessed_log_ins() -> Iterator[Finding]:

@@ -23,10 +23,12 @@ from apps.core.nouns import noun
 from apps.core.watching.conditions import Button, Finding, Lane, Severity, condition
 from apps.core.watching.disks import disks
 from flywheel import alive
+from flywheel.postgres.full import is_full
 from flywheel.postgres.watched import watch
 
 FULL, NEARLY_FULL = 0.95, 0.85
 FEW_CONNECTIONS = 0.85
+USERS_SHOWN = 4
 SKEW_S = 5.0
 IDLE = "state = 'idle' AND state_change < now() - interval '1 minute'"
 LOST_SHOWN = timedelta(hours=6)
@@ -39,6 +41,7 @@ WAITS_LONG = timedelta(minutes=15)
     todo="Check that PostgreSQL runs and is not overloaded or frozen. Nothing that was acknowledged"
     " is lost; agents are asked to send again.",
     part="database",
+    for_operators=True,
 )
 def database() -> Iterator[Finding]:
     """Whatever a query raises is the finding."""
@@ -51,8 +54,7 @@ def database() -> Iterator[Finding]:
 @condition(
     "schema",
     "The database has another schema",
-    todo="Run “manage.py prepare” with this version, or start the version that the database was"
-    " made with (docs/upgrading.md).",
+    todo="What it says: it depends on which schema the database has (docs/upgrading.md).",
     part="schema",
 )
 def other_schema() -> Iterator[Finding]:
@@ -72,23 +74,35 @@ def _end_idle(about: str, by: Any) -> str:
     return f"Ended {ended} idle connections."
 
 
+def _no_connection_left(error: Exception) -> str:
+    if not is_full(error):
+        return ""
+    said = " ".join(str(error).split()).rpartition("FATAL: ")[2].strip()
+    return f"All connections that PostgreSQL allows are in use ({said})."
+
+
 @condition(
     "connections",
     "The database has few connections left",
-    todo="End what holds connections without using them, raise max_connections, or put PgBouncer"
-    " between. New requests are refused once none is left.",
+    todo="End what holds connections without using them, raise max_connections"
+    " (FLYWHEEL_EMBEDDED_CONNECTIONS), or put PgBouncer between. New requests are refused once none"
+    " is left: then stop another program that uses this database, or some of the workers.",
     severity=Severity.CRITICAL,
     button=Button("End idle connections", _end_idle),
+    explains=_no_connection_left,
 )
 def few_connections() -> Iterator[Finding]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity"
-            " WHERE backend_type = 'client backend'"
+            "SELECT coalesce(nullif(application_name, ''), 'unnamed'), count(*),"
+            " current_setting('max_connections')::int FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' GROUP BY 1 ORDER BY 2 DESC"
         )
-        used, most = cursor.fetchone()
+        users = cursor.fetchall()
+    used, most = sum(count for _, count, _ in users), users[0][2]
     if used >= FEW_CONNECTIONS * most:
-        yield Finding(f"{used} of {most} connections are in use.")
+        by = ", ".join(f"{count} {name}" for name, count, _ in users[:USERS_SHOWN])
+        yield Finding(f"{used} of {most} connections are in use, most by: {by}.")
 
 
 def _forget_worker(about: str, by: Any) -> str:
@@ -203,6 +217,7 @@ def waiting_jobs() -> Iterator[Finding]:
     " and receiving work without it; jobs start once it is back.",
     lane=Lane.BROKER,
     part="broker",
+    for_operators=True,
 )
 def broker() -> Iterator[Finding]:
     alive.client().ping()

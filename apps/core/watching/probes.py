@@ -1,6 +1,6 @@
 """GET /livez: this process answers. GET /readyz: what the installation needs in order to work, by
-part, from the declared conditions; 503 while a part is not well. Neither needs a login, and neither
-names a project.
+part, from the declared conditions; 503 while a part is not well. What is wrong and keeps nobody
+from working is listed as `warnings`. Neither needs a login, and neither names a project.
 """
 
 from __future__ import annotations
@@ -49,15 +49,18 @@ def readyz(request: HttpRequest) -> JsonResponse:
     """`?parts=database,schema` asks only for these: a load balancer that took every web process out
     because a model server is down would help nobody.
     """
-    checked, wrongs = ready.look()
-    names = list(dict.fromkeys(one.condition.part for one in checked))
-    asked = [name for name in request.GET.get("parts", "").split(",") if name] or names
+    asked = [name for name in request.GET.get("parts", "").split(",") if name]
+    checked, wrongs = ready.look() if asked else everything.look()
+    names = list(dict.fromkeys(one.condition.part for one in checked if one.condition.part))
     if unknown := [name for name in asked if name not in names]:
         detail = f"There is no part {unknown[0]}. There are {', '.join(names)}."
         return JsonResponse({"detail": detail}, status=400)
-    parts = {name: part_json(name, checked, wrongs) for name in asked}
+    parts = {name: part_json(name, checked, wrongs) for name in asked or names}
     is_ready = all(part["state"] == "ok" for part in parts.values())
-    return JsonResponse({"ready": is_ready, "parts": parts}, status=200 if is_ready else 503)
+    answer = {"ready": is_ready, "parts": parts}
+    if not asked:
+        answer["warnings"] = [wrong_json(wrong) for wrong in wrongs if not wrong.condition.part]
+    return JsonResponse(answer, status=200 if is_ready else 503)
 
 
 def part_json(name: str, checked: Iterable[Checked], wrongs: Iterable[Wrong]) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def wrong_json(wrong: Wrong) -> dict[str, Any]:
     one = wrong.condition
     return {
         "condition": one.name,
-        "says": f"{one.title}." if one.of_projects else wrong.says,
+        "says": f"{one.title}." if one.for_operators else wrong.says,
         "since": wrong.since.isoformat(timespec="seconds"),
         "todo": one.todo,
         "docs": one.docs,

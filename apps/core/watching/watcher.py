@@ -21,9 +21,10 @@ from django.utils import timezone
 from apps.core.models import Incident
 from apps.core.watching import incidents
 from apps.core.watching.alerts import Alert, send
-from apps.core.watching.conditions import Checked, check_all, named
-from apps.core.watching.incidents import Key, Memory, Wrong
+from apps.core.watching.conditions import Checked, check_all, keep_connection, named
+from apps.core.watching.incidents import Memory, Wrong
 from apps.core.watching.measures import Computed
+from apps.core.watching.told import Told
 from flywheel.embedded import lock
 
 log = logging.getLogger(__name__)
@@ -32,10 +33,10 @@ START_S = 30.0  # until all that is started together is there
 
 
 class Watcher:
-    def __init__(self) -> None:
+    def __init__(self, told: Told | None = None) -> None:
         self.memory = Memory()
         self.computed = Computed()
-        self.told: dict[Key, Wrong] = {}  # while the database did not answer
+        self.told = told or Told()
 
     def look(self) -> None:
         """One round."""
@@ -53,24 +54,26 @@ class Watcher:
     def _keep(self, checked: list[Checked], wrongs: list[Wrong], now: datetime) -> None:
         over = incidents.store(checked, wrongs, now)
         alerts = [_alert(row, now) for row in over if row.alerted_at]
-        due = incidents.to_alert(now)
-        told = [row for row in due if (row.condition, row.about) in self.told]
-        alerts += [_alert(row) for row in due if row not in told]
-        still = {wrong.key for wrong in wrongs}
-        alerts += [_ended(wrong, now) for key, wrong in self.told.items() if key not in still]
-        self.told.clear()
-        if not send([alert for alert in alerts if alert is not None]):
+        due = [row for row in incidents.to_alert(now) if row.key not in self.told]
+        alerts += [_alert(row) for row in due]
+        known = {one.condition.name for one in checked if not one.unknown}
+        ended = self.told.take_over(known, {wrong.key for wrong in wrongs})
+        alerts += [_ended(wrong, now) for wrong in ended]
+        if send([alert for alert in alerts if alert is not None]):
+            self.told.add(incidents.as_wrong(due), is_alone=False)
+        else:
             Incident.objects.filter(pk__in=[row.pk for row in due]).update(alerted_at=None)
+        self.told.replace_stored(incidents.as_wrong(incidents.quiet_rows(now)))
 
     def _alert_alone(self, wrongs: list[Wrong], now: datetime) -> None:
-        new = [
+        due = [
             wrong
             for wrong in wrongs
-            if wrong.key not in self.told
-            and wrong.since <= now - timedelta(seconds=wrong.condition.wait_s)
+            if wrong.since <= now - timedelta(seconds=wrong.condition.wait_s)
         ]
+        new = self.told.claim(due)
         if new and send([_of(wrong) for wrong in new]):
-            self.told |= {wrong.key: wrong for wrong in new}
+            self.told.add(new, is_alone=True)
 
 
 def _alert(row: Incident, ended_at: datetime | None = None) -> Alert | None:
@@ -93,12 +96,14 @@ def begin() -> None:
 
 def _watch() -> None:
     _become_watcher(Path(settings.FLYWHEEL_DATA_DIR) / "watcher.lock")
-    watcher = Watcher()
+    watcher = Watcher(Told(Path(settings.FLYWHEEL_DATA_DIR) / "told.json"))
     time.sleep(START_S)
     while True:
         time.sleep(EVERY_S)
         try:
             close_old_connections()
+            with suppress(DatabaseError, InterfaceError):
+                keep_connection()
             watcher.look()
         except Exception:  # it must not end
             log.exception("A round of the watcher failed")

@@ -18,7 +18,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from apps.core import job_files, kept, placing
-from apps.core.bus import ask
+from apps.core.bus import Event, ask, publish
+from apps.core.data_folder import identity
 from apps.core.models import Worker
 from apps.core.watching import machines
 from flywheel import alive, processes
@@ -28,6 +29,12 @@ from workers.lib.sandbox.server import strength_here
 log = logging.getLogger(__name__)
 BEAT_EVERY_S = 5.0
 LOOK_AROUND_EVERY_S = 120.0
+
+
+class MachineTidied(Event):
+    """What was deleted on another machine has been removed from this one: by each of its workers,
+    when it starts and every two minutes.
+    """
 
 
 class Presence:
@@ -82,6 +89,7 @@ class Presence:
                 things = set().union(*ask(placing.Has())) if computes else set()
                 sandbox = {"sandbox": asdict(strength_here())} if computes else {}
                 self._has = placing.machine(things) | {"common": machines.common()} | sandbox
+                self._has["data_folder"] = identity()
                 self._changed.set()
                 self._tidy()
             except Exception:  # thread boundary
@@ -93,6 +101,7 @@ class Presence:
         """What this machine has of jobs and files that were deleted on another."""
         job_files.tidy()
         kept.tidy_copies()
+        publish(MachineTidied())
 
     def beat(self) -> None:
         skew = clock_skew()

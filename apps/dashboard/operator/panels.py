@@ -23,6 +23,7 @@ from apps.promotion.watched import live_servers
 from apps.registry.licenses import license_of
 from apps.registry.models import Health, ModelKind, ModelVersion, Server
 from flywheel import processes
+from flywheel.commit import described
 from flywheel.version import VERSION
 from workers.lib.memory import gigabytes
 
@@ -205,7 +206,7 @@ def _made_from(bases: list[int]) -> dict[int, tuple[int, list[str]]]:
 
 
 def versions() -> list[tuple[str, str]]:
-    found = [("Flywheel", VERSION), ("Python", platform.python_version())]
+    found = [("Flywheel", described(VERSION)), ("Python", platform.python_version())]
     with connection.cursor() as cursor:
         cursor.execute("SHOW server_version")
         found.append(("PostgreSQL", cursor.fetchone()[0]))

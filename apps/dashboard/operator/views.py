@@ -20,7 +20,7 @@ from apps.core.actions import audit
 from apps.core.errors import Rejected
 from apps.core.models import Backup, Incident, Worker
 from apps.core.watching import disks, log_ins, measures, probes
-from apps.core.watching.conditions import named
+from apps.core.watching.conditions import named, unknown
 from apps.core.watching.workers import drain as drain_worker
 from apps.dashboard.operator import panels
 from flywheel.version import VERSION
@@ -36,6 +36,8 @@ MONEY = (
 
 
 def operator_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    view = takes({})(view)
+
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not request.user.is_authenticated:
@@ -45,7 +47,7 @@ def operator_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpRespon
         refuse_unstorable_text(request)
         return view(request, *args, **kwargs)
 
-    return takes({})(wrapper)
+    return wrapper
 
 
 @operator_view
@@ -58,7 +60,7 @@ def home(request: HttpRequest) -> HttpResponse:
     context = {
         "now": now,
         "wrongs": sorted(wrongs, key=lambda wrong: (wrong.condition.severity, wrong.since)),
-        "unknown": [one for one in checked if one.unknown],
+        "unknown": unknown(checked).items(),
         "conditions": len(checked),
         "ended": [(row, named(row.condition)) for row in panels.ended(now - timedelta(days=1))],
         "machines": machines,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any
 
-from django.db import transaction
-from django.db.models import QuerySet
+from django.db import connection, transaction
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import QueryDict
 from django.utils import timezone
 from msgspec import Meta, Struct, field
@@ -19,12 +21,12 @@ from apps.core.errors import Rejected
 from apps.core.models import Project, Stage
 from apps.core.openapi import LINE, sent
 from apps.core.operations import Moment, Page, Rest, choice_of, operation
+from apps.core.postgres import update_rows
 from apps.core.query import QueryError, from_browser
 from apps.core.taken import saved_as
-from apps.core.timeouts import TooLong, patience
 from apps.notifications.actions import notify
 from apps.notifications.catalogue import Topic
-from apps.trajectories import alerts, uncounted
+from apps.trajectories import alerts, uncounted, windows
 from apps.trajectories.alerts import MEASURES, NOTHING, Measured
 from apps.trajectories.models import Alert, AlertChange, AlertPoint
 from apps.webhooks.actions import announce
@@ -33,6 +35,19 @@ from apps.webhooks.models import Event
 log = logging.getLogger(__name__)
 MOST = 100
 CHECK_MS = 10_000
+AT_ONCE = 1_000  # alerts of a transaction
+MEASURED = (
+    "state",
+    "told",
+    "crossing_since",
+    "unmeasured_since",
+    "value",
+    "n",
+    "low",
+    "high",
+    "usual_at",
+    "checked_at",
+)
 USUAL_FOR = timedelta(hours=1)
 KEPT_CHANGES = 500
 TOLD_OF = {
@@ -314,61 +329,74 @@ def _saved(alert: Alert) -> Alert:
 
 
 def check_all(now: datetime | None = None) -> int:
-    """Checks the enabled alerts of active projects, each in a transaction. Returns how many
-    changed.
-    """
+    """Checks the enabled alerts of active projects. Returns how many changed."""
     now = now or timezone.now()
     due = Alert.objects.filter(enabled=True, project__stage=Stage.ACTIVE)
-    due = due.order_by("checked_at", "pk")
-    return sum(_checked(pk, now) for pk in due.values_list("pk", flat=True))
+    pks = list(due.order_by("checked_at", "pk").values_list("pk", flat=True))
+    return sum(_checked(pks[at : at + AT_ONCE], now) for at in range(0, len(pks), AT_ONCE))
 
 
-def _checked(pk: int, now: datetime) -> bool:
-    """One that fails keeps no other from being checked, whosever it is."""
+def _checked(pks: Sequence[int], now: datetime) -> int:
+    """One that fails keeps no other from being checked, whosever it is: each by itself then."""
     try:
-        return check(pk, now)
+        return check(pks, now)
     except Exception:
-        log.exception("Alert %s was not checked", pk)
-        Alert.objects.filter(pk=pk).update(checked_at=now, value=None, n=0)
-        return False
+        if len(pks) > 1:
+            return sum(_checked([pk], now) for pk in pks)
+        log.exception("Alert %s was not checked", pks[0])
+        Alert.objects.filter(pk=pks[0]).update(checked_at=now, value=None, n=0)
+        return 0
 
 
 @transaction.atomic
-def check(pk: int, now: datetime) -> bool:
-    """Whether its history has a new row. An alert that another process checks now is left to
+def check(pks: Sequence[int], now: datetime) -> int:
+    """How many have a new row in their history. An alert that another process checks now is left to
     that.
     """
-    rows = Alert.objects.select_for_update(skip_locked=True, of=("self",))
-    alert = rows.select_related("project").filter(pk=pk, enabled=True).first()
-    if alert is None:
-        return False
-    try:
-        with patience(CHECK_MS):
-            found = _measured(alert, now)
-            _refresh_usual(alert, now)
-    except (TooLong, QueryError):  # what it filters by may be gone
-        found = NOTHING
+    last = AlertPoint.objects.filter(alert=OuterRef("pk")).order_by("-at").values("at")[:1]
+    rows = Alert.objects.select_for_update(skip_locked=True, of=("self",)).annotate(
+        plotted_at=Subquery(last)
+    )
+    checked = list(rows.select_related("project").filter(pk__among=pks, enabled=True))
+    found = _measure(checked, now)
+    changes = [_check(alert, one, now) for alert, one in zip(checked, found, strict=True)]
+    update_rows(checked, MEASURED)
+    _plot(zip(checked, found, changes, strict=True), now)
+    return len(list(filter(None, changes)))
+
+
+def _measure(checked: Sequence[Alert], now: datetime) -> list[Measured]:
+    """Of windows that end before what is not counted yet, which would look like silence. Sets what
+    is usual, too, where it is time.
+    """
+    until = uncounted.counted_until({alert.project_id for alert in checked}, now)
+    ends = {alert.pk: until[alert.project_id] for alert in checked}
+    counted = [
+        alert for alert in checked if now - ends[alert.pk] < timedelta(minutes=alert.window_minutes)
+    ]
+    unusual = [alert for alert in checked if _lacks_usual(alert, now)]
+    days = alerts.usual_ends(now)
+    asked = [(alert, ends[alert.pk]) for alert in counted]
+    asked += [(alert, end) for alert in unusual for end in days]
+    measured = iter(alerts.measured(asked, CHECK_MS))
+    found = {alert.pk: next(measured) for alert in counted}
+    for alert in unusual:
+        before = list(islice(measured, len(days)))
+        alert.low, alert.high = alerts.usual_range(alert, before) or (None, None)
+        alert.usual_at = now
+    return [found.get(alert.pk, NOTHING) for alert in checked]
+
+
+def _lacks_usual(alert: Alert, now: datetime) -> bool:
+    is_known = alert.usual_at is not None and now - alert.usual_at < USUAL_FOR
+    return alert.condition == Alert.Condition.UNUSUAL and not is_known
+
+
+def _check(alert: Alert, found: Measured, now: datetime) -> AlertChange | None:
     alert.value, alert.n, alert.checked_at = found.value, found.n, now
     change = _decide(alert, found, now)
     _notify(alert, change)
-    alert.save()
-    _plot(alert, found, now, always=change is not None)
-    return change is not None
-
-
-def _measured(alert: Alert, now: datetime) -> Measured:
-    """Of a window that ends before what is not counted yet, which would look like silence."""
-    until = uncounted.counted_until(alert.project, now)
-    is_late = now - until >= timedelta(minutes=alert.window_minutes)
-    return NOTHING if is_late else alerts.measured(alert, until)
-
-
-def _refresh_usual(alert: Alert, now: datetime) -> None:
-    if alert.condition != Alert.Condition.UNUSUAL:
-        return
-    if alert.usual_at is None or now - alert.usual_at >= USUAL_FOR:
-        alert.low, alert.high = alerts.usual_range(alert, now) or (None, None)
-        alert.usual_at = now
+    return change
 
 
 def _decide(alert: Alert, found: Measured, now: datetime) -> AlertChange | None:
@@ -413,23 +441,43 @@ def _notify(alert: Alert, change: AlertChange | None) -> None:
         alert.told = True
 
 
-def _plot(alert: Alert, found: Measured, now: datetime, *, always: bool) -> None:
-    """A point for its chart, every while."""
-    apart = alerts.spacing(alert)
-    last = alert.points.order_by("-at").values_list("at", flat=True).first()
-    if last is not None and now - last < apart and not always:
+def _plot(checked: Iterable[tuple[Alert, Measured, AlertChange | None]], now: datetime) -> None:
+    """A point for their charts, every while and when something changed."""
+    points = [
+        AlertPoint(
+            alert=alert,
+            at=now,
+            value=found.value if alerts.is_enough(alert, found) else None,
+            n=found.n,
+            low=alert.low,
+            high=alert.high,
+        )
+        for alert, found, change in checked
+        if change or alert.plotted_at is None or now - alert.plotted_at >= alerts.spacing(alert)
+    ]
+    if not points:
         return
-    value = found.value if alerts.is_enough(alert, found) else None
-    point = {"value": value, "n": found.n, "low": alert.low, "high": alert.high}
-    AlertPoint.objects.update_or_create(alert=alert, at=now, defaults=point)
-    alert.points.filter(at__lt=now - apart * alerts.POINTS).delete()
+    AlertPoint.objects.bulk_create(
+        points,
+        update_conflicts=True,
+        unique_fields=["alert", "at"],
+        update_fields=["value", "n", "low", "high"],
+    )
+    old = ((p.alert_id, now - alerts.spacing(p.alert) * alerts.POINTS) for p in points)
+    asked, values = windows.rows_of(old, alert="bigint", until="timestamptz")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"DELETE FROM {AlertPoint._meta.db_table} AS point USING {asked}"
+            " WHERE point.alert_id = asked.alert AND point.at < asked.until",
+            values,
+        )
 
 
 def _noted(alert: Alert, kind: AlertChange.Kind, found: Measured, now: datetime) -> AlertChange:
     begin = now - timedelta(minutes=alert.window_minutes)
     runs: list[str] = []
     if kind == AlertChange.Kind.FIRED:
-        given = alerts.given_of(alert, begin, now)
+        given = alerts.window_of(alert, now).given
         high = alerts.is_high(alert, found.value or 0.0)
         runs = MEASURES[alert.measure].runs(alert.project, given, high)
     return AlertChange.objects.create(

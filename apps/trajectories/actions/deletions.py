@@ -56,13 +56,11 @@ def purge(
     )
     shared = [trace for trace in of_runs if not names.issuperset(trace.runs)]
     spans = _spans_of(row for row in rows if any(row.external_id in trace.runs for trace in shared))
-    removed = store.remove(project, rows, with_their_month=with_their_month)
-    gone = {row.external_id for row in removed}
+    gone = store.remove(project, rows, with_their_month=with_their_month)
     tombstones.bury(project, Kind.RUN, gone)
     kept = {trace.trace_id for trace in of_runs}
-    tombstones.bury(
-        project, Kind.TRACE, {name for name in gone - kept if tombstones.TRACE_ID.fullmatch(name)}
-    )
+    whole = (tombstones.trace_of(name) for name in gone - kept if ":" not in name)
+    tombstones.bury(project, Kind.TRACE, filter(None, whole))
     for trace in of_runs:
         trace.runs = [name for name in trace.runs if name not in gone]
         if trace.runs:

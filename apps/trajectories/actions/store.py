@@ -18,7 +18,7 @@ from django.utils import timezone
 from apps.core.bus import on
 from apps.core.models import Project
 from apps.core.pipelined import Statement, one_trip, send
-from apps.core.postgres import array
+from apps.core.postgres import Array, array
 from apps.core.projects.deletion import Deleting
 from apps.core.together import Together
 from apps.registry.prices import prices_of
@@ -53,7 +53,7 @@ from apps.trajectories.models import (
     UploadedTrajectory,
 )
 from apps.trajectories.redaction import Redactor, TooLong
-from apps.trajectories.rollups import Counts
+from apps.trajectories.rollups import COLUMNS, Counts
 from apps.trajectories.schema import EvalSample, Parsed
 from flywheel.counters import ROWS
 from workers.lib.prices import PriceOf
@@ -615,48 +615,48 @@ def _jsonable(value: Any) -> Any:
 @transaction.atomic
 def remove(
     project: Project, rows: Iterable[Trajectory], *, with_their_month: bool = False
-) -> list[Trajectory]:
+) -> set[str]:
     """Removes trajectories with all that depends on them, except their spans; they may come again.
     `with_their_month`: their rows, words and steps stay, since the partitions of their month are
     dropped as soon as all of it is removed (`partitions.drop_removed`).
 
-    Returns those that this call removed: of two that remove the same ones, the second waits for the
-    rows, finds them gone, and subtracts nothing from the counts.
+    Returns the ids that clients gave to those that this call removed: of two that remove the same
+    ones, the second waits for the rows, finds them gone, and subtracts nothing from the counts.
     """
-    counts, removed = Counts(), []
+    counts, removed = Counts(), {}
     wanted = [row.pk for row in rows]
     locked = Trajectory.objects.filter(project=project, pk__among=wanted).select_for_update()
-    found = list(locked.order_by("pk"))
+    found = list(locked.order_by("pk").values("pk", "external_id", *COLUMNS))
     keys = TrajectoryKey.objects.filter(
-        project=project, external_id__among=[row.external_id for row in found]
+        project=project, external_id__among=[row["external_id"] for row in found]
     )
     here = set(keys.values_list("trajectory_id", flat=True))
     for row in found:
-        if row.pk in here:  # else it was removed, and waits for the end of its month
-            counts.add(row.pk, {name: getattr(row, name) for name in SENT}, -1)
-            removed.append(row)
-    gone = [row.pk for row in (removed if with_their_month else found)]
-    names = [row.external_id for row in removed]
+        if row["pk"] in here:  # else it was removed, and waits for the end of its month
+            counts.add(row["pk"], row, -1)
+            removed[row["pk"]] = row["external_id"]
+    gone = list(removed) if with_their_month else [row["pk"] for row in found]
+    names, ids = Array(removed.values()), Array(gone)
     parquet_files.forget_days(project, gone, names)
-    media_store.release(project.pk, gone)
+    media_store.release(project.pk, ids)
     TrajectoryKey.objects.filter(project=project, external_id__among=names).delete()
     for said in (Feedback, Score):
         said.objects.filter(project=project, external_id__among=names).delete()
-    UploadedTrajectory.objects.filter(trajectory_id__among=gone).delete()
-    _remove_dependents(gone)
+    UploadedTrajectory.objects.filter(trajectory_id__among=ids).delete()
+    _remove_dependents(ids)
     if with_their_month:
         announce(project, [], counts)
-        return removed
-    Content.objects.filter(trajectory_id__among=gone).delete()
-    SearchText.objects.filter(trajectory_id__among=gone).delete()
+        return set(removed.values())
+    Content.objects.filter(trajectory_id__among=ids).delete()
+    SearchText.objects.filter(trajectory_id__among=ids).delete()
     step_store.delete(project.pk, gone)
-    rows_left = Trajectory.objects.filter(pk__among=gone)
+    rows_left = Trajectory.objects.filter(pk__among=ids)
     rows_left._raw_delete(using=rows_left.db)  # type: ignore[attr-defined]
     announce(project, gone, counts)
-    return removed
+    return set(removed.values())
 
 
-def _remove_dependents(gone: list[UUID]) -> None:
+def _remove_dependents(gone: Array) -> None:
     """What refers to runs by a foreign key goes, or lets go of them, as Django's cascade does; that
     names each run in each of its questions, which takes longer than all the rest.
     """

@@ -8,29 +8,28 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Sum
 from django.utils import timezone
 from msgspec import Struct, field, to_builtins
 from msgspec import convert as converted
 
 from apps.core import job_files, kept, mentions
 from apps.core.actions import audit
-from apps.core.bus import ask
-from apps.core.kinds import Progress, job_models
-from apps.core.mentions import Words
-from apps.core.models import TERMINAL_STATES, JobState, KeptFile
+from apps.core.data_folder import identity
+from apps.core.kinds import Progress
+from apps.core.models import JobState, KeptFile
 from apps.core.nouns import noun
 from apps.teamwork.actions import forget_orphans
 from apps.trajectories import copies, uploads
 from apps.trajectories.actions.deletions import purge
-from apps.trajectories.erasure import waiting
+from apps.trajectories.erasure import machines, waiting
 from apps.trajectories.erasure.wanted import (
-    SHORTEST,
     Wanted,
     in_sessions_of,
+    is_short,
     matching,
     of_others,
     says,
@@ -54,10 +53,16 @@ from apps.trajectories.models import (
     with_content,
 )
 
-AT_ONCE = 1_000
+AT_ONCE = 2_000
 READ_AT_ONCE = 500
+NEEDED = ("project_id", "external_id", "session_id", "user_id")  # of a run that is deleted
 PATIENCE = timedelta(minutes=2)  # that what was accepted before is waited for
+MACHINES_PATIENCE = timedelta(minutes=5)  # that machines which live are waited for
 PAUSE_S = 0.5
+AWAY = (
+    "machine whose workers do not answer ({host}): when one starts there again, the folders of jobs"
+    " that have ended are removed"
+)
 MOST_NAMED = 200  # learners
 OTHERS = "runs of other users in the same sessions"
 # Of runs, which are looked through as runs, or of numbers alone.
@@ -101,6 +106,7 @@ def steps(job: DataDeletion) -> Iterator[Progress]:
         "waiting": work.drop_waiting,
         "elsewhere": work.clean_rows,
         "files": work.clean_files,
+        machines.PHASE: work.wait_for_machines,
     }
     for name in list(phases)[list(phases).index(state.phase) :]:
         if state.phase != name:
@@ -149,7 +155,7 @@ class Deletion:
         """
         state = self.state
         while True:
-            rows = matching(self.project, self.wanted, self.before).order_by("pk")
+            rows = matching(self.project, self.wanted, self.before).only(*NEEDED).order_by("pk")
             rows = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
             if some := list(rows[:AT_ONCE]):
                 state.after, state.found = str(some[-1].pk), True
@@ -189,7 +195,7 @@ class Deletion:
         """
         if not self.wanted.texts:
             return
-        state, words = self.state, Words(self.wanted.texts)
+        state, words = self.state, self.wanted.words_of_runs
         rows = self.project.trajectories.filter(received_at__lte=self.before).order_by("pk")
         while True:
             after = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
@@ -254,36 +260,46 @@ class Deletion:
         words = self.wanted.words
         if not words:
             return
-        ended = [
-            (model, pk)
-            for model in job_models()
-            for pk in model.objects.filter(
-                project=self.project, state__in=TERMINAL_STATES
-            ).values_list("pk", flat=True)
-        ]
         failed = Upload.objects.filter(project=self.project, state=JobState.FAILED)
         folders = [uploads.kept_as(name) for name in failed.values_list("file", flat=True)]
-        folders += [job_files.kept_as(model, pk) for model, pk in ended]
+        ended = machines.ended_jobs(self.project)
+        folders += [job_files.kept_as(type(one), one.pk) for one in ended]
         for row in KeptFile.objects.filter(folder__in=folders).order_by("pk"):
             path = kept.path_of(row.folder, row.path)
             packed = path and row.folder.startswith(uploads.KEPT) and not mentions.is_text(path)
-            if path and (packed or words.are_in(row.path) or mentions.is_in_file(path, words)):
+            if path and (packed or words.are_in_path(row.path) or mentions.is_in_file(path, words)):
                 kept.remove(KeptFile.objects.filter(pk=row.pk))
                 self.state.count(Counter({"files of jobs": 1}))
-        here = [job_files.job_folder(model(pk=pk)) for model, pk in ended]
-        here += [path for paths in ask(waiting.KeptFiles(self.project)) for path in paths]
-        for path in list(mentions.files_mentioning(filter(Path.exists, here), words)):
-            path.unlink(missing_ok=True)
-            self.state.count(Counter({"files of jobs": 1}))
+        removed = machines.remove_here(self.project, words)
+        self.state.count(Counter({"files of jobs": removed}))
+        machines.note_sweep(self.job, removed)
         yield "Looking through files"
+
+    def wait_for_machines(self) -> Iterator[str]:
+        """Until those with a living worker have looked through their files, too."""
+        if not self.wanted.words:
+            return
+        state = self.state
+        state.since = timezone.now().isoformat()
+        while True:
+            living, away = machines.awaited(self.job)
+            until = datetime.fromisoformat(state.since) + MACHINES_PATIENCE
+            if not living or timezone.now() >= until:
+                break
+            time.sleep(PAUSE_S)
+            yield f"Waiting for the workers of {', '.join(sorted(living))} to remove files"
+        others = self.job.sweeps.exclude(machine=identity())
+        removed = others.aggregate(n=Sum("files"))["n"] or 0
+        state.count(+Counter({"files of jobs on other machines": removed}))
+        for host in living | away:
+            state.left[AWAY.format(host=host)] = 1
 
     def finish(self) -> dict[str, Any]:
         """The report, without who it was."""
         state, wanted = self.state, self.wanted
         forget_orphans(self.project)
         left = [f"{n:,} × {what}" for what, n in sorted(state.left.items())]
-        short = [name for name in wanted.users if len(name) < SHORTEST or name.isdecimal()]
-        if short:
+        if short := list(filter(is_short, wanted.users)):
             left.append(
                 f"{len(short)} of the ids are too short or only digits: only runs were found by"
                 " them, not what mentions them"

@@ -8,20 +8,28 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
+from django.utils import timezone
 from msgspec import Meta, Struct, field
 
 from apps.core import jobs
 from apps.core.errors import Rejected
+from apps.core.mentions import Words
 from apps.core.models import JobState, Project, Role
 from apps.core.openapi import LINE, TEXT, sent
 from apps.core.operations import Moment, Page, Rest, operation
 from apps.core.query import QueryError
 from apps.trajectories.erasure import preview as previewing
 from apps.trajectories.erasure.preview import Preview
-from apps.trajectories.erasure.wanted import Wanted, as_text, filters_from
+from apps.trajectories.erasure.wanted import (
+    Wanted,
+    as_text,
+    filters_from,
+    is_short_text,
+    matching,
+)
 from apps.trajectories.models import DataDeletion, LateData
 
-MOST_WORDS, SHORTEST_TEXT = 50, 3
+MOST_WORDS = 50
 
 
 class DeletionError(Rejected):
@@ -58,6 +66,18 @@ class What(Struct, forbid_unknown_fields=True, kw_only=True):
             description=(
                 "That mean this person wherever they are, one a line (name, e-mail address): runs"
                 " that contain one are deleted"
+            ),
+        ),
+    ] = ""
+    others: Annotated[
+        str,
+        Meta(
+            title="Texts of others",
+            max_length=4_000,
+            pattern=TEXT,
+            description=(
+                "That contain one of the texts and mean somebody else, one a line (Mary Ann"
+                " Example): what is in them stays"
             ),
         ),
     ] = ""
@@ -169,15 +189,15 @@ def start(*, project: Project, by: Any, given: Confirmed) -> DataDeletion:
     project = Project.objects.select_for_update().get(pk=project.pk)
     if project.datadeletions.active().exists():
         raise DeletionError("Another deletion is running. Wait for it, or cancel it.")
-    found = _preview(project, wanted)
+    runs = _count(project, wanted)
     typed = given.confirm.strip()
-    if typed not in (project.name, project.slug) and typed.replace(",", "") != str(found.runs):
-        raise DeletionError(f"Type “{project.name}” or {found.runs} to confirm.", field="confirm")
+    if typed not in (project.name, project.slug) and typed.replace(",", "") != str(runs):
+        raise DeletionError(f"Type “{project.name}” or {runs} to confirm.", field="confirm")
     row = DataDeletion(
         project=project,
         name=f"Deletion of {wanted.says}"[:200],
         wanted=as_text(wanted),
-        total=found.runs,
+        total=runs,
         spec={"what": wanted.says, "person": wanted.digests(project)},
     )
     return jobs.submit(row, by=by)
@@ -231,24 +251,28 @@ def late(*, project: Project) -> QuerySet[LateData]:
 
 def wanted_from(given: What) -> Wanted:
     """Raises DeletionError."""
-    users, texts = _lines(given.users), _lines(given.texts)
+    users, texts, others = map(_lines, (given.users, given.texts, given.others))
     if bool(given.filters.strip()) == bool(users or texts):
         raise DeletionError(
             "Give either filters or a person (user ids, texts): one of the two.", field="filters"
         )
-    if len(users) + len(texts) > MOST_WORDS:
+    if len(users) + len(texts) + len(others) > MOST_WORDS:
         raise DeletionError(f"At most {MOST_WORDS} ids and texts at a time.", field="users")
-    if any(sum(map(str.isalnum, text)) < SHORTEST_TEXT for text in texts):
+    if short := next(filter(is_short_text, texts), ""):
         raise DeletionError(
-            f"Texts have at least {SHORTEST_TEXT} letters or digits.", field="texts"
+            f"“{short}” is too short to look for: it is in other words, too. Give the full name, an"
+            " address, or the user id, which may have any length.",
+            field="texts",
         )
+    if stray := next((text for text in others if not Words(texts).are_in(text)), ""):
+        raise DeletionError(f"“{stray}” contains none of the texts.", field="others")
     try:
         filters = filters_from(given.filters)
     except QueryError as error:
         raise DeletionError(error.sentence, field="filters") from error
     if not filters and not users and not texts:
         raise DeletionError("No filter is given: this would be every run.", field="filters")
-    return Wanted(filters, users, texts, given.copies or bool(users or texts))
+    return Wanted(filters, users, texts, others, given.copies or bool(users or texts))
 
 
 def is_resumable(deletion: DataDeletion) -> bool:
@@ -258,6 +282,13 @@ def is_resumable(deletion: DataDeletion) -> bool:
 def _preview(project: Project, wanted: Wanted) -> Preview:
     try:
         return previewing.preview(project, wanted)
+    except QueryError as error:
+        raise DeletionError(error.sentence, field="filters") from error
+
+
+def _count(project: Project, wanted: Wanted) -> int:
+    try:
+        return matching(project, wanted, timezone.now()).count()
     except QueryError as error:
         raise DeletionError(error.sentence, field="filters") from error
 

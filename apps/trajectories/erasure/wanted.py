@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -16,17 +18,19 @@ from apps.trajectories import filters as of_lists
 from apps.trajectories import tombstones
 from apps.trajectories.models import DataDeletion, Trajectory
 
-SHORTEST = 4  # characters of a word that is looked for wherever it may be
+SHORTEST_TEXT, SHORTEST_ID = 3, 4  # of what is looked for wherever it may be
+SYLLABLE = re.compile("[\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]")
 
 
 class Wanted(Struct, frozen=True):
-    """`filters`, or the user ids and the texts of a person. With `copies`, also what was made of
-    their runs.
+    """`filters`, or the user ids and the texts of a person; `others` are texts that contain these
+    and mean somebody else. With `copies`, also what was made of their runs.
     """
 
     filters: dict[str, str] = {}
     users: list[str] = []
     texts: list[str] = []
+    others: list[str] = []
     copies: bool = True
 
     @property
@@ -38,8 +42,13 @@ class Wanted(Struct, frozen=True):
         """What of a person is looked for in everything but runs. An id that is short, or a number,
         is in texts that have nothing to do with them.
         """
-        ids = [name for name in self.users if len(name) >= SHORTEST and not name.isdecimal()]
-        return Words([*self.texts, *ids])
+        ids = [name for name in self.users if not is_short(name)]
+        return Words([*self.texts, *ids], self.others)
+
+    @property
+    def words_of_runs(self) -> Words:
+        """By what runs are found that are not of their user ids."""
+        return Words(self.texts, self.others)
 
     @property
     def says(self) -> str:
@@ -56,6 +65,18 @@ class Wanted(Struct, frozen=True):
 
     def digest(self, project: Project, name: str) -> str:
         return tombstones.digest_of_person(f"{project.pk}:{name}")
+
+
+def is_short_text(text: str) -> bool:
+    """Too short to be looked for in texts. A Chinese character or Korean syllable says as much as
+    two letters: two of them are a name.
+    """
+    return sum(map(str.isalnum, text)) + len(SYLLABLE.findall(text)) < SHORTEST_TEXT
+
+
+def is_short(user: str) -> bool:
+    """An id that is looked for only where a user is named."""
+    return len(user) + len(SYLLABLE.findall(user)) < SHORTEST_ID or user.isdecimal()
 
 
 def wanted_of(job: DataDeletion) -> Wanted:
@@ -105,8 +126,13 @@ def of_others(project: Project, wanted: Wanted, sessions: list[str]) -> int:
     return rows.filter(terms__overlap=[f"session:{name}" for name in sessions]).count()
 
 
-def says(run: Trajectory, words: Words) -> bool:
-    """Whether a run mentions the words anywhere. Its content has been read."""
+def excerpts(run: Trajectory, words: Words, around: int = 0) -> Iterator[str]:
+    """Where a run mentions the words. Its content has been read."""
     columns: list[Any] = [run.session_id, run.user_id, run.outcome_reason, run.outcome_label]
     columns += [run.tags, run.agent_name, run.agent_version, run.workload]
-    return words.are_in([*columns, run.content])
+    return words.excerpts([*columns, run.content], around)
+
+
+def says(run: Trajectory, words: Words) -> bool:
+    """Whether a run mentions the words anywhere. Its content has been read."""
+    return next(excerpts(run, words), None) is not None

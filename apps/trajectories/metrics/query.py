@@ -8,11 +8,15 @@ Otherwise the newest NEWEST that match are read, and the answer says so.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache, reduce
+from operator import or_
 from typing import Any
 
+import msgspec
+from django.db import connection
 from django.db.models import Q
 from django.utils import timezone
 
@@ -30,8 +34,9 @@ from apps.trajectories.metrics.cells import (
     Measure,
     Numbers,
 )
-from apps.trajectories.models import MetricCell
+from apps.trajectories.models import MetricCell, Trajectory
 from apps.trajectories.rollups import DIMENSIONS, rollup_unit
+from apps.trajectories.windows import Window, rows_of
 from workers.lib.token_usage import TOKENS
 
 NEWEST = 20_000
@@ -191,6 +196,109 @@ def totals(project: Project, given: Mapping[str, str]) -> Answer:
     )
 
 
+def totals_of(windows: Collection[Window]) -> dict[Window, Cell]:
+    """The `totals` of many at once: of those whose filters the roll-ups know."""
+    known = {
+        window: dimension
+        for window in windows
+        if window.begin < window.end and (dimension := _filtered(window.filters))
+    }
+    found = {window: Cell() for window in known}
+    whole = {window: _whole_hours(window.begin, window.end) for window in known}
+    edges = [
+        (window, *edge)
+        for window, (first, last) in whole.items()
+        for edge in ((window.begin, min(first, window.end)), (max(first, last), window.end))
+        if edge[0] < edge[1]
+    ]
+    for window in _add_edges(found, edges, known):
+        found[window] = Cell()
+        whole[window] = _hour(window.begin), window.end
+    _add_cells(found, whole, known)
+    return found
+
+
+@lru_cache(maxsize=10_000)
+def _filtered(filters: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
+    """The dimension of the roll-ups and its value, “” of all; None if they cannot answer."""
+    known = _dimension(dict(filters), "")
+    return None if known is None else (known[0], known[1] or "")
+
+
+Known = Mapping[Window, tuple[str, str]]
+_SPENT = ("outcome_status", *TOKENS, "cost_usd", "cost_basis", "latency_ms")
+_HAS_VALUE = " ".join(
+    f"WHEN '{dimension}' THEN {column} = asked.value" for dimension, column in DIMENSIONS.items()
+)
+_OF_EDGES = f"""
+    SELECT asked.n, run.* FROM {{asked}} CROSS JOIN LATERAL (
+        SELECT {", ".join(_SPENT)} FROM {Trajectory._meta.db_table}
+        WHERE project_id = asked.project AND id >= asked.since AND id < asked.until
+            AND CASE asked.dimension WHEN '' THEN true
+                WHEN 'tool' THEN asked.value = ANY(tool_names) {_HAS_VALUE} END
+        LIMIT {PART + 1}
+    ) AS run
+"""
+# Each is looked up (OFFSET): else PostgreSQL might read the cells of all projects.
+_OF_CELLS = f"""
+    SELECT asked.n, cell.* FROM {{asked}} CROSS JOIN LATERAL (
+        SELECT {", ".join((*COUNTED, *SKETCHED))} FROM {MetricCell._meta.db_table}
+        WHERE project_id = asked.project AND unit = asked.unit AND dimension = asked.dimension
+            AND value = asked.value AND at >= asked.since AND at < asked.until AND runs > 0 OFFSET 0
+    ) AS cell
+"""
+
+
+def _add_edges(
+    found: Mapping[Window, Cell], edges: list[tuple[Window, datetime, datetime]], known: Known
+) -> set[Window]:
+    """Adds the runs of parts of hours. Returns the windows where they are too many to be read."""
+    asked, values = rows_of(
+        (
+            (window.project, floor_of(begin), floor_of(end), *known[window])
+            for window, begin, end in edges
+        ),
+        project="bigint",
+        since="uuid",
+        until="uuid",
+        dimension="text",
+        value="text",
+    )
+    read = [0] * len(edges)
+    with connection.cursor() as cursor:
+        cursor.execute(_OF_EDGES.format(asked=asked), values)
+        for n, *columns in cursor.fetchall():
+            read[n - 1] += 1
+            found[edges[n - 1][0]].add(Numbers.of(dict(zip(_SPENT, columns, strict=True))))
+    return {edge[0] for edge, n in zip(edges, read, strict=True) if n > PART}
+
+
+def _add_cells(
+    found: Mapping[Window, Cell], whole: Mapping[Window, tuple[datetime, datetime]], known: Known
+) -> None:
+    spans = [
+        (window, *span)
+        for window, (first, last) in whole.items()
+        for span in _spans_between(first, last)
+        if span[1] < span[2]
+    ]
+    asked, values = rows_of(
+        ((window.project, *span, *known[window]) for window, *span in spans),
+        project="bigint",
+        unit="text",
+        since="timestamptz",
+        until="timestamptz",
+        dimension="text",
+        value="text",
+    )
+    counted = len(COUNTED)
+    with connection.cursor() as cursor:
+        cursor.execute(_OF_CELLS.format(asked=asked), values)
+        for n, *columns in cursor.fetchall():
+            sketches = map(msgspec.json.decode, columns[counted:])
+            found[spans[n - 1][0]].merge(Cell.from_list([*columns[:counted], *sketches]))
+
+
 def measures_of(measure: str, by: str) -> tuple[str, ...]:
     """The keys of MEASURES that are drawn. Raises KeyError."""
     if measure not in TOGETHER:
@@ -238,7 +346,7 @@ def _read(
         return _from_rows(project, given, by, unit, end)
     name, value = dimension
     found = Read()
-    first, last = _hour(begin + HOUR - timedelta(microseconds=1)), _hour(end)
+    first, last = _whole_hours(begin, end)
     edges = [(begin, min(first, end)), (max(first, last), end)]
     if not all(_add_rows(found, project, given, by, unit, *edge) for edge in edges):
         found, (first, last) = Read(rounded=True), (_hour(begin), end)
@@ -295,16 +403,21 @@ def _times_between(begin: datetime, end: datetime, unit: str) -> Q:
     """The cells of these times, which begin with an hour: hours, or whole days and the hours before
     and after them.
     """
-    hours = Q(unit="hour", at__gte=begin, at__lt=end)
+    spans = [("hour", begin, end)] if unit == "hour" else _spans_between(begin, end)
+    return reduce(or_, (Q(unit=unit, at__gte=since, at__lt=until) for unit, since, until in spans))
+
+
+def _spans_between(begin: datetime, end: datetime) -> list[tuple[str, datetime, datetime]]:
+    """Of which days are added up, and of which hours before and after them; some may be empty."""
     first, last = midnight(begin + UNITS["day"] - HOUR), midnight(end)
-    if unit == "hour" or first >= last:
-        return hours
-    days = Q(unit="day", at__gte=first, at__lt=last)
-    return (
-        days
-        | Q(unit="hour", at__gte=begin, at__lt=first)
-        | Q(unit="hour", at__gte=last, at__lt=end)
-    )
+    if first >= last:
+        return [("hour", begin, end)]
+    return [("day", first, last), ("hour", begin, first), ("hour", last, end)]
+
+
+def _whole_hours(begin: datetime, end: datetime) -> tuple[datetime, datetime]:
+    """The first that begins then or later, and that in which the end is."""
+    return _hour(begin + HOUR - timedelta(microseconds=1)), _hour(end)
 
 
 def _from_rows(

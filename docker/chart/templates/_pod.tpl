@@ -13,6 +13,12 @@ env:
   {{- range $name, $value := .root.Values.settings }}
   - {name: {{ $name }}, value: {{ $value | quote }}}
   {{- end }}
+  {{- if and .root.Values.models.claim (not (hasKey .root.Values.settings "FLYWHEEL_MODEL_FOLDERS")) }}
+  - {name: FLYWHEEL_MODEL_FOLDERS, value: /models}
+  {{- end }}
+  {{- if eq .name "endpoint" }}
+  - {name: FLYWHEEL_ENDPOINT_SPOOL, value: /spool}
+  {{- end }}
   {{- if eq .name "serve" }}
   - {name: FLYWHEEL_SERVE_HOST, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
   {{- end }}
@@ -21,6 +27,15 @@ securityContext:
   capabilities: {drop: [ALL]}
 volumeMounts:
   - {name: data, mountPath: /data}
+  {{- if .root.Values.backups.claim }}
+  - {name: backups, mountPath: /backups}
+  {{- end }}
+  {{- if .root.Values.models.claim }}
+  - {name: models, mountPath: /models}
+  {{- end }}
+  {{- if eq .name "endpoint" }}
+  - {name: spool, mountPath: /spool}
+  {{- end }}
 {{- end }}
 
 {{- define "flywheel.pod" -}}
@@ -36,4 +51,10 @@ volumes:
     {{- else }}
     emptyDir: {}
     {{- end }}
+  {{- range $name, $volume := dict "backups" .Values.backups "models" .Values.models }}
+  {{- with $volume.claim }}
+  - name: {{ $name }}
+    persistentVolumeClaim: {claimName: {{ . | quote }}}
+  {{- end }}
+  {{- end }}
 {{- end }}

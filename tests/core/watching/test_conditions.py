@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, OperationalError
+from django.test import Client
 from django.utils import timezone
+from psycopg.errors import TooManyConnections
 
 from apps.core import lags
 from apps.core.models import Incident
-from apps.core.watching import conditions, incidents
+from apps.core.watching import conditions, incidents, probes
 from apps.core.watching.conditions import (
     NO_ANSWER,
     Checked,
@@ -24,9 +27,12 @@ from apps.core.watching.conditions import (
     Thread,
     check_all,
     declared,
+    named,
 )
 from apps.core.watching.incidents import Memory
 from apps.trajectories import watched
+from flywheel.logs import PROBES
+from flywheel.postgres.full import is_full
 
 
 def of(name: str, check: object, **more: object) -> Condition:
@@ -61,6 +67,51 @@ def test_where_the_database_is_away_its_other_conditions_are_unknown() -> None:
     assert "connection refused" in first.findings[0].says and not first.unknown
     assert second.unknown == "The database does not answer." and not second.findings
     assert third.findings == [Finding("seen")]
+
+
+FULL = (
+    'connection failed: connection to server on socket "/run/.s.PGSQL.5432" failed: FATAL:  sorry,'
+    " too many clients already"
+)
+
+
+@pytest.mark.django_db
+def test_where_all_connections_are_used_they_are_the_fault() -> None:
+    def refused() -> list[Finding]:
+        raise OperationalError(FULL)
+
+    root = of("root", refused, part="database")
+    for conditions_of in (declared(), [one for one in declared() if one.part]):
+        others = [one for one in conditions_of if one.name not in ("database", "connections")]
+        checked = check_all([root, *others])
+        assert checked[0].unknown and not checked[0].findings
+        assert (checked[1].condition.name, checked[1].condition.part) == ("connections", "database")
+        (finding,) = checked[1].findings
+        assert finding.says == (
+            "All connections that PostgreSQL allows are in use (sorry, too many clients already)."
+        )
+        of_database = [one for one in checked[2:] if one.condition.lane == Lane.DATABASE]
+        assert len(of_database) > 3
+        assert conditions.unknown(checked).keys() == {finding.says}, "one reason for all"
+
+
+@pytest.mark.more(rows=1)
+@pytest.mark.parametrize(
+    "text",
+    [
+        FULL,
+        "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        'FATAL:  too many connections for role "flywheel"',
+        "FATAL:  no more connections allowed (max_client_conn)",
+    ],
+)
+def test_a_server_without_connections_is_told_from_one_that_is_away(text: str) -> None:
+    error = OperationalError(text)
+    wrapped = DatabaseError("connection failed")
+    wrapped.__cause__ = error
+    assert is_full(error) and is_full(wrapped)
+    assert is_full(TooManyConnections("by its SQLSTATE"))
+    assert not is_full(OperationalError("connection refused"))
 
 
 @pytest.mark.django_db
@@ -143,3 +194,29 @@ def test_the_backlog_of_a_judge_is_no_late_digest(monkeypatch: pytest.MonkeyPatc
     assert list(watched.late()) == [] and lags.seconds()["judged"] >= 540
     lags.lag("classified")(lambda: long_ago)
     assert [finding.about for finding in watched.late()] == ["classified"]
+
+
+@pytest.mark.django_db
+def test_probes_quote_no_error_to_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have the address and the account of a database."""
+
+    def away() -> list[Finding]:
+        raise DatabaseError('connection to "10.1.2.3" as user "flywheel" failed')
+
+    database, disk = named("database"), of("disk", away, lane=Lane.MACHINE, part="disk")
+    assert database is not None
+    last = probes.Last(lambda: [replace(database, check=away), disk])
+    monkeypatch.setattr(probes, "everything", last)
+    answer = Client().get("/readyz")
+    parts = answer.json()["parts"]
+    assert answer.status_code == 503 and "10.1.2.3" not in answer.content.decode()
+    assert parts["database"]["wrong"][0]["says"] == "The database does not answer."
+    assert parts["disk"] == {"state": "unknown", "why": "It could not be checked."}
+    assert all("10.1.2.3" in one.why for one in last.look()[0] if one.unknown)
+
+
+@pytest.mark.parametrize("path", PROBES)
+def test_probes_are_only_read(path: str) -> None:
+    """Whoever can have Flywheel POST somewhere (a webhook) does not read them by that."""
+    answer = Client().post(path)
+    assert answer.status_code == 405 and "GET" in answer["Allow"]

@@ -5,19 +5,22 @@ operators are sent it, once, and when it is over.
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 from django.core import mail
-from django.core.management import call_command
-from django.db import connection
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection
 from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,9 +29,11 @@ from redis.retry import Retry
 
 from apps.core import schema
 from apps.core.models import Incident, JobState, Project, Worker
-from apps.core.watching import disks, measures, own, watcher
+from apps.core.watching import disks, incidents, measures, own, watcher
+from apps.core.watching.told import CLAIM, Told
 from apps.promotion.policies import channel_of
 from apps.registry.models import Health, Server, ServerProbe
+from apps.trajectories import partitions
 from apps.trajectories.models import Arrival
 from flywheel import alive
 from tests.factories import make_endpoint, make_user
@@ -67,6 +72,10 @@ def no_broker(project: Project, patch: Patch) -> None:
 
 def few_connections(project: Project, patch: Patch) -> None:
     patch.setattr(own, "FEW_CONNECTIONS", 0.0)
+
+
+def no_partitions(project: Project, patch: Patch) -> None:
+    patch.setattr(partitions, "missing_ahead", lambda: [timezone.now()])
 
 
 def other_schema(project: Project, patch: Patch) -> None:
@@ -118,6 +127,7 @@ INCIDENTS = [
     Planted("disk_full", disk(96), "disk"),
     Planted("disk_nearly_full", disk(90)),
     Planted("clock_skew", skewed, about="host"),
+    Planted("partition_missing", no_partitions),
     Planted("digest_late", late, "digest", "digested"),
 ]
 
@@ -167,11 +177,11 @@ def test_an_incident_is_seen_everywhere(
         assert row.alerted_at and planted.about in row.about
 
         ready = operator.get("/readyz")
-        parts = ready.json()["parts"]
+        parts, warnings = ready.json()["parts"], ready.json()["warnings"]
         assert ready.status_code == (503 if planted.part else 200), parts
-        if planted.part:
-            (found,) = parts[planted.part]["wrong"]
-            assert found["condition"] == planted.condition and found["since"] and found["todo"]
+        assert operator.get("/readyz?parts=schema").json().keys() == {"ready", "parts"}
+        (found,) = parts[planted.part]["wrong"] if planted.part else warnings
+        assert found["condition"] == planted.condition and found["since"] and found["todo"]
         assert project.slug not in ready.content.decode()
 
         text = operator.get("/metrics").content.decode()
@@ -206,6 +216,22 @@ def test_an_incident_is_seen_everywhere(
     assert any(one.subject.startswith("[Flywheel] Over: ") for one in mail.outbox)
 
 
+@pytest.mark.django_db
+def test_what_to_do_about_another_schema_is_said_in_the_words_of_a_start(
+    project: Project, monkeypatch: Patch
+) -> None:
+    other_schema(project, monkeypatch)
+    with pytest.raises(CommandError) as refused:
+        schema.require_migratable()
+    out = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("doctor", stdout=out)
+    (title,) = [line for line in out.getvalue().splitlines() if "another schema" in line]
+    lines = out.getvalue().partition(title)[2].splitlines()[1:4]
+    assert str(refused.value) in lines[0] and "name another database" in lines[0]
+    assert "prepare" not in "".join(lines)
+
+
 def told_of(message: Any) -> set[str]:
     from apps.core.watching.conditions import declared
 
@@ -213,17 +239,18 @@ def told_of(message: Any) -> set[str]:
 
 
 @pytest.mark.django_db
-def test_where_the_database_is_away_operators_are_alerted_all_the_same(
-    operator: Client, monkeypatch: Patch
-) -> None:
-    """Once, and once more when it is over."""
-    disk(50)(None, monkeypatch)  # type: ignore[arg-type]
-    from django.db import OperationalError
+def test_it_says_which_processes_have_most_connections(monkeypatch: Patch) -> None:
+    few_connections(None, monkeypatch)  # type: ignore[arg-type]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL application_name = 'flywheel-test'")
+        (finding,) = own.few_connections()
+    assert re.search(
+        r"^\d+ of \d+ connections are in use, most by: .*1 flywheel-test", finding.says
+    )
 
-    from apps.core.watching import incidents
 
-    watching = watcher.Watcher()
-
+@contextmanager
+def database_away(monkeypatch: Patch) -> Iterator[None]:
     def away(*given: Any, **options: Any) -> None:
         raise OperationalError("The database server does not answer")
 
@@ -231,6 +258,35 @@ def test_where_the_database_is_away_operators_are_alerted_all_the_same(
         patch.setattr(watcher, "connection", SimpleNamespace(close=lambda: None))
         patch.setattr(connection, "cursor", away)
         patch.setattr(incidents, "store", away)
+        yield
+
+
+@pytest.fixture
+def no_claims() -> Iterator[None]:
+    """Of another test's alerts."""
+
+    def forget() -> None:
+        for name in alive.client().scan_iter(CLAIM.format("*", "*")):
+            alive.client().delete(name)
+
+    forget()
+    yield
+    forget()
+
+
+def subjects() -> list[str]:
+    return [one.subject.removeprefix("[Flywheel] ") for one in mail.outbox]
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("no_claims")
+def test_where_the_database_is_away_operators_are_alerted_all_the_same(
+    operator: Client, monkeypatch: Patch
+) -> None:
+    """Once, and once more when it is over."""
+    disk(50)(None, monkeypatch)  # type: ignore[arg-type]
+    watching = watcher.Watcher()
+    with database_away(monkeypatch):
         watching.look()
         watching.look()
         (sent,) = mail.outbox
@@ -249,6 +305,52 @@ def test_where_the_database_is_away_operators_are_alerted_all_the_same(
     assert [one.subject for one in mail.outbox[1:]] == [
         "[Flywheel] Over: The database does not answer"
     ]
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("no_claims")
+def test_what_was_sent_while_the_database_was_away_is_not_sent_again(
+    operator: Client, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    disk(50)(None, monkeypatch)  # type: ignore[arg-type]
+    told = tmp_path / "told.json"
+    with database_away(monkeypatch):
+        watcher.Watcher(Told(told)).look()
+        watcher.Watcher(Told(told)).look()  # the next process of this machine
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "gethostname", lambda: "another")
+            watcher.Watcher(Told(tmp_path / "of another machine.json")).look()
+    assert subjects() == ["Critical: The database does not answer"]
+    again = watcher.Watcher(Told(told))
+    again.look()
+    again.look()
+    assert subjects()[1:] == ["Over: The database does not answer"]
+    with database_away(monkeypatch):
+        again.look()
+    assert len(mail.outbox) == 3, "another time is another incident"
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("no_claims")
+def test_what_the_database_knows_is_not_sent_again_once_it_is_away(
+    operator: Client, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    disk(96)(None, monkeypatch)  # type: ignore[arg-type]
+    told = tmp_path / "told.json"
+    watcher.Watcher(Told(told)).look()
+    with database_away(monkeypatch):
+        watcher.Watcher(Told(told)).look()
+    again = watcher.Watcher(Told(told))
+    again.look()
+    assert [one.partition(" (")[0] for one in subjects()] == [
+        "Critical: A disk is full",
+        "Critical: The database does not answer",
+        "Over: The database does not answer",
+    ]
+    disk(50)(None, monkeypatch)  # type: ignore[arg-type]
+    again.look()
+    again.look()
+    assert len(mail.outbox) == 4 and "Over: A disk is full" in subjects()[3]
 
 
 @pytest.mark.django_db

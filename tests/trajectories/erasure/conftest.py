@@ -19,6 +19,7 @@ Delete = Callable[..., DataDeletion]
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(job, "MACHINES_PATIENCE", timedelta(0))
     monkeypatch.setattr(job, "PAUSE_S", 0)
 
 

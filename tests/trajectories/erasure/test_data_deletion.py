@@ -27,6 +27,7 @@ from apps.trajectories.actions import deletions
 from apps.trajectories.actions.people import save_view
 from apps.trajectories.actions.store import find, ingest
 from apps.trajectories.erasure import job as erasing
+from apps.trajectories.erasure import preview as previewing
 from apps.trajectories.erasure.operations import (
     Confirmed,
     DeletionError,
@@ -160,6 +161,82 @@ def test_a_person_is_found_however_the_name_is_written(project: Project) -> None
     view.refresh_from_db()
     assert "zoe" not in view.query
     assert not uploads.is_kept(upload.file)
+
+
+def test_who_has_the_address_in_theirs_keeps_their_runs(project: Project) -> None:
+    stored(
+        project,
+        row("ann", messages=asks("Write to <ann@x.com>.")),
+        row("mary", user_id="mary.ann@x.com", messages=asks("I am mary.ann@x.com.")),
+        row("company", messages=asks("ann@x.company")),
+    )
+    comment = "ann@x.com, not mary.ann@x.com"
+    add_comment(
+        project=project,
+        kind=kind_named("trajectory"),
+        target=find(project, "mary"),
+        text=comment,
+        by=admin_of(project),
+    )
+    ended(submit(project, users="ann@x.com", texts="ann@x.com"))
+    assert names(project) == ["company", "mary"]
+    assert Comment.objects.get().text == "[deleted], not mary.ann@x.com"
+
+
+def test_the_preview_shows_what_is_found_by_text_alone(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(
+        project,
+        row("of-user", user_id="ann-17", messages=asks("I am Ann Example.")),
+        row("mentions", user_id="bob", messages=asks("Give it to Ann Example, please.")),
+        row("other", user_id="mary", messages=asks("I am Mary Ann Example.")),
+        row("in-metadata", metadata={"customer": "Ann Example"}),
+        row("unlike", messages=asks("Joann Examples")),
+    )
+    what = {"users": "ann-17", "texts": "Ann Example"}
+    found = preview(project=project, given=What(**what))
+    assert found.runs == 1 and found.by_text
+    assert (found.by_text.runs, found.by_text.read, found.by_text.total) == (3, 4, 4)
+    shown = {one.run: (one.user, one.excerpt) for one in found.by_text.examples}
+    assert shown["mentions"] == ("bob", "Give it to Ann Example, please.")
+    assert shown.keys() == {"mentions", "other", "in-metadata"}
+    others = "Mary Ann Example"
+    found = preview(project=project, given=What(**what, others=others))
+    assert found.by_text and found.by_text.runs == 2
+    ended(submit(project, **what, others=others))
+    assert names(project) == ["other", "unlike"]
+    # Where not all can be read, those that the search finds come first, and it says so.
+    stored(project, row("old", messages=asks("Ann Example")), *(row(f"r{n}") for n in range(3)))
+    monkeypatch.setattr(previewing, "READ_S", 0.0)
+    part = preview(project=project, given=What(texts="Ann Example")).by_text
+    assert part and {one.run for one in part.examples} == {"other", "old"}
+    assert part.read == 2 < part.total == 6
+    owner = Client()
+    owner.force_login(admin_of(project))
+    page = owner.post(
+        f"/p/{project.slug}/trajectories/deletions/preview/", {"texts": "Ann Example"}
+    )
+    assert (
+        "2 more runs" in page.content.decode() and "I am Mary Ann Example." in page.content.decode()
+    )
+
+
+@pytest.mark.parametrize("text", ["王伟", "이수", "Ann"])
+def test_short_names_that_say_enough_are_looked_for(project: Project, text: str) -> None:
+    stored(project, row("a", messages=asks(f"{text}, x")), row("b"), row("c", user_id=text))
+    ended(submit(project, texts=text))
+    assert names(project) == ["b"]
+
+
+@pytest.mark.parametrize("text", ["Li", "王", "アン", "7"])
+def test_shorter_ones_only_as_user_ids(project: Project, text: str) -> None:
+    stored(project, row("a", messages=asks(f"<{text}>x")), row("c", user_id=text))
+    with pytest.raises(DeletionError, match=f"“{text}” is too short .*user id"):
+        submit(project, texts=text)
+    done = ended(submit(project, users=text))
+    assert names(project) == ["a"]
+    assert any("too short" in said for said in done.result["left"])
 
 
 def test_an_erased_hold_out_never_trains(project: Project, data_dir: Any) -> None:
@@ -322,6 +399,7 @@ def test_what_comes_meanwhile_is_stored_and_stays(
         ({"texts": "ab"}, "texts"),
         ({"texts": "Ann Example\n..."}, "texts"),
         ({"texts": "\u200b\u200b\u200b"}, "texts"),
+        ({"texts": "Ann Example", "others": "Bob"}, "others"),
         ({"users": "\n".join(map(str, range(60)))}, "users"),
         ({"filters": "user=ann", "confirm": "2"}, "confirm"),
         ({"filters": "user=ann", "confirm": ""}, "confirm"),

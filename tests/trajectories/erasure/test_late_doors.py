@@ -7,20 +7,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 from msgspec import msgpack
 
-from apps.core.models import Project
+from apps.core import runner
+from apps.core.actions import revoke_api_key
+from apps.core.models import ApiKey, Project, ProjectDeletion, Stage
+from apps.core.projects import lifecycle
 from apps.serving import storing
 from apps.trajectories import digest, held
 from apps.trajectories.erasure import tombstone_file, waiting
 from apps.trajectories.models import Arrival, HeldBatch, LateData, Tombstone, Trace
-from tests.factories import key_headers
+from tests.factories import admin_of, key_headers, make_key, make_project
 from tests.serving.test_storing import put, record
 from tests.trajectories.erasure.conftest import ended, submit
 from tests.trajectories.test_late_spans import whole_run
@@ -57,6 +62,13 @@ def post(agent: Client, path: str, sent: Any) -> Any:
 def one_row(agent: Client, project: Project, tmp_path: Path) -> None:
     answer = post(agent, ROWS, ROW)
     assert answer.status_code == 400 and "was deleted on" in answer.json()["error"]
+
+
+def one_row_by_another_spelling(agent: Client, project: Project, tmp_path: Path) -> None:
+    """As others write the id of a trace."""
+    for name in (trace_id(1).upper(), str(UUID(trace_id(1)))):
+        answer = post(agent, ROWS, ROW | {"id": name})
+        assert answer.status_code == 400 and "was deleted on" in answer.json()["error"]
 
 
 def a_batch(agent: Client, project: Project, tmp_path: Path) -> None:
@@ -117,6 +129,7 @@ def turn(number: int) -> list[dict]:
 
 DOORS = [
     (one_row, LateData.Kind.RUN, 0),
+    (one_row_by_another_spelling, LateData.Kind.RUN, 0),
     (a_batch, LateData.Kind.RUN, 1),
     (spans, LateData.Kind.SPANS, 0),
     (logs, LateData.Kind.SPANS, 0),
@@ -226,6 +239,77 @@ def test_a_restored_backup_loses_what_was_deleted_after_it(
     assert removed == {project.slug: 2} and len(again) == 1
     assert [run.external_id for run in project.trajectories.all()] == ["kept"]
     assert not Trace.objects.exists() and post(agent, ROWS, OTHER).status_code == 400
+
+
+def exported_and_applied(file: Path, restore: Callable[[], Any]) -> list[str]:
+    call_command("tombstones", "export", str(file))
+    restore()
+    with file.open("rb") as given:
+        return tombstone_file.apply(given, with_copies=False)[1]
+
+
+def test_a_project_that_was_deleted_after_the_backup_is_deleted_again(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.core.projects.deletion.SETTLES", timedelta(0))
+    before = {"slug": project.slug, "stage": Stage.ACTIVE}
+    deletion = lifecycle.delete(project=project, confirm=project.name, by=admin_of(project))
+    runner.run(deletion)
+    restored = Project.objects.filter(pk=project.pk)
+
+    def restore() -> None:
+        restored.update(**before)
+        ProjectDeletion.objects.all().delete()
+
+    (said,) = exported_and_applied(tmp_path / "tombstones.jsonl", restore)
+    assert said == f"{project.slug}: this project was deleted. A worker deletes it again."
+    assert restored.get().stage == Stage.DELETING and ProjectDeletion.objects.count() == 1
+
+
+def test_another_project_with_the_number_or_the_name_of_a_deleted_one_stays(
+    project: Project, tmp_path: Path
+) -> None:
+    lifecycle.delete(project=project, confirm=project.name, by=admin_of(project))
+
+    def restore() -> None:
+        later = project.created_at + timedelta(hours=1)
+        Project.objects.update(stage=Stage.ACTIVE, created_at=later)
+
+    (said,) = exported_and_applied(tmp_path / "tombstones.jsonl", restore)
+    assert said == f"{project.slug}: there is no such project here."
+    assert Project.objects.get().stage == Stage.ACTIVE
+
+
+def test_runs_of_a_project_that_was_renamed_are_deleted_again(
+    agent: Client, project: Project, tmp_path: Path
+) -> None:
+    before = project.slug
+    post(agent, ROWS, OTHER)
+    assert agent.delete(f"{ROWS}other/").status_code == 204
+    Project.objects.update(slug="renamed")
+
+    def restore() -> None:
+        Tombstone.objects.all().delete()
+        Project.objects.update(slug=before)
+        post(agent, ROWS, OTHER)
+        make_project()
+        Project.objects.exclude(pk=project.pk).update(slug="renamed")
+
+    assert exported_and_applied(tmp_path / "tombstones.jsonl", restore) == []
+    assert not project.trajectories.exists()
+
+
+def test_a_key_that_was_revoked_after_the_backup_is_revoked_again(
+    project: Project, tmp_path: Path
+) -> None:
+    make_key(project)
+    key = project.api_keys.get()
+    assert revoke_api_key(key=key, by=admin_of(project))
+    file = tmp_path / "tombstones.jsonl"
+    back = lambda: ApiKey.objects.update(revoked_at=None)  # noqa: E731
+    assert exported_and_applied(file, back) == [f"{project.slug}: revoked the key {key} again."]
+    key.refresh_from_db()
+    assert key.revoked_at and exported_and_applied(file, lambda: None) == []
 
 
 def _rows(folder: Path, *rows: dict) -> str:

@@ -134,8 +134,11 @@ class AddressedEpisode:
 
 @dataclass(frozen=True)
 class Address:
+    """Where an agent finds the environment's tools, and in training also its model."""
+
     mcp: str
     tools: str
+    model: str = ""
 
 
 class Rollouts:

@@ -4,6 +4,14 @@ package.
 Pure and standard library only: exported verifiers packages include these files.
 """
 
+from workers.lib.messages.blocks import (
+    BlockError,
+    answer_blocks,
+    blocks_of,
+    blocks_text,
+    from_blocks,
+    text_problem,
+)
 from workers.lib.messages.calls import (
     ToolCall,
     answer_text,
@@ -77,17 +85,21 @@ __all__ = [
     "REASONING_PARTS",
     "RESULT_ROLES",
     "TEXT_PARTS",
+    "BlockError",
     "Exchange",
     "ItemError",
     "Message",
     "OpenCalls",
     "TooDeep",
     "ToolCall",
+    "answer_blocks",
     "answer_text",
     "argument_share",
     "arguments_of",
     "as_completion",
     "as_json",
+    "blocks_of",
+    "blocks_text",
     "call_key",
     "call_of",
     "calls_in",
@@ -99,6 +111,7 @@ __all__ = [
     "exchanges",
     "failure_of",
     "flat_tool",
+    "from_blocks",
     "from_chat_request",
     "from_items",
     "function_of",
@@ -126,6 +139,7 @@ __all__ = [
     "schemas_of",
     "system_prompt",
     "text_of",
+    "text_problem",
     "to_items",
     "to_native",
     "to_text",

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from workers.lib.specs.engines import InProcess, Model
 from workers.lib.specs.environment import Environment
+from workers.lib.specs.harness import AgentHarness
 from workers.lib.specs.job import Job, Tasks
 from workers.lib.specs.rollouts import Rollouts
 from workers.lib.specs.training import (
@@ -158,7 +159,9 @@ class GrpoConfig(Training, kw_only=True):
 
 
 class Grpo(Job, kw_only=True, tag="grpo"):
-    """Without `rollouts` it samples in its own process."""
+    """Without `rollouts` it samples in its own process. With a `harness`, an agent that is not ours
+    plays the episodes.
+    """
 
     out_dir: Text
     model: Model
@@ -171,3 +174,4 @@ class Grpo(Job, kw_only=True, tag="grpo"):
     ] = {}  # of tasks, from an earlier evaluation: the start of a curriculum
     config: GrpoConfig
     rollouts: Rollouts | None = None
+    harness: AgentHarness | None = None

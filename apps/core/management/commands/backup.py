@@ -10,6 +10,7 @@ from apps.core.backups import making
 from apps.core.backups.history import noting
 from apps.core.backups.manifest import BackupError, Manifest, verify
 from apps.core.backups.places import place_at
+from flywheel.beginning import described
 
 
 class Command(BaseCommand):
@@ -33,7 +34,7 @@ class Command(BaseCommand):
                 return self._say("is whole", target, verify(place_at(target), target))
             with noting(target) as note:
                 note.manifest = made = making.make(target, with_models=models)
-            self._say("is made", target, made)
+            self._say(f"of {described()} is made", target, made)
         except BackupError as error:
             raise CommandError(str(error)) from error
 

@@ -10,9 +10,10 @@ from django.core import checks
 from django.core.management import BaseCommand, CommandParser
 from django.utils import timezone
 
-from apps.core.watching.conditions import Checked, check_all
+from apps.core.watching.conditions import Checked, check_all, unknown
 from apps.core.watching.incidents import Memory, Wrong, with_rows
 from apps.core.watching.probes import wrong_json
+from flywheel.beginning import described
 
 
 class Command(BaseCommand):
@@ -36,13 +37,15 @@ class Command(BaseCommand):
 
     def _as_json(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
         said = {
+            "installation": described(),
             "wrong": [wrong_json(wrong) | {"says": wrong.says} for wrong in wrongs],
-            "unknown": {one.condition.name: one.unknown for one in checked if one.unknown},
+            "unknown": {one.condition.name: one.why for one in checked if one.unknown},
             "settings": [message.msg for message in unfit],
         }
         self.stdout.write(json.dumps(said, indent=2))
 
     def _as_text(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
+        self.stdout.write(f"Installation: {described()}.")
         for wrong in wrongs:
             one = wrong.condition
             paint = self.style.ERROR if one.severity == "critical" else self.style.WARNING
@@ -53,8 +56,9 @@ class Command(BaseCommand):
                 f"See {one.docs}.",
             ):
                 self.stdout.write(f"{'':<9}{line}")
-        for one in (one for one in checked if one.unknown):
-            self.stdout.write(f"{'UNKNOWN':<9}{one.condition.title}? {one.unknown}")
+        for reason, conditions in unknown(checked).items():
+            names = ", ".join(one.name for one in conditions)
+            self.stdout.write(f"{'UNKNOWN':<9}{reason} So nobody knows: {names}.")
         for message in unfit:
             self.stdout.write(self.style.WARNING(f"{'SETTINGS':<9}{message.msg} {message.hint}"))
         well = len(checked) - len({wrong.condition.name for wrong in wrongs})

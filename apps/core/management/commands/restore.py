@@ -8,6 +8,8 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 
 from apps.core.backups.manifest import BackupError
 from apps.core.backups.restoring import restore
+from flywheel.beginning import described
+from flywheel.places import COMMAND
 
 
 class Command(BaseCommand):
@@ -28,8 +30,9 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         self.stdout.write(
             f"Restored {sum(manifest.tables.values()):,} rows in {len(manifest.tables)} tables and"
-            f" {len(manifest.files):,} files as of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC. Start"
-            " it with “manage.py up”, or “manage.py prepare” and the processes."
+            f" {len(manifest.files):,} files as of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC into"
+            f" {described()}. Start it with “{COMMAND} up”, or “{COMMAND} prepare” and the"
+            " processes."
         )
         for sentence in left:
             self.stdout.write(self.style.WARNING(sentence))

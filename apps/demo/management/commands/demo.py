@@ -10,6 +10,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 
 from apps.demo.recipes import FAST, FULL
 from apps.demo.wheel import Demo, DemoError, start_preparing
+from flywheel import up
 from flywheel.supervisor import StackError, running_stack
 from workers.lib.shares import MOST
 from workers.lib.warm import Warm
@@ -31,8 +32,7 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=int, default=8000)
+        up.add_arguments(parser)
         parser.add_argument("--fast", action="store_true", help="fewer requests, samples and steps")
         parser.add_argument("--exit", action="store_true", help="do not serve the UI afterwards")
         parser.add_argument("--seed", type=int, default=1)

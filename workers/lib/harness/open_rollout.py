@@ -1,0 +1,350 @@
+"""One rollout while its agent runs: it answers the agent's requests with the model in training,
+runs the environment's tools, and records every call before its answer leaves. Light: no torch.
+
+A rollout whose tokens cannot be trusted is masked with a reason, never trained on in part: a call
+that was cut or failed, an answer that the agent did not get from here, weights of two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from workers.lib.answer_text import message_of
+from workers.lib.engines import SoFar
+from workers.lib.environments import Episode
+from workers.lib.harness.lineage import Call, Tree, joined, meaning_of, request_key
+from workers.lib.harness.tools import Called, Refused
+from workers.lib.messages import ToolCall, native_calls, same_value, text_of
+from workers.lib.openai_requests import ApiError, ChatRequest
+from workers.lib.policies import PolicyError, Reply, Sampler, seed_of
+from workers.lib.verifiers import Execution
+
+AT_ONCE = 32  # requests of one rollout that are answered at the same time
+ENDED = "This rollout has ended."
+NO_CALL = "The agent did not call the model at its rollout's address."
+CUT = "The agent closed the connection before its answer was complete."
+OPEN_AT_END = "The agent ended while the model was still answering it."
+FAILED = "The model gave no answer: {}"
+WEIGHTS = "Its calls were answered by the weights of several steps."
+NOT_SAMPLED = (
+    "The agent answered with text that the model here did not write, so it used another model, or"
+    " changed the answer: “{}”."
+)
+OWN_CALL = (
+    "The agent called the tool {} with arguments that the model here did not write, so it used"
+    " another model, or calls tools by itself."
+)
+SHOWN = 120
+EXCEEDED = {
+    "turns": "This rollout has made all the calls that it may.",
+    "tokens": "This rollout has generated all the tokens that it may.",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a rollout may use: calls to the model, generated tokens (0: no limit). `model` is the
+    name that its agent sees. `own_code`: whether the agent's own code, too, may call tools and
+    write the answer.
+    """
+
+    model: str
+    calls: int = 200
+    tokens: int = 0
+    own_code: bool = False
+
+
+@dataclass(frozen=True)
+class Answered:
+    """`finish_reason` is OpenAI's."""
+
+    message: dict
+    finish_reason: str
+    usage: dict[str, int]
+
+
+@dataclass
+class Captured:
+    """A frozen rollout. `replies` are in the order of branches, so that rows of tokens continue
+    where calls do. `mask` says why it must not be trained on; "" if it may. `notes` counts what the
+    agent asked for and did not get.
+    """
+
+    replies: list[Reply]
+    conversation: list[dict]
+    mask: str
+    notes: Counter[str]
+    branches: int
+
+
+class OpenRollout:
+    """Used in a single event loop, so `freeze` is one step: what is asked later is refused.
+
+    `token` is its capability: whoever has it acts as the rollout's agent, and may do nothing else.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        episode: Episode,
+        settings: Settings,
+        *,
+        seed: int,
+        key: int,
+        busy: Callable[[bool], None] = lambda busy: None,
+    ) -> None:
+        self.sampler, self.episode, self.settings = sampler, episode, settings
+        self.seed, self.key, self.busy = seed, key, busy
+        self.token, self.loop = secrets.token_urlsafe(32), asyncio.get_running_loop()
+        self.tree, self.notes = Tree(), Counter[str]()
+        self.mask = ""
+        self.final: PolicyError | None = None  # why the model will not answer any more
+        self.exceeded = ""  # the limit that it reached (a stop reason of rollouts)
+        self.is_open = True
+        # By request: its answer, until that is delivered; and why it got none.
+        self._asked: dict[str, asyncio.Future[Answered]] = {}
+        self._failed: dict[str, str] = {}
+        self._times = Counter[str]()  # how often the same was asked
+        self._tokens = 0
+        self._tool = asyncio.Lock()  # an episode runs its calls one after the other
+
+    # What the agent asks for
+
+    async def answer(self, asked: ChatRequest, ignored: Iterable[str] = ()) -> Answered:
+        """The same request again, while its first answer has not arrived, gets that answer: clients
+        repeat what was cut off. `ignored` is what it asked for that only alters sampling. Raises
+        ApiError.
+        """
+        self._check_open()
+        self._note(asked, ignored)
+        tools = _tools_of(asked)
+        key = request_key(asked.messages, tools)
+        future = self._asked.get(key)
+        if future is None:
+            self._check_limits()
+            work = self._sample(asked, tools, self._times[key])
+            future = self._asked[key] = asyncio.ensure_future(work)
+            self._times[key] += 1
+        else:
+            self.notes["the same request again before its answer was complete"] += 1
+        try:
+            answered = await asyncio.shield(future)
+        except ApiError as error:
+            self._asked.pop(key, None)
+            if error.status >= 500:
+                self._failed[key] = str(error)
+            raise
+        self._failed.pop(key, None)
+        return answered
+
+    def delivered(self, asked: ChatRequest) -> None:
+        """The agent has its answer: the same request is a new one from now on."""
+        self._asked.pop(request_key(asked.messages, _tools_of(asked)), None)
+
+    @property
+    def tools(self) -> Sequence[dict]:
+        return self.episode.tools
+
+    @property
+    def ended(self) -> str:
+        return "" if self.is_open else ENDED
+
+    async def call(self, name: str, args: dict) -> Called:
+        """Runs a tool of the environment. Raises Refused."""
+        async with self._tool:
+            if not self.is_open:
+                raise Refused(410, ENDED)
+            done = await self.episode.call(name, args)
+            return Called(done.observation, not done.ok)
+
+    def distrust(self, why: str) -> None:
+        """Mask this rollout, whatever it does from here on."""
+        self.mask = self.mask or why
+
+    # Its end
+
+    def freeze(self, reported: Sequence[dict] = (), *, has_failed: bool = False) -> Captured:
+        """No call counts from here on. `reported` is what the agent says that it did, if it says
+        so. An agent that `has_failed` by itself is not masked for what it left open: failing must
+        not be better than answering wrongly.
+        """
+        self.is_open = False
+        branches = self.tree.branches()
+        replies = [call.reply for branch in branches for call in branch]
+        conversation = self._conversation(reported)
+        mask = (
+            self.mask
+            or self._untrusted(replies)
+            or ("" if has_failed else self._broken(conversation))
+        )
+        for future in self._asked.values():
+            future.cancel()
+        return Captured(replies, conversation, mask, self.notes, len(branches))
+
+    def _conversation(self, reported: Sequence[dict]) -> list[dict]:
+        """What was said after the task: as the agent reports it, or along the branch whose call was
+        answered last.
+        """
+        if reported or not self.tree.calls:
+            return list(reported)
+        last = root = self.tree.calls[-1]
+        while root.parent is not None:
+            root = root.parent
+        return [*last.messages[len(root.messages) :], last.answer]
+
+    def _untrusted(self, replies: list[Reply]) -> str:
+        """Why the tokens may not be learned, whatever the agent did; "" if they may."""
+        if not replies:
+            return " ".join([NO_CALL, *dict.fromkeys(self._failed.values())])
+        return WEIGHTS if len({reply.model for reply in replies}) > 1 else ""
+
+    def _broken(self, conversation: list[dict]) -> str:
+        """Why what the agent did cannot be credited to what was sampled here; "" if it can."""
+        if self._asked:
+            is_done = all(future.done() for future in self._asked.values())
+            return CUT if is_done else OPEN_AT_END
+        if self._failed:
+            return FAILED.format(next(iter(self._failed.values())))
+        if self.settings.own_code:
+            return ""
+        answers = [call.answer for call in self.tree.calls]
+        last = next((m for m in reversed(conversation) if m.get("role") == "assistant"), None)
+        if last is not None and meaning_of(last) not in map(meaning_of, answers):
+            return NOT_SAMPLED.format((text_of(last) or str(last.get("tool_calls")))[:SHOWN])
+        own = next((call for call in self.episode_calls if not _is_written(call, answers)), None)
+        return OWN_CALL.format(own.name) if own else ""
+
+    @property
+    def episode_calls(self) -> Sequence[Execution]:
+        """The calls of tools that ran at this rollout's address."""
+        return getattr(self.episode, "calls", ())
+
+    # Sampling
+
+    async def _sample(self, asked: ChatRequest, tools: list[dict], times: int) -> Answered:
+        parent = self.tree.continued_by(asked.messages, tools)
+        messages = joined(parent, asked.messages) if parent else asked.messages
+        turn = sum(message["role"] == "assistant" for message in messages)
+        self.busy(True)
+        try:
+            reply, so_far = await self.sampler.sample(
+                messages,
+                tools,
+                parent.so_far if parent else None,
+                seed=seed_of(self.seed, turn, times),
+                key=self.key,
+                most=self._tokens_left(),
+            )
+        except PolicyError as error:
+            self.final = error if error.final else self.final
+            raise _refused(error) from error
+        finally:
+            self.busy(False)
+        text, reply, so_far = self._cut(reply, so_far, asked.stops)
+        self._tokens += reply.output_tokens
+        answer = message_of(text, bool(tools), asked.parallel_tool_calls is not False)
+        finish = "length" if reply.truncated else "stop"
+        if answer.get("tool_calls") and finish == "stop":
+            finish = "tool_calls"
+        number = len(self.tree.calls) + 1
+        self.tree.add(Call(number, messages, tools, answer, reply, so_far, parent))
+        asked_for, written = reply.prompt_tokens, reply.output_tokens
+        usage = {"prompt_tokens": asked_for, "completion_tokens": written}
+        return Answered(answer, finish, usage | {"total_tokens": asked_for + written})
+
+    def _cut(self, reply: Reply, so_far: SoFar, stops: Sequence[str]) -> tuple[str, Reply, SoFar]:
+        """The text up to the first stop string, and the tokens up to where that is complete: the
+        agent saw nothing of the others, so they are not learned.
+        """
+        at = min((at for stop in stops if (at := reply.text.find(stop)) >= 0), default=-1)
+        if at < 0:
+            return reply.text, reply, so_far
+        ids, decode = reply.token_ids, self.sampler.decode
+
+        def has_stop(count: int) -> bool:
+            return any(stop in decode(ids[:count]) for stop in stops)
+
+        count = bisect_left(range(len(ids)), True, key=has_stop)
+        cut = replace(
+            reply,
+            text=decode(ids[:count]),
+            token_ids=ids[:count],
+            logprobs=reply.logprobs[:count],
+            output_tokens=count,
+            truncated=False,
+        )
+        left = so_far.ids[: so_far.asked + count]
+        return reply.text[:at], cut, replace(so_far, ids=left, computed=None)
+
+    # Its limits
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise ApiError(410, ENDED)
+        if self.exceeded:
+            raise ApiError(400, EXCEEDED[self.exceeded])
+
+    def _check_limits(self) -> None:
+        if sum(not future.done() for future in self._asked.values()) >= AT_ONCE:
+            said = f"{AT_ONCE} requests of this rollout are being answered; wait for one."
+            raise ApiError(429, said, retry_after_s=1)
+        if sum(self._times.values()) >= self.settings.calls:
+            self.exceeded = "turns"
+        elif self._tokens_left() == 0:
+            self.exceeded = "tokens"
+        self._check_open()
+
+    def _tokens_left(self) -> int | None:
+        most = self.settings.tokens
+        return max(0, most - self._tokens) if most else None
+
+    def _note(self, asked: ChatRequest, ignored: Iterable[str]) -> None:
+        """Counts what the agent asked for and does not get: sampling is the run's."""
+        if (asked.n or 1) != 1:
+            raise ApiError(400, "n must be 1: each rollout samples one answer at a time.", "n")
+        self.notes.update(
+            name
+            for name in ("temperature", "top_p", "seed", "logprobs", "max_tokens")
+            if getattr(asked, name, None) not in (None, False)
+        )
+        if asked.model not in ("", self.settings.model):
+            self.notes[f"model {asked.model}"[:SHOWN]] += 1
+        self.notes.update(ignored)
+
+
+def _tools_of(asked: ChatRequest) -> list[dict]:
+    return (asked.tools or []) if asked.tool_choice != "none" else []
+
+
+def _refused(error: PolicyError) -> ApiError:
+    """400 for what the agent sent, 503 for what it may ask again."""
+    return ApiError(400, str(error)) if error.limit else ApiError(503, str(error))
+
+
+def _is_written(done: Execution, answers: Iterable[dict]) -> bool:
+    """Whether a call that ran is one that the model wrote. A framework may put its server's name
+    before the tool's, and add arguments that have defaults. Where it reads calls from text in a
+    form of its own, the tool's name must be in that text.
+    """
+    for answer in answers:
+        calls = native_calls(answer)
+        if any(_is_same(call, done) for call in calls):
+            return True
+        if not calls and done.name in text_of(answer):
+            return True
+    return False
+
+
+def _is_same(written: ToolCall, done: Execution) -> bool:
+    tool = written.tool
+    is_named = tool == done.name or tool.endswith(tuple(f"{mark}{done.name}" for mark in "_.-/"))
+    given = done.args or {}
+    return is_named and all(
+        key in given and same_value(value, given[key])
+        for key, value in (written.args or {}).items()
+    )

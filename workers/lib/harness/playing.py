@@ -1,0 +1,143 @@
+"""Episodes that an agent plays in its own harness: it finds the model in training and the
+environment's tools at its rollout's address, and what was sampled there is what is learned. Light:
+no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from workers.lib.clocks import Clock, Overtime
+from workers.lib.environments import Episode
+from workers.lib.harness.gateway import Gateway
+from workers.lib.harness.launchers import (
+    AgentAway,
+    CalledLauncher,
+    CommandLauncher,
+    Launcher,
+    Outcome,
+    Work,
+)
+from workers.lib.harness.open_rollout import Captured, OpenRollout, Settings
+from workers.lib.messages import Message
+from workers.lib.policies import PolicyError, RecordedPolicy, Reply, Sampler
+from workers.lib.rollouts import NO_LIMITS, Ended, Limits, take_turns
+from workers.lib.specs.harness import AgentHarness
+
+OTHER_USER = (
+    "This task has a user who answers, and an agent in its own harness is started once. Choose"
+    " tasks without one."
+)
+
+
+class HarnessPlayer:
+    """Plays episodes with an agent. Open it with `start`, close it with `close`."""
+
+    def __init__(self, harness: AgentHarness, launcher: Launcher | None = None) -> None:
+        self.harness = harness
+        self.launcher = launcher or launcher_of(harness)
+        self.gateway = Gateway(harness.host, harness.port, harness.url)
+
+    def start(self) -> None:
+        """Raises JobError."""
+        self.gateway.start()
+
+    def close(self) -> None:
+        self.gateway.close()
+
+    async def converse(
+        self,
+        sampler: Sampler,
+        episode: Episode,
+        limits: Limits,
+        replies: list[Reply],
+        *,
+        seed: int,
+        key: int,
+    ) -> Ended:
+        """How the episode ended; `replies` are the answers that were sampled."""
+        clock = _Paused(Clock(limits.seconds))
+        settings = Settings(
+            self.harness.model, self.harness.calls, limits.tokens, self.harness.own_code
+        )
+        rollout = OpenRollout(sampler, episode, settings, seed=seed, key=key, busy=clock.set)
+        prompt, outcome, stop = list(episode.messages), Outcome(), ""
+        address = self.gateway.open(rollout)
+        task_id = str(getattr(episode, "task", {}).get("id", ""))
+        work = Work(
+            task_id,
+            prompt,
+            list(episode.tools),
+            address,
+            rollout.token,
+            self.harness.model,
+            seed,
+        )
+        try:
+            async with clock.running():
+                outcome = await self.launcher.run(work)
+            stop = rollout.exceeded or outcome.stop_reason
+        except Overtime:
+            stop = "time"
+        except AgentAway as error:
+            if error.final:
+                raise PolicyError(str(error), final=True) from error
+            rollout.distrust(str(error))
+        finally:
+            self.gateway.end(rollout)
+            captured = rollout.freeze(outcome.turns, has_failed=bool(stop))
+        if rollout.final is not None:
+            raise rollout.final
+        replies[:] = captured.replies
+        end = await _apply(rollout, episode, captured)
+        if captured.mask:
+            end = Ended("policy error", captured.mask)
+        elif stop:
+            end = Ended(stop, problem=outcome.problem)
+        end.facts = {
+            "branches": captured.branches,
+            "ignored": sum(captured.notes.values()),
+        }
+        return end
+
+
+async def _apply(rollout: OpenRollout, episode: Episode, captured: Captured) -> Ended:
+    """Gives the episode what the agent said. If it ran no tool at its address, its calls are run
+    now, like those of any other agent that returns them.
+    """
+    said: Sequence[Message] = captured.conversation
+    if rollout.episode_calls:
+        episode.add_messages(list(said))
+        return Ended("")
+    turns = [message for message in said if message.get("role") == "assistant"]
+    try:
+        await take_turns(RecordedPolicy([turns]), episode, NO_LIMITS, [], 0, 0)
+    except Ended as end:
+        return end
+    return Ended("") if episode.done else Ended("policy error", OTHER_USER)
+
+
+def launcher_of(harness: AgentHarness) -> Launcher:
+    if harness.endpoint is not None:
+        return CalledLauncher(harness.endpoint)
+    assert harness.command is not None
+    return CommandLauncher(harness.command)
+
+
+class _Paused:
+    """The agent's clock, which stops while the model answers it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.count = clock, 0
+        self.stopped = contextlib.ExitStack()
+
+    def running(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self.clock.running()
+
+    def set(self, is_busy: bool) -> None:
+        before, self.count = self.count, self.count + (1 if is_busy else -1)
+        if before == 0 and is_busy:
+            self.stopped.enter_context(self.clock.stopped())
+        elif self.count == 0:
+            self.stopped.close()
