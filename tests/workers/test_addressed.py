@@ -26,6 +26,17 @@ GOLD = TASK["metadata"]["gold"]
 DESK = {"kind": "builtin", "name": "customer_service"}
 
 
+REPLAY = {"kind": "replay", "verifier": {"kind": "calls"}}
+FIND = {"tool": "find_customer", "args": {"email": TASK["metadata"]["user"]["email"]}}
+REPLAYED = {
+    "id": "r",
+    "messages": [{"role": "user", "content": "Who is it?"}],
+    "expected": FIND,
+    "tools": [{"type": "function", "function": {"name": "find_customer", "parameters": {}}}],
+    "metadata": {"recorded_results": [FIND | {"content": "Jonas"}]},
+}
+
+
 class Desk:
     """The addresses of one job, without a database."""
 
@@ -129,6 +140,19 @@ def test_an_agent_that_fails_after_its_calls_did_them(limit: str, masked: bool) 
     assert done.score.masked is masked and not done.score.success
     assert [call.name for call in done.rollout.calls] == ["cancel_order"]
     assert masked or done.score.unsafe, "it cancelled without asking"
+
+
+@pytest.mark.parametrize("acts", [True, False])
+def test_an_agent_need_not_say_what_it_did(acts: bool) -> None:
+    async def act(desk: Desk, round: int) -> list[Message]:
+        if acts:
+            await desk.use("find_customer", {"email": TASK["metadata"]["user"]["email"]})
+        raise AgentError("It said nothing.", limit="agent error", is_silent=True)
+
+    done, _ = played(act, REPLAY, REPLAYED)
+    assert (done.score.success, done.stop_reason) == (
+        (True, "stop") if acts else (False, "agent error")
+    )
 
 
 ONE = Execution(True, False, "1!", name="a.b", args={"n": 1})
