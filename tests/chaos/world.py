@@ -92,6 +92,7 @@ class World:
             "TMPDIR": str(self.temporary),
             "PATH": f"{tool.parent}:{path}",
             "FLYWHEEL_ALLOW_PRIVATE_URLS": "1",
+            "OMP_NUM_THREADS": "1",  # two threads wait for each other on a busy machine
             "FLYWHEEL_WARM_S": "3600",  # torch's imports take most of a small training
             "FLYWHEEL_MODEL_FOLDERS": str(self.machine.data / "models"),
             **(moved or {}),
