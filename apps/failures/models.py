@@ -812,6 +812,10 @@ class Rubric(models.Model):
         "RubricSearch", models.SET_NULL, null=True, related_name="+", help_text="That found it"
     )
     is_on = models.BooleanField(default=False)
+    round_at = models.DateTimeField(null=True, help_text="When the judge's last round ended")
+    waits_since = models.DateTimeField(
+        null=True, help_text="Since when the oldest run waits that it left; null: none"
+    )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
     )

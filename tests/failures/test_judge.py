@@ -457,6 +457,45 @@ def test_what_waits_is_newest_first_and_only_what_failed(judge: JudgeServer) -> 
     assert judging.pending(project, rubric) == [old]
 
 
+def test_what_waits_for_a_judge_is_what_its_rounds_left(judge: JudgeServer) -> None:
+    project = make_project()
+    row = make_run(project)
+    rubric = make_rubric(project, judge, price=Price(1e6))
+    assert judging.waiting_since() is None  # its first round is about to begin
+    assert judging.judge_new(project).stopped  # there is no money for it
+    assert judging.waiting_since() == max(row.received_at, rubric.created_at)
+    rubrics.switch(project=project, version=None, by=admin_of(project))
+    assert judging.waiting_since() is None
+
+
+def test_runs_wait_for_a_judge_that_has_no_rounds(
+    judge: JudgeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, other = make_project(), make_project()
+    first = make_run(project)
+    rubric = make_rubric(project, judge)
+    make_rubric(other, judge)
+    monkeypatch.setattr(judging, "ROUND_LATE", timedelta())
+    assert judging.waiting_since() == max(first.received_at, rubric.created_at)
+    judging.judge_new(project)
+    assert judging.waiting_since() is None
+    second = make_run(project, started_at=timezone.now().isoformat())
+    assert judging.waiting_since() == second.received_at
+
+
+def test_one_question_says_what_waits_in_all_projects(
+    judge: JudgeServer, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "ROUND_LATE", timedelta())
+    for n in range(3):
+        make_run(project := make_project())
+        make_rubric(project, judge)
+        if n == 1:
+            judging.judge_new(project)
+        with django_assert_num_queries(2):
+            assert judging.waiting_since()
+
+
 def test_the_task_judges_projects_whose_judge_is_on(
     judge: JudgeServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

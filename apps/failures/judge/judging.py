@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet
 from django.utils import timezone
 
@@ -44,7 +44,9 @@ from apps.failures.models import (
     Source,
 )
 from apps.failures.rules.findings import cut
+from apps.trajectories.ids import floor_of
 from apps.trajectories.models import Trajectory, with_content
+from apps.trajectories.windows import rows_of
 
 log = logging.getLogger(__name__)
 TASK = "failures.judge_project"
@@ -52,6 +54,8 @@ COUNTED = 200  # waiting runs that are looked at
 RETRIES = 3  # for a run that got no verdict
 RETRY_AFTER, LOST_AFTER = timedelta(minutes=15), timedelta(minutes=15)
 CHUNK, BATCH_S = 20, 120.0
+ROUND_LATE = timedelta(minutes=10)  # after the last one, of which there is one every three minutes
+FIRST_ID = UUID(int=0)
 OF = f"of {RETRIES + 1} tries used:"
 LAST_TRY = f"{RETRIES + 1} {OF}"
 
@@ -345,15 +349,44 @@ def waiting(project: Project, rubric: Rubric, limit: int) -> list[Trajectory]:
 @lag("judged", keep_s=30.0, is_digest=False)
 def waiting_since() -> datetime | None:
     """Since when the oldest run waits for a judge that is on: for its turn, for a server that does
-    not answer, or for tomorrow's budget.
+    not answer, or for tomorrow's budget. As each round left it; where there has been none for
+    ROUND_LATE, since the first run after it.
     """
-    rubrics_on = Rubric.objects.filter(is_on=True, project__in=Project.objects.running())
-    arrived = (
-        max(row.received_at, rubric.created_at)
-        for rubric in rubrics_on.select_related("project")
-        for row in waiting(rubric.project, rubric, COUNTED)
+    late = timezone.now() - ROUND_LATE
+    found: list[datetime] = []
+    missed: list[tuple[int, datetime, datetime | None]] = []
+    on = Rubric.objects.filter(is_on=True, project__in=Project.objects.running())
+    columns = ("project_id", "created_at", "round_at", "waits_since")
+    for project, created_at, round_at, waits_since in on.values_list(*columns):
+        if waits_since:
+            found.append(waits_since)
+        elif (round_at or created_at) < late:
+            missed.append((project, created_at, round_at))
+    return min([*found, *_first_after(missed)], default=None)
+
+
+def _first_after(missed: Sequence[tuple[int, datetime, datetime | None]]) -> Iterator[datetime]:
+    """When the first run of each project came that no round has seen."""
+    since = (
+        (project, floor_of(round_at) if round_at else FIRST_ID) for project, _, round_at in missed
     )
-    return min(arrived, default=None)
+    asked, values = rows_of(since, project="bigint", since="uuid")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT asked.n, run.received_at FROM {asked} CROSS JOIN LATERAL (SELECT received_at"
+            f" FROM {Trajectory._meta.db_table} WHERE project_id = asked.project AND id >="
+            " asked.since ORDER BY id LIMIT 1) AS run",
+            values,
+        )
+        for n, received_at in cursor.fetchall():
+            yield max(received_at, missed[n - 1][1])
+
+
+def _note_round(project: Project, rubric: Rubric) -> None:
+    """What it left, for `waiting_since`."""
+    left = waiting(project, rubric, COUNTED)
+    since = min((max(row.received_at, rubric.created_at) for row in left), default=None)
+    Rubric.objects.filter(pk=rubric.pk).update(round_at=timezone.now(), waits_since=since)
 
 
 def _settled(rubric: Rubric, retry_before: datetime | None = None) -> QuerySet[JudgeVerdict]:
@@ -415,4 +448,5 @@ def judge_new(project: Project, limit: int = CHUNK, *, now: bool = False) -> Rep
             break
     if whole.stopped:
         log.warning("The judge of %s stopped: %s", project.slug, whole.stopped)
+    _note_round(project, rubric)
     return whole
