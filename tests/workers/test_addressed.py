@@ -142,6 +142,16 @@ def test_an_agent_that_fails_after_its_calls_did_them(limit: str, masked: bool) 
     assert masked or done.score.unsafe, "it cancelled without asking"
 
 
+def test_calls_that_an_agent_made_and_reports_are_not_run_again() -> None:
+    async def act(desk: Desk, round: int) -> list[Message]:
+        await desk.use(FIND["tool"], FIND["args"])
+        return [turn(None, to_native(FIND["tool"], FIND["args"], "1")), *says("Jonas.")]
+
+    done, _ = played(act, REPLAY, REPLAYED)
+    assert [call.name for call in done.rollout.calls] == [FIND["tool"]] and done.score.success
+    assert [m["role"] for m in done.rollout.messages] == ["assistant", "tool", "assistant"]
+
+
 @pytest.mark.parametrize("acts", [True, False])
 def test_an_agent_need_not_say_what_it_did(acts: bool) -> None:
     async def act(desk: Desk, round: int) -> list[Message]:

@@ -88,7 +88,7 @@ def test_the_revisions_that_begin_by_a_handshake(revision: str) -> None:
     with_version = {"MCP_Protocol_Version": revision}
     noted = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert ask(noted, **with_version)[::2] == (202, b"")
-    assert said(ask(rpc("ping"), **with_version))["result"] == {}
+    assert said(ask(rpc("ping"), path="/mcp/", **with_version))["result"] == {}
     listed = said(ask(rpc("tools/list"), **with_version))["result"]
     assert listed.keys() == {"tools"} and listed["tools"][0]["inputSchema"]["type"] == "object"
     desk = Desk()
