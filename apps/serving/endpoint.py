@@ -67,10 +67,8 @@ class Endpoint:
         if scope["type"] != "http":
             return None
         path = scope["path"].rstrip("/")
-        if path == "/livez":
-            return await probes.say_alive(send)
-        if path == "/readyz":
-            return await probes.say_ready(scope, send, self.tables, self.writer)
+        if path in ("/livez", "/readyz"):
+            return await probes.answer(scope, send, self.tables, self.writer)
         if path == "/healthz":
             return await self._say_health(send)
         counted = Counted(send)

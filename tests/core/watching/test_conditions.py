@@ -89,7 +89,7 @@ def test_where_all_connections_are_used_they_are_the_fault() -> None:
         assert (checked[1].condition.name, checked[1].condition.part) == ("connections", "database")
         (finding,) = checked[1].findings
         assert finding.says == (
-            "All connections that PostgreSQL allows are in use (sorry, too many clients already)."
+            "All connections that PostgreSQL allows are in use (too many clients already)."
         )
         of_database = [one for one in checked[2:] if one.condition.lane == Lane.DATABASE]
         assert len(of_database) > 3
