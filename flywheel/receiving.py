@@ -98,4 +98,36 @@ class Receivers:
             yield place, under_way if 0 <= now - at < FRESH_S else 0.0
 
 
+class Processors:
+    """How many processors of this machine have nothing to do, as the kernel counts it."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root, self._idle = root, 0.0
+        self._at, self._ticks = 0.0, (0, 0)
+
+    def idle(self) -> float:
+        """On average since it was last asked, at least over WINDOW_S. None, as far as is known,
+        where the system does not say, or limits what its processes may use.
+        """
+        now = time.monotonic()
+        if now - self._at >= WINDOW_S:
+            before, self._at, self._ticks = self._ticks, now, self._read()
+            idle, all_ticks = (new - old for new, old in zip(self._ticks, before, strict=True))
+            is_known = all(before) and all_ticks > 0
+            self._idle = idle / all_ticks * (os.cpu_count() or 1) if is_known else 0.0
+        return self._idle
+
+    def _read(self) -> tuple[int, int]:
+        """Ticks without work, and all, since the machine started."""
+        with suppress(OSError, ValueError):
+            limit = self._root / "sys/fs/cgroup/cpu.max"
+            if limit.exists() and not limit.read_text().startswith("max"):
+                return 0, 0
+            line = (self._root / "proc/stat").read_text().partition("\n")[0]
+            ticks = [int(ticks) for ticks in line.split()[1:9]]
+            return ticks[3] + ticks[4], sum(ticks)  # idle, also those that wait for a disk
+        return 0, 0
+
+
 receivers = Receivers(data_dir() / "receiving")
+processors = Processors()

@@ -14,8 +14,9 @@ from django.db import connection
 from django.utils import timezone
 
 from flywheel import priority
-from flywheel.receiving import receivers
+from flywheel.receiving import processors, receivers
 
+SPARE = 0.5  # processors with nothing to do: background work, which is nicer, takes no other then
 LATE_S = 60.0  # from then on background work takes as much of the machine as receiving
 Since = Callable[[], datetime | None]
 
@@ -76,10 +77,11 @@ def give_way(*names: str) -> None:
 
 
 def rests(*names: str) -> bool:
-    """Whether work that nobody waits for is put off: receivers are busy, and nothing of these names
-    is late.
+    """Whether work that nobody waits for is put off: receivers are busy, they may need every
+    processor, and nothing of these names is late.
     """
-    return priority.gives_way() and receivers.are_busy() and not is_late(*names)
+    is_tight = receivers.are_busy() and processors.idle() < SPARE
+    return priority.gives_way() and is_tight and not is_late(*names)
 
 
 def _seconds(one: Lag) -> float:

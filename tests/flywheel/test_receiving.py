@@ -21,7 +21,7 @@ from apps.trajectories import tasks
 from apps.trajectories.actions.store import ingest
 from apps.trajectories.models import Arrival
 from flywheel import priority, receiving
-from flywheel.receiving import Receivers
+from flywheel.receiving import Processors, Receivers
 from tests.factories import make_project, row
 
 JOIN = """
@@ -72,10 +72,53 @@ def test_what_a_process_says_is_seen_by_the_others(
     assert not Receivers(tmp_path / "none" / "receiving").are_busy()
 
 
+def test_idle_processors_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(receiving, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(receiving.os, "cpu_count", lambda: 4)
+    (tmp_path / "proc").mkdir()
+    processors = Processors(tmp_path)
+
+    def idle_after(user: int, nice: int, idle: int, waiting: int) -> float:
+        nonlocal now
+        now += 1.0
+        line = f"cpu  {user} {nice} 5 {idle} {waiting} 0 0 0 0 0\ncpu0 1 2 3\n"
+        (tmp_path / "proc/stat").write_text(line)
+        return processors.idle()
+
+    assert idle_after(100, 50, 1000, 40) == 0.0  # since when is not known
+    assert idle_after(150, 60, 1030, 50) == 1.6  # 40 of 100 ticks
+    now -= 0.9
+    assert idle_after(160, 60, 1030, 50) == 1.6  # too soon to say anything new
+    assert idle_after(250, 60, 1030, 50) == 0.0
+    limit = tmp_path / "sys/fs/cgroup/cpu.max"
+    limit.parent.mkdir(parents=True)
+    limit.write_text("max 100000\n")
+    assert idle_after(250, 60, 1130, 50) == 4.0
+    limit.write_text("200000 100000\n")
+    assert idle_after(250, 60, 1230, 50) == idle_after(250, 60, 1330, 50) == 0.0
+    assert Processors(tmp_path / "none").idle() == 0.0
+
+
+@pytest.mark.django_db
+def test_work_goes_on_beside_busy_receivers_where_processors_are_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(priority.PART, "ingest")
+    monkeypatch.setattr(lags, "receivers", SimpleNamespace(are_busy=lambda: True))
+    monkeypatch.setattr(lags, "processors", SimpleNamespace(idle=lambda: lags.SPARE))
+    monkeypatch.setattr(lags, "give_way", lambda *names: None)
+    ingest(project=make_project(), rows=[row(name="a")])
+    monkeypatch.setattr(tasks, "LINGER_S", 0.1)
+    tasks.digest()
+    assert not Arrival.objects.exists()
+
+
 @pytest.mark.django_db
 def test_work_rests_until_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(priority.PART, "ingest")
     busy = [True]
+    monkeypatch.setattr(lags, "processors", SimpleNamespace(idle=lambda: 0.0))
     monkeypatch.setattr(lags, "receivers", SimpleNamespace(are_busy=lambda: busy[0]))
     monkeypatch.setattr(lags, "give_way", lambda *names: None)
     seconds = iter(range(1000))
