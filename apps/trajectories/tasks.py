@@ -4,7 +4,7 @@ import time
 
 from celery import shared_task
 
-from apps.core import lags
+from apps.core import lags, outbox
 from apps.core.models import Project
 from apps.trajectories import (
     assembly,
@@ -22,6 +22,9 @@ from apps.trajectories.actions import alerts
 from apps.trajectories.actions.bulk import forget_changes
 
 LINGER_S = 2.0
+# Then the worker takes what came into its queue meanwhile: it takes nothing while a task runs, and
+# runs that never cease would leave a message a second there for ever.
+LONGEST_S = 60.0
 POLL_S, REST_S = 0.05, 0.25
 NAMES_S = TOTALS_S = 20.0
 # times as long as its last step took a late digest waits while spans do
@@ -34,8 +37,12 @@ def digest() -> None:
     first; while they wait, or receivers are busy, runs are searched and counted only where that is
     late.
     """
+    until = time.monotonic() + LONGEST_S
     quiet_since, rested_at = time.monotonic(), 0.0
     while time.monotonic() - quiet_since < LINGER_S:
+        if time.monotonic() > until:
+            outbox.post(digesting.TASK, expires_s=digesting.EXPIRES_S)
+            return
         lags.give_way("assembled", "digested")
         worked = traces.sort_some() + assembly.step()
         began = time.monotonic()

@@ -65,7 +65,8 @@ def held(world: World) -> dict[str, Any]:
         found["runs"] = connection.execute(runs).fetchone()[0]
     found["connections of PostgreSQL"] = sum(clients.values()) - 1  # this one
     found["connections by kind"] = clients
-    found["messages by kind"] = messages()
+    found["messages by kind"] = kept = messages()
+    found["messages"] = sum(kept.values())
     found["temporary files"] = len(list(world.temporary.rglob("*")))
     return found
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -563,3 +564,19 @@ def test_while_spans_wait_the_digest_waits_and_where_it_is_late_gets_a_fifth_of_
     last = len(done) - done[::-1].index("assembled")
     assert done.count("digested") == 20
     assert done[:last].count("digested") == digested
+
+
+def test_where_work_never_ceases_what_waits_in_the_queue_is_taken_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, sent = itertools.count(), list[str]()
+    clock = SimpleNamespace(monotonic=lambda: float(next(steps)), sleep=lambda _: None)
+    monkeypatch.setattr(tasks, "time", clock)
+    monkeypatch.setattr(tasks.lags, "give_way", lambda *names: None)
+    monkeypatch.setattr(tasks.traces, "sort_some", lambda: 1)
+    monkeypatch.setattr(tasks.assembly, "step", lambda: 1)
+    monkeypatch.setattr(tasks.digesting, "step", lambda: 1)
+    monkeypatch.setattr(tasks.outbox, "post", lambda task, **_: sent.append(task))
+    tasks.digest()
+    assert next(steps) < 2 * tasks.LONGEST_S
+    assert sent == ["trajectories.digest"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import groupby
 from uuid import UUID
 
@@ -23,6 +22,7 @@ from apps.trajectories.exports import MayNotTrain
 from apps.trajectories.models import Trajectory, with_content
 from apps.trajectories.shown import RunsShown
 from workers.lib.messages import is_prompt, text_of
+from workers.lib.remembered import remembered
 
 Turn = tuple[str, tuple[str, ...]]  # role, words
 READ_AT_ONCE = 200  # runs
@@ -114,6 +114,6 @@ def _read(pks: Sequence[UUID]) -> Iterator[Trajectory]:
         yield from with_content(list(Trajectory.objects.filter(pk__in=pks[at : at + READ_AT_ONCE])))
 
 
-@lru_cache(maxsize=100_000)
+@remembered(characters=5_000_000)
 def _start(text: str) -> tuple[str, ...]:
     return tuple(content(plain(text))[:START])

@@ -190,7 +190,7 @@ def _features(found: Iterable[str]) -> np.ndarray:
     return np.unique(np.array(hashes, dtype=np.uint64))
 
 
-@lru_cache(maxsize=500_000)
+@lru_cache(maxsize=100_000)
 def _hash(word: str, count: int) -> int:
     data = f"{count}\0{word}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from apps.evals.near_duplicates.glyphs import fold
+from workers.lib.remembered import remembered
 
 GRAM = 10  # letters that are looked up
 COUNTED = 4  # numbers increasing by one, from this many on, count something
@@ -60,7 +61,7 @@ class Letters:
         return cls("".join(found), tuple(numbers), frozenset(ends))
 
 
-@lru_cache(maxsize=4_000)
+@remembered(characters=1_000_000)
 def parts_of(text: str) -> tuple[str, ...]:
     """The words and numbers of a text, folded. A number's leading zeros do not count."""
     found = _PART.finditer(fold(text))

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from apps.evals.near_duplicates.glyphs import fold, unadorned
 from apps.evals.near_duplicates.spelling import Neighbours, digits_for_words
+from workers.lib.remembered import remembered
 
 
 def _listed(text: str) -> list[str]:
@@ -101,7 +102,7 @@ def words(text: str) -> list[str]:
     return [word for _, word in spelt_words(text)]
 
 
-@lru_cache(maxsize=4_000)  # a row's texts are read as messages, as passages and as values
+@remembered(characters=500_000)  # a row's texts are read as messages, as passages and as values
 def spelt_words(text: str) -> tuple[tuple[str, str], ...]:
     """(as it is spelt, canonical form) of all words in order; of one that stands for several, each
     by itself.
@@ -154,7 +155,7 @@ def content(text: str) -> list[str]:
     return [word for word in found if word not in FILLERS] or found
 
 
-@lru_cache(maxsize=200_000)
+@lru_cache(maxsize=100_000)
 def is_slot(word: str) -> bool:
     """Whether a word is a value that is filled in: it contains a digit, or names a day or a
     month.

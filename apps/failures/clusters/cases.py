@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
+
+from workers.lib.remembered import remembered
 
 CAUSE_CHARS, ERROR_CHARS = 600, 600
 VALUE_CHARS = 40
@@ -67,7 +68,7 @@ PLACEHOLDERS = re.compile(r"(<\w+>)(?: <\w+>)+")
 WORD = re.compile(r"<\w+>|[^\W\d_](?:[\w'’]*\w)?")
 
 
-@lru_cache(maxsize=200_000)
+@remembered(characters=8_000_000)
 def normalised(text: str) -> str:
     """Lower case, with numbers, ids, dates, addresses and hex as placeholders, words separated by
     one space.

@@ -49,12 +49,12 @@ FIELDS = (
 COLUMNS = COLUMNS_PER_FIELD * len(FIELDS)
 
 
-@lru_cache(maxsize=500_000)
+@lru_cache(maxsize=250_000)
 def _column(term: str) -> int:
     return zlib.crc32(term.encode()) % COLUMNS_PER_FIELD
 
 
-@lru_cache(maxsize=200_000)
+@lru_cache(maxsize=100_000)
 def _word_columns(word: str) -> tuple[int, ...]:
     """A word, its parts if it is a compound (`gift_card`), and its character n-grams; of a name in
     angle brackets only itself.
