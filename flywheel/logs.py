@@ -20,7 +20,7 @@ from typing import Any
 
 SECRET = (
     re.compile(  # what opens something: the key of a password's reset, the address of a rollout
-        r"(?<=/password/reset/)\w+-[^/]+|(?<=/rollout/)[^/]+"
+        r"(?<=/password/reset/)\w+-[^/]+|(?<=/rollout/)[\w-]+"
     )
 )
 PROBES = ("/healthz", "/livez", "/readyz", "/metrics")
@@ -110,7 +110,8 @@ class Line(logging.Formatter):
             return self._as_json(record)
         names = " ".join(f"{name}={value}" for name, value in _about.get().items())
         # What somebody sent may be in it: indented, no line of that looks like one of ours.
-        first, *rest = map(_printable, super().format(record).split("\n"))
+        text = SECRET.sub("…", super().format(record))
+        first, *rest = map(_printable, text.split("\n"))
         return "\n    ".join([f"{first} [{names}]" if names else first, *rest])
 
     def _as_json(self, record: logging.LogRecord) -> str:
@@ -123,7 +124,7 @@ class Line(logging.Formatter):
         }
         if record.exc_info:
             said["error"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=False)
+        return SECRET.sub("…", json.dumps(said, ensure_ascii=False))
 
 
 def with_request_id(application: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,6 +27,7 @@ from apps.evals.models import EvalRun
 from workers.lib.specs.evaluate import RolloutDoor
 
 MOST_BYTES = 64 * 2**20  # of a line: the state of an episode
+AT_ONCE = 16  # questions, each with a connection to the database
 
 
 def door_spec(run: EvalRun) -> RolloutDoor | None:
@@ -81,21 +82,29 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads, request_queue_size = True, 256
     run: EvalRun
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.turn = threading.BoundedSemaphore(AT_ONCE)
+
 
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
+        asked = self.rfile.readline(MOST_BYTES)
+        with self.server.turn:
+            said = self._said(asked)
+        self.wfile.write(json.dumps(said).encode() + b"\n")
+
+    def _said(self, asked: bytes) -> dict[str, Any]:
         try:
-            asked = json.loads(self.rfile.readline(MOST_BYTES))
-            said = _answer(self.server.run, asked)
+            return _answer(self.server.run, json.loads(asked))
         except Refusal as refusal:
-            said = {"error": refusal.sentence}
+            return {"error": refusal.sentence}
         except Exception as error:  # the program's own failure then says why
-            said = {"error": f"{type(error).__name__}: {error}"[:500]}
+            return {"error": f"{type(error).__name__}: {error}"[:500]}
         finally:
             connection.close()
-        self.wfile.write(json.dumps(said).encode() + b"\n")
 
 
 def _answer(run: EvalRun, asked: dict[str, Any]) -> dict[str, Any]:

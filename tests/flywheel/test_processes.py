@@ -212,6 +212,10 @@ def test_a_path_stays_on_its_line() -> None:
     assert readable("/a\n2026 INFO forged") == r"/a\n2026 INFO forged"
     assert readable("/ä".encode().decode("latin-1")) == "/ä"
     assert readable("/password/reset/1-d4x7k-0f3c/") == "/password/reset/…/"
+    assert readable("/rollout/k9-_aZ/tools/a.b") == "/rollout/…/tools/a.b"
+    path = ("/rollout/k9-_aZ/mcp",)
+    said = logging.LogRecord("a", logging.WARNING, "", 1, "Gone: %s", path, None)
+    assert Line().format(said).partition("a: ")[2].startswith("Gone: /rollout/…/mcp")
 
 
 @pytest.mark.parametrize(
