@@ -8,7 +8,7 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
-from flywheel import places
+from flywheel import places, private
 from flywheel.commit import described
 from flywheel.version import VERSION
 
@@ -42,6 +42,8 @@ def main() -> None:
             if command not in SERVICES:
                 beginning.note_default_folder(command)
         places.keep_data_dir()
+        if command in beginning.BEGIN | beginning.BEGIN_WHERE_NAMED:
+            private.restrict_umask()
         if is_stack:
             interrupts.heed(interrupts.interrupt_now)
         if command == "up":

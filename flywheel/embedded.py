@@ -24,6 +24,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from flywheel import private
 from flywheel.places import data_dir
 from flywheel.postgres.full import is_full
 
@@ -193,8 +194,8 @@ def lock_within(path: Path, patience_s: float) -> int:
 
 def _prepare(layout: Layout) -> None:
     try:
-        layout.data.mkdir(parents=True, exist_ok=True)
-        (layout.data / "logs").mkdir(exist_ok=True)
+        private.make_data_folder(layout.data)
+        (layout.data / "logs").mkdir(exist_ok=True, mode=0o700)
         probe = layout.data / f".write-{os.getpid()}"
         probe.write_text("x")  # a byte: an empty file can be made on a full disk
         probe.unlink()
@@ -228,7 +229,7 @@ def _supervised(layout: Layout) -> bool:
 
 def _start_supervisor(layout: Layout) -> None:
     layout.error.unlink(missing_ok=True)
-    with layout.log("services").open("ab") as log:
+    with open(layout.log("services"), "ab", opener=private.opener) as log:
         subprocess.Popen(
             [sys.executable, "-m", "flywheel.servers"],
             cwd=Path(__file__).resolve().parent.parent,

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flywheel import metrics, places, priority
+from flywheel import metrics, places, priority, private
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -206,6 +206,7 @@ def main() -> None:
         sys.exit(not works(given.name, given.port))
     os.environ[NAMED] = given.name
     name_connections(given.name)
+    private.restrict_umask()
     places.keep_data_dir()
     require_schema()
     priority.start(given.name)

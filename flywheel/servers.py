@@ -39,6 +39,7 @@ from flywheel.embedded import (
     wants_postgres,
 )
 from flywheel.log_files import LogFile, rotate, write_lines
+from flywheel.private import restrict_umask
 from workers.lib.guard import end_with_parent
 
 log = logging.getLogger("flywheel.servers")
@@ -169,6 +170,7 @@ def set_up_logging() -> None:
 def supervise() -> None:
     """Owns the servers until no one uses them."""
     layout = Layout.of(data_dir())
+    restrict_umask()
     held = _become_supervisor(layout)
     if held is None:
         return
@@ -225,7 +227,7 @@ def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:
 def _servers(layout: Layout) -> Iterator[Server]:
     user = UNPRIVILEGED if os.getuid() == 0 else None
     if layout.home != layout.data:
-        _own_folder(layout.home, None)
+        _own_folder(layout.home, None, mode=0o711)
     _own_folder(layout.run, user, mode=0o700)
     if wants_postgres():
         binaries = _postgres_binaries(layout)
@@ -303,7 +305,7 @@ def _broker_listens(layout: Layout) -> bool:
         return probe.connect_ex(str(layout.broker_socket)) == 0
 
 
-def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
+def _own_folder(path: Path, user: str | None, mode: int) -> None:
     """Makes the folder. Raises ServiceError if it is someone else's: made under our name in
     /var/tmp, perhaps.
     """
@@ -315,7 +317,7 @@ def _own_folder(path: Path, user: str | None, mode: int = 0o755) -> None:
         )
     if user:
         shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
-        path.chmod(mode)
+    path.chmod(mode)
 
 
 def _package_folder(name: str) -> Path:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
 
-from flywheel import embedded, places, processes
+from flywheel import embedded, places, private, processes
 
 BASE_DIR = places.CODE
 FLYWHEEL_DATA_DIR = embedded.data_dir()
@@ -156,7 +156,7 @@ def secret_key() -> str:
         return key
     path = FLYWHEEL_DATA_DIR / "secret_key"
     try:
-        FLYWHEEL_DATA_DIR.mkdir(parents=True, exist_ok=True)
+        private.make_data_folder(FLYWHEEL_DATA_DIR)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(50))
     except FileExistsError:
@@ -521,6 +521,11 @@ if FLYWHEEL_DTYPE not in ("float32", "bfloat16", "float16"):
 # How many processes may share a step of a training run: the GPUs of a training worker, or on
 # processors as many as they can feed.
 FLYWHEEL_TRAINING_PROCESSES = int(os.environ.get("FLYWHEEL_TRAINING_PROCESSES") or 1)
+# Where agents find the model and the tools of a rollout in training: what the training program
+# listens on (port 0: any that is free), and what agents elsewhere call instead.
+FLYWHEEL_ROLLOUTS_HOST = os.environ.get("FLYWHEEL_ROLLOUTS_HOST") or "127.0.0.1"
+FLYWHEEL_ROLLOUTS_PORT = int(os.environ.get("FLYWHEEL_ROLLOUTS_PORT") or 0)
+FLYWHEEL_ROLLOUTS_URL = os.environ.get("FLYWHEEL_ROLLOUTS_URL", "")
 # How long the imports of jobs that load a model are kept after the last one; 0: each job imports.
 FLYWHEEL_WARM_S = float(os.environ.get("FLYWHEEL_WARM_S") or 120)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from flywheel import embedded, interrupts, logs, metrics
 from flywheel.forks import Fork, Forks, ForksError
 from flywheel.log_files import LogFile, write_lines
+from flywheel.private import make_data_folder
 from flywheel.processes import ENDPOINT_STOPS_S, PARTS, fork_command
 from flywheel.progress import doing
 
@@ -92,7 +93,7 @@ def claim_data_folder(data: Path, url: str) -> int:
     gone. One that is stopping is waited for, and so are the processes of one that was killed.
     Raises StackError that names the other if a stack works on this data folder already.
     """
-    data.mkdir(parents=True, exist_ok=True)
+    make_data_folder(data)
     path = data / "stack.lock"
     try:
         held = embedded.lock_patiently(path)

@@ -107,7 +107,8 @@ OPEN = {
     "api:schema",
     "api:docs",
     "protocol:nothing",
-    *(f"rollouts:{name}" for name in ("mcp", "tools", "tool", "nothing")),  # by a capability
+    "rollouts:rollout",
+    "rollouts:nothing",
     "account_login",
     "account_logout",
     "account_inactive",

@@ -34,6 +34,7 @@ from workers.lib.messages_over_chat import (
     MessagesWriter,
     counted,
     error_body,
+    late_instructions,
     model_list,
     prompt_too_long,
     read_count,
@@ -457,12 +458,20 @@ class Messages(Chat):
         """An answer may also end where the context does, as at Anthropic: its clients ask for more
         tokens than small models have.
         """
-        (ids,) = await super().prompts()
+        ids = await self.served.in_writer(self._prompt)
         room, self.prompt_tokens = self.served.context - len(ids), len(ids)
         if room < 1:
             raise prompt_too_long(len(ids), self.served.context)
         self.wanted = min(self.given.max_tokens, room)
         return [ids]
+
+    def _prompt(self) -> list[int]:
+        engine, messages = self.served.engine, self.asked.messages
+        if any(message["role"] == "system" for message in messages[1:]):
+            problem = engine.writer.problem(messages, self.tools)
+            if "system" in problem.lower():
+                raise late_instructions(problem)
+        return engine.prompt_ids(messages, self.tools)
 
     def begin(self, about: dict[str, Any]) -> None:
         self.writer = MessagesWriter(

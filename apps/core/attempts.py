@@ -70,16 +70,18 @@ class Locked(Exception):
 
 
 def address_of(request: HttpRequest) -> str:
-    """The address a request comes from: behind FLYWHEEL_PROXIES proxies, as seen by the outermost
-    of them.
+    """The address a request comes from."""
+    given = request.META.get("HTTP_X_FORWARDED_FOR", ""), request.META.get("REMOTE_ADDR", "")
+    return address_behind(*given)
+
+
+def address_behind(forwarded: str, remote: str) -> str:
+    """Behind FLYWHEEL_PROXIES proxies, as seen by the outermost of them. `forwarded`: the header
+    X-Forwarded-For.
     """
-    hops = [
-        hop.strip()
-        for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")
-        if hop.strip()
-    ]
+    hops = [hop.strip() for hop in forwarded.split(",") if hop.strip()]
     trusted = settings.FLYWHEEL_PROXIES
-    return hops[-trusted] if 0 < trusted <= len(hops) else request.META.get("REMOTE_ADDR", "")
+    return hops[-trusted] if 0 < trusted <= len(hops) else remote
 
 
 def network_of(address: str) -> str:

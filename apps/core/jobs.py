@@ -149,9 +149,15 @@ def end(job: Job, state: JobState, *, error: str = "", result: dict | None = Non
     return ended
 
 
-def retry_or_fail(job: Job, reason: str, among: models.QuerySet[Any] | None = None) -> bool:
+def retry_or_fail(
+    job: Job,
+    reason: str,
+    among: models.QuerySet[Any] | None = None,
+    *,
+    due_in: timedelta = timedelta(),
+) -> bool:
     """After a death that is not the job's own error: queues it again while attempts are left,
-    otherwise fails it.
+    otherwise fails it. `due_in`: the reaper sends it then.
 
     True if it was queued again. False also if another process decided first, or it is no longer in
     `among`.
@@ -162,15 +168,17 @@ def retry_or_fail(job: Job, reason: str, among: models.QuerySet[Any] | None = No
             if among.filter(pk=job.pk).select_for_update().exists():
                 _give_up(job, reason)
             return False
-        requeued = job.requeue(among)
+        requeued = job.requeue(among, due_in)
         if requeued:
+            when = f" in {due_in.total_seconds() / 60:g} min" if due_in else ""
             note(
                 job,
-                f"{reason} Attempt {job.attempt} of {job.max_attempts} ended; queued again.",
+                f"{reason} Attempt {job.attempt} of {job.max_attempts} ended; queued again{when}.",
                 "warning",
             )
             job.sends = 0
-            transaction.on_commit(lambda: enqueue(job))
+            if not due_in:
+                transaction.on_commit(lambda: enqueue(job))
     return requeued
 
 

@@ -544,14 +544,14 @@ class Job(models.Model):
             fields["result"] = result
         return bool(type(self).objects.held_by(self).update(**fields))
 
-    def requeue(self, among: models.QuerySet[Any]) -> bool:
-        """`among`: what must still be true of the row."""
+    def requeue(self, among: models.QuerySet[Any], due_in: timedelta = timedelta()) -> bool:
+        """`among`: what must still be true of the row. `due_in`: when its message is sent."""
         fields = {
             "state": JobState.QUEUED,
             "heartbeat_at": None,
             "worker": "",
             "sends": 0,
-            "resend_at": Now(),
+            "resend_at": Now() + due_in,
         }
         return bool(
             among.filter(pk=self.pk, state=JobState.RUNNING, attempt=self.attempt).update(**fields)

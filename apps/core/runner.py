@@ -3,7 +3,7 @@ job.
 
 Every write here requires that this attempt still owns the job, so a runner that the reaper gave up
 on cannot disturb its successor. An error ends the job immediately, with its cause; only an
-unreachable database is waited for.
+unreachable database and a full disk are waited for.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Generator
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 from django.db import DatabaseError, transaction
@@ -30,6 +31,7 @@ from apps.core.models import Job, JobLog, JobState
 from apps.core.patience import Patience, patiently
 from flywheel import logs, processes
 from flywheel.outages import is_transient
+from workers.lib.errors import is_disk_full
 from workers.lib.memory import kernel_kills
 from workers.lib.specs.job import Job as Spec
 
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_EVERY_S = 1.0  # if nothing arrived: then a cancel is noticed
 FLUSH_EVENTS = 500
+FULL_DISK = timedelta(minutes=1)  # after which a job is tried again; with each attempt longer
 KILLED = (
     -signal.SIGKILL,
     128 + signal.SIGKILL,
@@ -70,8 +73,16 @@ def run(job: Job) -> None:
                 # back
                 raise
             log.exception("Job %s failed", job.pk)
+            if is_disk_full(error):
+                patiently(lambda: wait_for_space(job))
+                return
             reason = sentence(error)
             patiently(lambda: jobs.end(job, JobState.FAILED, error=reason))
+
+
+def wait_for_space(job: Job) -> None:
+    """Space comes back as a database does, but later: the next attempt begins in some minutes."""
+    jobs.retry_or_fail(job, "The disk is full: free some space.", due_in=FULL_DISK * job.attempt)
 
 
 def sentence(error: Exception) -> str:
@@ -277,11 +288,14 @@ def end_badly(job: Job, child: Child, status: int, program: str, kernel: str = "
     event. `kernel`: why the kernel killed it, if known."""
     kind = kind_of(job)
     said = str((child.error or {}).get("message", ""))
-    short = kernel or (said if child.error and child.error.get("cause") == "memory" else "")
+    cause = (child.error or {}).get("cause")
+    short = kernel or (said if cause == "memory" else "")
     if owned(job).cancel_requested_at:  # also if it was requested since the last event
         finish(job, JobState.CANCELLED)
     elif short and tried_smaller(job, kind, short):
         return
+    elif cause == "disk":
+        wait_for_space(job)
     elif child.error is not None:
         finish(
             job,

@@ -281,7 +281,10 @@ def _made(
     prompts: dict[str, list[dict]],
     done: Received,
 ) -> Iterable[tuple[int, Answer]]:
-    """(position, unsaved answer) of each row that answers a task of the run."""
+    """(position, unsaved answer) of each row that answers a task of the run. Who called tools at
+    the sample's address need not say anything.
+    """
+    used = rollouts.used(run, prompts)
     for at, row, size in sent:
         try:
             if row.task not in prompts:
@@ -291,7 +294,8 @@ def _made(
                     "index", f"must be below {run.samples_per_task}, the samples per task"
                 )
             turns = turns_of(row, prompts[row.task])
-            error = row.error or (EMPTY if all(map(is_empty, turns)) else "")
+            silent = all(map(is_empty, turns)) and (row.task, row.index) not in used
+            error = row.error or (EMPTY if silent else "")
         except RowError as error:
             _reject(done, at, error.path, error.problem)
             continue

@@ -22,6 +22,7 @@ from apps.evals.models import (
     MeaningPair,
     MeaningVerdict,
     Sample,
+    SampleRollout,
     Task,
     TaskProposal,
 )
@@ -95,6 +96,7 @@ def _erase(rows: list[Task]) -> None:
     for task in rows:
         samples.filter(task=task.pk).update(task_key=task.key)
     Answer.objects.filter(task__in=pks).update(turns=[], error="")
+    SampleRollout.objects.filter(task__in=pks).update(state=None)
     MeaningPair.objects.filter(other__in=pks).update(text="")
     for side in ("one", "two"):
         MeaningVerdict.objects.filter(**{f"{side}__in": hashes}).update(removed={})

@@ -129,8 +129,8 @@ def _other_results(counts: Mapping[str, int]) -> str:
         return ""
     return (
         f"{other:,} of {counts['samples']:,} runs saw other results than the environment's: the"
-        " agent ran tools of its own. They are masked. Let the agent return its calls without"
-        " running them (docs/agents.md)."
+        " agent ran tools of its own. They are masked. Let the agent call the tools at the"
+        " address of its sample, or return its calls without running them (docs/agents.md)."
     )
 
 
@@ -156,9 +156,8 @@ def _lack_calls(counts: Mapping[str, int], agent: bool) -> str:
         else f"No run called {tool}"
     )
     ending = (
-        "Only calls that the agent returns are seen here, not those that it runs on a backend of"
-        " its own or describes in its answer. Let it return its calls without running them"
-        " (docs/agents.md)."
+        "Only calls at the address of its sample and those that the agent returns are seen here,"
+        " not those that it runs on a backend of its own or describes in words (docs/agents.md)."
         if agent
         else "See whether the model is offered the tools in a form that it was trained on (its"
         " server's dialect, docs/servers.md) and what its prompt says about them."

@@ -31,7 +31,7 @@ MOST_BYTES = 64 * 2**20  # of a line: the state of an episode
 
 def door_spec(run: EvalRun) -> RolloutDoor | None:
     """None where there is nothing to ask: of a model, and of episodes of one message."""
-    if run.spec["engine"].get("kind") != "agent" or not rollouts.has_tools(run.environment):
+    if run.spec.get("engine", {}).get("kind") != "agent" or not rollouts.has_tools(run.environment):
         return None
     return RolloutDoor(socket=str(_socket_of(run)), url=settings.FLYWHEEL_URL + rollouts.PATH)
 
@@ -57,7 +57,8 @@ class Door:
         self.run, self.path = run, path
 
     def __enter__(self) -> Door:
-        self.path.unlink(missing_ok=True)
+        for left in self.path.parent.glob(f"{self.run.pk.hex}-*"):
+            left.unlink(missing_ok=True)  # of an attempt that was killed
         self.server = _Server(str(self.path), _Handler)
         self.server.run = self.run
         self.thread = threading.Thread(target=self.server.serve_forever, name="rollouts")

@@ -4,6 +4,8 @@ call this sample's tools, until it ends.
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
@@ -16,20 +18,14 @@ UNKNOWN = "No rollout has this address."
 
 
 @csrf_exempt
-def rollout(request: HttpRequest, token: str, rest: str, name: str = "") -> HttpResponse:
+def rollout(request: HttpRequest, token: str, rest: str) -> HttpResponse:
     try:
         found = rollouts.find(token)
         if found is None:
             raise Refusal(404, UNKNOWN)
         body = read(request, MAX_TOOL)
         with visiting(f"project:{found.run.project_id}"):
-            reply = rollouts.answer(
-                found,
-                request.method or "",
-                f"{rest}/{name}" if name else rest,
-                request.headers,
-                body,
-            )
+            reply = rollouts.answer(found, request.method or "", quote(rest), request.headers, body)
         return HttpResponse(reply.body, status=reply.status, headers=reply.headers)
     except Busy as busy:
         response = answer({"detail": str(busy)}, 503)

@@ -157,6 +157,12 @@ def _call(rollout: SampleRollout, asked: Asked) -> Called:
 # Its end
 
 
+def used(run: EvalRun, tasks: Iterable[str]) -> set[Place]:
+    """The samples of these tasks at whose address a tool was called."""
+    rows = run.rollouts.filter(task__in=list(tasks), calls__gt=0)
+    return {(str(task), index) for task, index in rows.values_list("task_id", "index")}
+
+
 def end_answered(run: EvalRun) -> None:
     """Ends those whose agent has sent its answer; a trace may be of an agent that still works."""
     mine = {"run": OuterRef("run"), "task": OuterRef("task"), "index": OuterRef("index")}

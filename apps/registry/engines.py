@@ -405,6 +405,11 @@ def engine_spec(version: ModelVersion, batch_size: int, engine: dict[str, Any]) 
     )
 
 
+def agent_endpoint(version: ModelVersion) -> specs.AgentEndpoint:
+    """An agent that is called over HTTP, with the usual patience. Raises ModelError, RefusedKey."""
+    return _agent_spec(version, _called(version, AUTO))
+
+
 def _agent_spec(version: ModelVersion, engine: dict[str, Any]) -> specs.AgentEndpoint:
     checked_address(version.base_url, version.key_variable)
     return specs.AgentEndpoint(

@@ -14,6 +14,7 @@ from apps.environments.models import Environment, Verifier
 from apps.environments.scorer import differences, runtime_hash, scorer_of
 from apps.evals.canonical import digest_of
 from apps.evals.models import Task
+from apps.registry.models import ModelVersion
 from apps.reviews import drift
 from apps.reviews.agreement import Verdict
 from apps.reviews.agreement import decide as judge
@@ -31,12 +32,18 @@ NAMED = 6  # probes that the lock names, the worst first
 @dataclass(frozen=True)
 class Question:
     """May `verifier` train: anywhere (no environment), or in one; `scorer`: the current scorer, if
-    known.
+    known; `agent`: whose outputs are scored, if it is one that is not ours.
     """
 
     verifier: Verifier
     environment: Environment | None = None
     scorer: dict[str, Any] | None = None
+    agent: ModelVersion | None = None
+
+    @property
+    def where(self) -> str:
+        played = f" with {self.agent}" if self.agent else ""
+        return f"{self.environment}{played}" if self.environment else ""
 
 
 def lock_states(verifiers: Iterable[Verifier]) -> dict[int, Lock]:
@@ -68,11 +75,12 @@ def lock_of(
     tasks: Sequence[Task] | None = None,
     by: Any = None,
     scorer: dict[str, Any] | None = None,
+    agent: ModelVersion | None = None,
 ) -> Lock:
     """The lock for training in an environment on these tasks; `scorer`: who scores, if just
-    determined.
+    determined; `agent`: who plays, if it is not the built-in loop.
     """
-    question = Question(environment.verifier, environment, scorer or scorer_of(environment))
+    question = Question(environment.verifier, environment, scorer or scorer_of(environment), agent)
     return _answers([question], starter=_pk(by), tasks=tasks)[0]
 
 
@@ -82,14 +90,15 @@ def require_unlocked(
     tasks: Sequence[Task],
     by: Any,
     scorer: dict[str, Any] | None = None,
+    agent: ModelVersion | None = None,
 ) -> Lock:
     """Raises TrainingLocked if nobody, or not this person, may train on these tasks in this
-    environment. `by`: who starts the run; None if that is unknown."""
-    question = Question(environment.verifier, environment, scorer or scorer_of(environment))
+    environment. `by`: who starts the run; None if that is unknown. `agent` as in `lock_of`."""
+    question = Question(environment.verifier, environment, scorer or scorer_of(environment), agent)
     lock = _answers([question], starter=_pk(by), starts=True, tasks=tasks)[0]
     if lock.locked:
         raise TrainingLocked(
-            f"Training with {environment.verifier} in {environment} is locked. {lock.why}"
+            f"Training with {environment.verifier} in {question.where} is locked. {lock.why}"
             f" {' '.join(lock.todo)} Alternatively, an owner can override the lock with a reason."
         )
     return lock
@@ -147,7 +156,7 @@ def _answers(
         probe, override = _probe_for(one, probes), _override_for(one, overrides)
         facts = Facts(
             policy=policy,
-            environment=str(one.environment or ""),
+            environment=one.where,
             verdict=verdict(review, mine, policy) if review else None,
             review_reasons=of_people(review, mine, policy) if review else [],
             elsewhere=sorted(
@@ -188,8 +197,12 @@ def _there(reviews: list[RewardReview], one: Question) -> list[RewardReview]:
 
 
 def _runs_there(review: RewardReview, one: Question) -> dict[str, dict[str, Any]]:
-    """{evaluation: its scorer} of those in the given environment; all without one."""
+    """{evaluation: its scorer} of those in the given environment, by the given agent; all without
+    one.
+    """
     runs = review.scope["runs"]
+    if one.agent is not None:
+        runs = {pk: then for pk, then in runs.items() if then.get("agent") == one.agent.digest}
     if one.environment is None:
         return runs
     here = runtime_hash(one.environment)

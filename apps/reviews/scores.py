@@ -9,6 +9,7 @@ from apps.core.models import JobState
 from apps.environments.models import Verifier
 from apps.environments.scorer import runtime_hash
 from apps.evals.models import EvalRun, Sample
+from apps.registry.models import ModelKind
 from apps.reviews.lock import ReviewError
 from apps.reviews.models import Rescore
 from apps.reviews.sampling import Candidate, stratum_name, stratum_of
@@ -89,7 +90,9 @@ def scorer_then(run: EvalRun, verifier: Verifier) -> dict[str, Any]:
     """
     job = run if run.environment.verifier.hash == verifier.hash else rescoring_of(run, verifier)
     known = (job.spec if job else {}).get("scorer") or {"judge": None, "remote": None}
-    return known | {"environment": str(run.environment), "runtime": runtime_hash(run.environment)}
+    agent = run.model_version.digest if run.model_version.kind == ModelKind.AGENT else ""
+    there = {"environment": str(run.environment), "runtime": runtime_hash(run.environment)}
+    return known | there | {"agent": agent}
 
 
 def bucket_of(sample: Sample) -> str:

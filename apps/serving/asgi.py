@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from apps.core.attempts import address_behind
 from apps.serving.answers import Headers, Refusal
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -15,6 +16,13 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 def headers_of(scope: dict[str, Any]) -> dict[str, str]:
     return {name.decode("latin-1"): _text(value) for name, value in scope["headers"]}
+
+
+def address_in(scope: dict[str, Any]) -> str:
+    """Where a request comes from."""
+    lines = [_text(value) for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    remote, *_ = scope.get("client") or ("",)
+    return address_behind(",".join(lines), remote)
 
 
 def _text(value: bytes) -> str:

@@ -5,22 +5,47 @@ database only for unknown names.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 
+from django.db import DatabaseError, InterfaceError, connection
+
+from apps.core.attempts import Locked, refuse_key
 from apps.core.models import key_digest
 from apps.serving.answers import Headers, Refusal, not_served, unknown_model
 from apps.serving.limits import Exceeded, Meter
 from apps.serving.refresh import Tables
 from apps.serving.routes import Key, Route
 
+log = logging.getLogger(__name__)
 ASKS = [(b"www-authenticate", b"Bearer")]
+CountRefused = Callable[[str, str], None]
+
+
+def count_refused(digest: str, address: str) -> None:
+    """As the API does: by network, and into the audit log. Raises Refusal once too many came from
+    there.
+    """
+    try:
+        refuse_key(digest, address)
+    except Locked as locked:
+        raise Refusal(
+            429,
+            f"{locked} Valid keys keep working.",
+            code="too_many_invalid_keys",
+            kind="rate_limit_error",
+            headers=[(b"retry-after", str(locked.seconds).encode())],
+        ) from None
+    except (DatabaseError, InterfaceError) as error:
+        log.warning("A refused key is not counted: %s", error)
 
 
 class Callers:
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
+    def __init__(self, tables: Tables, count_refused: CountRefused = count_refused) -> None:
+        self.tables, self.count_refused = tables, count_refused
         self.meters: dict[int, Meter] = {}
 
-    async def key_of(self, headers: dict[str, str]) -> Key:
+    async def key_of(self, headers: dict[str, str], address: str) -> Key:
         """Raises Refusal."""
         scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
         if scheme.lower() != "bearer" or not secret.strip():
@@ -50,6 +75,7 @@ class Callers:
                 kind="permission_error",
             )
         if key is None or key.is_expired:
+            await asyncio.to_thread(self._note_refused, digest, address)
             why = "has expired" if key else "is unknown or revoked"
             raise Refusal(
                 401,
@@ -60,6 +86,13 @@ class Callers:
         if key.refusal:
             raise Refusal(403, key.refusal, code="project_closed", kind="permission_error")
         return key
+
+    def _note_refused(self, digest: str, address: str) -> None:
+        """In a thread of its own. Raises Refusal."""
+        try:
+            self.count_refused(digest, address)
+        finally:
+            connection.close()
 
     async def route_of(self, key: Key, model: str) -> Route:
         """Raises Refusal."""

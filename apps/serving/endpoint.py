@@ -20,6 +20,7 @@ from apps.serving.answers import JSON, Headers, Refusal, as_model, passed_on, un
 from apps.serving.asgi import (
     Receive,
     Send,
+    address_in,
     disconnected,
     headers_of,
     read_body,
@@ -27,7 +28,7 @@ from apps.serving.asgi import (
     send_whole,
 )
 from apps.serving.asked import CHAT, RESPONSES, Asked, BadRequest, read_request
-from apps.serving.callers import ASKS, Callers
+from apps.serving.callers import ASKS, Callers, CountRefused, count_refused
 from apps.serving.counting import Counted, flush
 from apps.serving.lanes import Sessions, is_shadow, may_be_shadowed, unit_of
 from apps.serving.pieces import Pieces, error_event, is_complete
@@ -47,10 +48,16 @@ NOT_THERE = (400, 404)  # statuses with which servers report an unknown model
 
 
 class Endpoint:
-    def __init__(self, tables: Tables, writer: Writer, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        writer: Writer,
+        bounds: Bounds | None = None,
+        count_refused: CountRefused = count_refused,
+    ) -> None:
         self.tables, self.writer, self.bounds = tables, writer, bounds or Bounds()
         self.callers, self.servers, self.sessions = (
-            Callers(tables),
+            Callers(tables, count_refused),
             Servers(self.bounds),
             Sessions(),
         )
@@ -60,10 +67,8 @@ class Endpoint:
         if scope["type"] != "http":
             return None
         path = scope["path"].rstrip("/")
-        if path == "/livez":
-            return await probes.say_alive(send)
-        if path == "/readyz":
-            return await probes.say_ready(scope, send, self.tables, self.writer)
+        if path in ("/livez", "/readyz"):
+            return await probes.answer(scope, send, self.tables, self.writer)
         if path == "/healthz":
             return await self._say_health(send)
         counted = Counted(send)
@@ -98,11 +103,11 @@ class Endpoint:
         headers = headers_of(scope)
         if path in PATHS:
             require_method(method, "POST")
-            key = await self.callers.key_of(headers)
+            key = await self.callers.key_of(headers, address_in(scope))
             return await self._generate(PATHS[path], key, headers, receive, counted, started)
         if path == "/v1/models" or path.startswith("/v1/models/"):
             require_method(method, "GET")
-            key = await self.callers.key_of(headers)
+            key = await self.callers.key_of(headers, address_in(scope))
             return await self._list_models(key, unquote(path[len("/v1/models/") :]), counted.send)
         raise Refusal(
             404,

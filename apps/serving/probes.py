@@ -7,6 +7,7 @@ while a part is down. That the database is away is no part: the endpoint answers
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -19,25 +20,36 @@ from apps.serving.asgi import Send, send_whole
 from apps.serving.refresh import Tables
 from apps.serving.spool import Writer
 
+log = logging.getLogger(__name__)
 DOCS = "docs/endpoint.md#health"
 
 
-async def say_alive(send: Send) -> None:
-    await send_whole(send, 200, [JSON], b'{"alive":true}')
+async def answer(scope: dict[str, Any], send: Send, tables: Tables, writer: Writer) -> None:
+    if scope["method"] not in ("GET", "HEAD"):
+        said = {"detail": "Only GET is allowed."}
+        return await _say(send, 405, said, (b"allow", b"GET, HEAD"))
+    if scope["path"].rstrip("/") == "/livez":
+        return await _say(send, 200, {"alive": True})
+    return await _say_ready(scope, send, tables, writer)
 
 
-async def say_ready(scope: dict[str, Any], send: Send, tables: Tables, writer: Writer) -> None:
+async def _say(
+    send: Send, status: int, said: dict[str, Any], *headers: tuple[bytes, bytes]
+) -> None:
+    await send_whole(send, status, [JSON, *headers], msgspec.json.encode(said))
+
+
+async def _say_ready(scope: dict[str, Any], send: Send, tables: Tables, writer: Writer) -> None:
     """`?parts=table` asks only for these."""
     checks = {"table": lambda: _table(tables), "spool": lambda: _spool(writer)}
     given = parse_qs(scope["query_string"].decode(errors="replace")).get("parts", [""])[0]
     asked = [name for name in given.split(",") if name] or [*checks]
     if unknown := [name for name in asked if name not in checks]:
         said = {"detail": f"There is no part {unknown[0][:100]}. There are {', '.join(checks)}."}
-        return await send_whole(send, 400, [JSON], msgspec.json.encode(said))
+        return await _say(send, 400, said)
     parts = {name: await asyncio.to_thread(checks[name]) for name in asked}
     is_ready = all(part["state"] == "ok" for part in parts.values())
-    said = msgspec.json.encode({"ready": is_ready, "parts": parts})
-    return await send_whole(send, 200 if is_ready else 503, [JSON], said)
+    return await _say(send, 200 if is_ready else 503, {"ready": is_ready, "parts": parts})
 
 
 def _table(tables: Tables) -> dict[str, Any]:
@@ -50,25 +62,27 @@ def _table(tables: Tables) -> dict[str, Any]:
 
 
 def _spool(writer: Writer) -> dict[str, Any]:
+    """The folder and the error are in the log: anybody may ask."""
     waiting = len(writer.unwritten)
-    if not waiting and not (refused := _why_not_writable(writer.folder)):
+    if not waiting and _is_writable(writer.folder):
         return {"state": "ok"}
-    why = f"{waiting} answers wait in memory" if waiting else refused
     return _down(
-        f"Answers cannot be written to {writer.folder}: {why}.",
-        "Free space on its disk, or make the folder writable. Answers in memory are lost if the"
-        " process ends.",
+        "Answers cannot be written to the spool"
+        + (f": {waiting} wait in memory." if waiting else "."),
+        "Read the endpoint's log; free space on the disk of FLYWHEEL_ENDPOINT_SPOOL, or make it"
+        " writable. Answers in memory are lost if the process ends.",
     )
 
 
-def _why_not_writable(folder: Path) -> str:
+def _is_writable(folder: Path) -> bool:
     probe = folder / f".probe-{os.getpid()}"
     try:
         probe.write_bytes(b"x")  # a byte: an empty file can be made on a full disk
         probe.unlink()
     except OSError as error:
-        return error.strerror or str(error)
-    return ""
+        log.warning("Nothing can be written to %s: %s", folder, error)
+        return False
+    return True
 
 
 def _down(says: str, todo: str) -> dict[str, Any]:

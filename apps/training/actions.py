@@ -27,6 +27,7 @@ from apps.registry.trained_elsewhere import check_answer_length, check_target_mo
 from apps.training import checkpoints, judged
 from apps.training.budget.asked import asked_of
 from apps.training.budget.estimate import estimate
+from apps.training.harness import agent_of, in_spec, why_not_played
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
 from apps.training.reward_lock import require_reviewed
@@ -302,12 +303,14 @@ def prepared_run(
     steps_ahead: int = 0,
     teacher: ModelVersion | None = None,
     teacher_on: str = "",
+    agent: ModelVersion | None = None,
 ) -> TrainingRun:
     """A new run that may start; it is not saved yet.
 
     `picked_by` is the evaluation that chose its tasks, `samples_of` the one whose samples are
     examples. `sample_on`: names of the servers that GRPO samples on; with `steps_ahead` 1 they
     sample during the update, with the previous weights. `teacher`: for on-policy distillation.
+    `agent` plays the episodes in its own harness, instead of the built-in loop.
 
     Raises TrainingLocked if the run learns from a reward that is not reviewed for this environment
     and these tasks or that this person may not train with, and TrainingError for anything that
@@ -317,7 +320,11 @@ def prepared_run(
         raise TrainingError(
             f"{archived} is archived. Choose another, or unarchive it under “Manage” on its page."
         )
-    oversight = require_reviewed(method=method, dataset=dataset, environment=environment, by=by)
+    if agent and (sentence := why_not_played(agent, method)):
+        raise TrainingError(sentence)
+    oversight = require_reviewed(
+        method=method, dataset=dataset, environment=environment, by=by, agent=agent
+    )
     settings = settings_of(method, config)
     try:
         settings = continued(settings, config, parent, "config")
@@ -372,6 +379,7 @@ def prepared_run(
             ),
             **_picked(dataset, picked_by),
             **({"rollouts": sampled} if sampled else {}),
+            **in_spec(agent),
             **taught,
         },
     )
@@ -417,7 +425,11 @@ def resume(*, run: TrainingRun, by: Any) -> int:
     reward may no longer be trained on.
     """
     oversight = require_reviewed(
-        method=run.method, dataset=run.dataset, environment=run.environment, by=by
+        method=run.method,
+        dataset=run.dataset,
+        environment=run.environment,
+        by=by,
+        agent=agent_of(run),
     )
     checkpoint = checkpoints.latest(run)
     if checkpoint is None:

@@ -20,6 +20,7 @@ from apps.registry.adapters import load_for as load_adapter
 from apps.registry.engines import engine_spec, in_process, model_spec
 from apps.registry.rollout_servers import rollouts_spec
 from apps.training import checkpoints, memory
+from apps.training.harness import agent_of, harness_spec
 from apps.training.judged import kept_aside
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.refusals import refuse_leaks
@@ -37,6 +38,7 @@ from workers.lib.specs.best_of_n import BestOfN
 from workers.lib.specs.dpo import Dpo
 from workers.lib.specs.engines import Engine, Model
 from workers.lib.specs.grpo import Grpo
+from workers.lib.specs.harness import AgentHarness
 from workers.lib.specs.job import Job
 from workers.lib.specs.kto import Kto
 from workers.lib.specs.methods import CONFIGS
@@ -83,6 +85,7 @@ def training_spec(run: TrainingRun) -> Job:
         environment=run.environment,
         by=run.created_by,
         scorer=run.spec["scorer"],
+        agent=agent_of(run),
     )
     config = convert(memory.settings_of(run), CONFIGS[run.method], "config")
     material = material_of(run, config)
@@ -107,6 +110,7 @@ def training_spec(run: TrainingRun) -> Job:
         teacher=model_spec(teacher, engine) if teacher else None,
         teacher_server=engine_spec(teacher, SIDE_BY_SIDE, engine) if teacher and engine else None,
         rollouts=rollouts_spec(run.pk, rollouts) if rollouts else None,
+        harness=harness_spec(run),
         success_rates=success_rates(run) if getattr(config, "curriculum", False) else {},
     )
 
@@ -118,6 +122,7 @@ def spec_of(
     teacher: Model | None,
     teacher_server: Engine | None,
     rollouts: Rollouts | None,
+    harness: AgentHarness | None,
     success_rates: dict[str, float],
     **shared: Any,
 ) -> Job:
@@ -127,7 +132,7 @@ def spec_of(
         return form(**shared, rows=material.rows, validation_rows=material.validation_rows)
     shared["tasks"] = [named_task(task) for task in material.tasks]
     if method == Method.GRPO:
-        return Grpo(**shared, rollouts=rollouts, success_rates=success_rates)
+        return Grpo(**shared, rollouts=rollouts, harness=harness, success_rates=success_rates)
     taught = {"teacher": teacher, "teacher_server": teacher_server}
     if method == Method.ON_POLICY:
         return OnPolicy(**shared, **taught)

@@ -17,6 +17,7 @@ from apps.training.actions import no_turn_rewards
 from apps.training.alarms_field import AlarmsField
 from apps.training.config_yaml import MOST_SEEDS, Head
 from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
+from apps.training.harness import playable
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
 from apps.training.start_adapter import SHAPE, whole_settings
@@ -103,6 +104,7 @@ OF_METHOD = {
         "prompts_per_step",
         "generations",
         "beta",
+        "agent",
         "sample_on",
         "one_step_ahead",
         *GRPO_FIELDS,
@@ -271,6 +273,16 @@ class TrainingForm(GrpoFields, PlainForm):
             "vLLM servers with this base and LoRA slots; without one, the trainer samples itself"
         ),
     )
+    agent = forms.ModelChoiceField(
+        queryset=ModelVersion.objects.none(),
+        required=False,
+        label="Played by",
+        empty_label="The built-in loop",
+        help_text=(
+            "An agent that is called over HTTP: it runs unchanged, and finds the model in training"
+            " at an address of each rollout"
+        ),
+    )
     one_step_ahead = forms.BooleanField(
         required=False,
         label="Sample one step ahead",
@@ -356,6 +368,9 @@ class TrainingForm(GrpoFields, PlainForm):
             del self.fields["teacher_on"], self.fields["teacher_tokens"], self.fields["teacher_usd"]
         if rubrics.current(project) is None:
             del self.fields["judge_outputs"]
+        self.fields["agent"].queryset = playable(project.model_versions)
+        if not self.fields["agent"].queryset.exists():
+            del self.fields["agent"]
         servers = [(server.name, server.name) for server in offered(project)]
         self.fields["sample_on"].choices = servers
         if not servers:  # offered only if some server could serve the run's adapters
@@ -497,9 +512,13 @@ class TrainingForm(GrpoFields, PlainForm):
         data = self.cleaned_data
         if data["method"] in TAUGHT:
             return {"teacher": data.get("teacher"), "teacher_on": data.get("teacher_on") or ""}
-        if data["method"] != Method.GRPO or not data.get("sample_on"):
+        if data["method"] != Method.GRPO:
             return {}
-        return {"sample_on": data["sample_on"], "steps_ahead": int(data["one_step_ahead"])}
+        played = {"agent": data["agent"]} if data.get("agent") else {}
+        if not data.get("sample_on"):
+            return played
+        ahead = int(data["one_step_ahead"])
+        return played | {"sample_on": data["sample_on"], "steps_ahead": ahead}
 
     def _check_config(self, data: dict[str, Any]) -> None:
         """Validate the settings as a whole; errors are added to the field they are about."""

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from apps.environments.models import Environment
+from apps.registry.models import ModelVersion
 from apps.reviews.actions import require_unlocked
 from apps.reviews.oversight import NO_REWARD, oversight_of
 from apps.training.models import Dataset, Method, Shape, Source
@@ -38,11 +39,15 @@ def require_reviewed(
     environment: Environment,
     by: Any,
     scorer: dict[str, Any] | None = None,
+    agent: ModelVersion | None = None,
 ) -> str:
     """A sentence: who stands behind the reward (`oversight_of`). Raises TrainingLocked if the run
-    needs a reviewed one and has none.
+    needs a reviewed one and has none. With an `agent` that plays the episodes, its outputs must
+    have been reviewed.
     """
     if not uses_reward(method, sources_of(dataset)):
         return NO_REWARD
-    lock = require_unlocked(environment=environment, tasks=dataset.tasks(), by=by, scorer=scorer)
+    lock = require_unlocked(
+        environment=environment, tasks=dataset.tasks(), by=by, scorer=scorer, agent=agent
+    )
     return oversight_of(lock, environment.verifier, by)

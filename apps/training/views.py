@@ -202,7 +202,9 @@ def start_of(form: PickForm, by: Any) -> dict[str, Any]:
     }
     if environment is None or eval_set is None or not uses_reward(method, form.example_sources()):
         return context
-    lock = lock_of(environment=environment, tasks=list(eval_set.tasks.trainable()), by=by)
+    agent = form.choice("agent") if "agent" in form.fields and method == Method.GRPO else None
+    tasks = list(eval_set.tasks.trainable())
+    lock = lock_of(environment=environment, tasks=tasks, by=by, agent=agent)
     said = "" if lock.locked else oversight_of(lock, environment.verifier, by)
     return context | {"lock": lock, "oversight": said}
 

@@ -79,16 +79,18 @@ def digests_of(kind: Kind, names: Collection[str]) -> dict[str, str]:
 
 def digests_of_runs(names: Collection[str]) -> dict[str, str]:
     """As `digests_of`; the run of a trace that was deleted, too, by whatever door it comes."""
-    traces = {name: trace for name in names if (trace := _trace_of(name))}
+    traces = {name: trace for name in names if (trace := trace_of(name))}
     of_trace: dict[str, str] = {}
     for name, trace in traces.items():
         of_trace |= dict.fromkeys(digests_of(Kind.TRACE, [trace]), name)
     return of_trace | digests_of(Kind.RUN, names)
 
 
-def _trace_of(name: str) -> str:
-    """Of a run that spans were assembled into: the trace's name, or that and a span's."""
-    trace = name.partition(":")[0]
+def trace_of(name: str) -> str:
+    """Of a run that spans were assembled into: the trace's name, or that and a span's. Others write
+    it in capitals, or as a UUID; "" for a name of another kind.
+    """
+    trace = name.partition(":")[0].replace("-", "").lower()
     return trace if TRACE_ID.fullmatch(trace) else ""
 
 

@@ -17,10 +17,15 @@ TEXTS = (
 
 
 def is_full(error: BaseException | None) -> bool:
+    return bool(why_full(error))
+
+
+def why_full(error: BaseException | None) -> str:
+    """The server's words without addresses and names; "" if it is not full."""
     while error is not None:
+        if found := next((text for text in TEXTS if text in str(error)), ""):
+            return found
         if getattr(error, "sqlstate", None) == TOO_MANY_CONNECTIONS:
-            return True
-        if any(text in str(error) for text in TEXTS):
-            return True
+            return f"SQLSTATE {TOO_MANY_CONNECTIONS}"
         error = error.__cause__
-    return False
+    return ""

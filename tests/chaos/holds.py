@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flywheel import alive
 from tests.chaos.world import World
 
 PARTS = ("up", "forks", "web", "endpoint", "storing", "default", "ingest", "judge", "light")
@@ -64,8 +65,20 @@ def held(world: World) -> dict[str, Any]:
         found["runs"] = connection.execute(runs).fetchone()[0]
     found["connections of PostgreSQL"] = sum(clients.values()) - 1  # this one
     found["connections by kind"] = clients
+    found["messages by kind"] = messages()
     found["temporary files"] = len(list(world.temporary.rglob("*")))
     return found
+
+
+def messages() -> dict[str, int]:
+    """{queue, or what the broker keeps of messages that are being worked on: how many}"""
+    sizes = {b"list": "llen", b"hash": "hlen", b"zset": "zcard"}
+    broker = alive.client()
+    return {
+        key.decode(errors="replace"): getattr(broker, size)(key)
+        for key in broker.scan_iter()
+        if (size := sizes.get(broker.type(key)))
+    }
 
 
 def rollup(pid: int) -> dict[str, float]:
@@ -90,7 +103,7 @@ def descriptors(pid: int, peers: dict[str, str]) -> list[str]:
             target = str(link.readlink())
             inode = re.fullmatch(r"socket:\[(\d+)\]", target)
             named = peers.get(inode[1], "socket") if inode else Path(target).name
-            found.append(re.sub(r"[\[\]\d]{3,}", "", named))
+            found.append(re.sub(r"\d{3,}|[0-9a-f]{32}", "", named))
     return found
 
 

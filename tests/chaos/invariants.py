@@ -12,6 +12,7 @@ from pathlib import Path
 
 from django.db import InterfaceError, OperationalError, connection
 
+from apps.core import lags
 from apps.core.job_files import job_folder
 from apps.core.kinds import job_models
 from apps.core.models import AuditEvent, JobLog, JobState, Project
@@ -26,7 +27,7 @@ from tests.chaos.operator import SAMPLES, STEPS
 from tests.chaos.world import TASKS, World
 from workers.lib.lora_files import WEIGHTS
 
-SETTLES_S = 420.0
+STUCK_S, SETTLES_S = 240.0, 1800.0
 OURS = {"server_down"}  # the model server is a thread of this process, slow on a busy machine
 IN_TRANSACTION = """
 SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%%'
@@ -80,7 +81,7 @@ class Settled:
         self.waited = dict[str, float]()
 
     def violations(self) -> list[str]:
-        """Waits until nothing is left to do, or SETTLES_S. Those that are new."""
+        """Those that are new, once nothing is left to do."""
         new = [one for one in self._violations() if one not in self.found]
         self.found.update(new)
         return new
@@ -123,14 +124,31 @@ class Settled:
         return wrong
 
     def _wait(self) -> list[str]:
-        began, self.waited = time.monotonic(), {}
+        """Until nothing is left to do; gives up once nothing has changed for STUCK_S."""
+        began = changed = time.monotonic()
+        self.waited, state = {}, ()
         while left := self._left():
-            took = time.monotonic() - began
-            self.waited |= {kind: round(took, 1) for kind, _ in left}
-            if took > SETTLES_S:
+            now = time.monotonic()
+            self.waited |= {kind: round(now - began, 1) for kind, _ in left}
+            if (latest := self._progress()) != state:
+                state, changed = latest, now
+            if now - changed > STUCK_S or now - began > SETTLES_S:
                 return [sentence for _, sentence in left]
-            time.sleep(0.5)
+            time.sleep(1)
         return []
+
+    def _progress(self) -> tuple:
+        """Another one once anything was done."""
+        try:
+            jobs = [
+                (job.pk, job.state, job.attempt, job.done, job.last_seq)
+                for model in job_models()
+                for job in model.objects.active().order_by("pk")
+            ]
+            waiting = [lag.since() for lag in lags._lags.values()]
+        except (OperationalError, InterfaceError):
+            return ()
+        return *jobs, *waiting
 
     def _left(self) -> list[tuple[str, str]]:
         """(kind, sentence) of what is to be done yet, or is not well, and was not found before."""

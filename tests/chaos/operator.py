@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TURN_S = 0.7
 SAMPLES = 2
 EVALUATIONS_AT_ONCE = 2  # one of them waits in the queue
-STEPS, EVERY = 60, 5
+STEPS, EVERY = 24, 4
 SAME = 2  # trainings with the same data and seed
 STOPPED_EVERY = 3  # of so many trainings, one is stopped and resumed
 TRAINING = """

@@ -37,6 +37,7 @@ echo "Simulated GPU, 81920"
 """
 
 
+MODEL = ROOT / "var" / "chaos" / "tiny"  # made once: torch's imports are most of a start
 TINY = """
 import sys
 from pathlib import Path
@@ -62,11 +63,11 @@ class Acknowledged:
 
 class World:
     """`folder` holds the data folder, temporary files, the clock and the simulated GPU. `stopped`:
-    ids of trainings that the operator asked to stop. `trains`: whether it trains.
+    ids of trainings that the operator asked to stop. `trains`: whether it trains now.
     """
 
-    def __init__(self, folder: Path, *, trains: bool = False) -> None:
-        self.folder, self.trains, self.stack = folder, trains, ExitStack()
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.trains, self.stack = folder, False, ExitStack()
         self.machine = Machine(folder / "data")
         self.temporary = folder / "tmp"
         self.temporary.mkdir(mode=0o1777)
@@ -92,6 +93,8 @@ class World:
             "TMPDIR": str(self.temporary),
             "PATH": f"{tool.parent}:{path}",
             "FLYWHEEL_ALLOW_PRIVATE_URLS": "1",
+            "OMP_NUM_THREADS": "1",  # two threads wait for each other on a busy machine
+            "FLYWHEEL_WARM_S": "3600",  # torch's imports take most of a small training
             "FLYWHEEL_MODEL_FOLDERS": str(self.machine.data / "models"),
             **(moved or {}),
         }
@@ -112,8 +115,9 @@ class World:
             make.make_endpoint(project, server, served_as=name, name=name)
             for name in ("alpha", "beta")
         )
-        tiny = self.machine.data / "models" / "tiny"
-        subprocess.run([sys.executable, "-c", TINY, str(tiny)], cwd=ROOT, check=True)
+        if not MODEL.exists():
+            subprocess.run([sys.executable, "-c", TINY, str(MODEL)], cwd=ROOT, check=True)
+        tiny = shutil.copytree(MODEL, self.machine.data / "models" / "tiny")
         base = register_base(project=project, name="tiny", folder=tiny, by=by)
         channel = policies.channel_of(project)
         policy = structs.replace(policies.policy_of(channel)[0], api_keys=True)
@@ -137,9 +141,10 @@ class World:
         self.environment = f"{environment.slug}@{environment.version}"
         self.versions = {"alpha": str(alpha), "beta": str(beta), "base": str(base)}
 
-    def begin(self) -> None:
+    def begin(self, *, trains: bool = False) -> None:
         """Traffic, until `end`."""
         assert self._rounds is None
+        self.trains = trains
         senders = []
         for _ in range(SENDERS):
             self._number += 1

@@ -4,6 +4,7 @@ nothing.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -88,6 +89,51 @@ def test_a_result_that_cannot_be_stored_fails_at_once_with_the_cause(
     runner.run(run)
     run = ended(run)
     assert (run.state, run.attempt) == (JobState.FAILED, 1) and "value too long" in run.error
+
+
+# A full disk
+
+
+def is_due_in(run: TrainingRun) -> float:
+    """Minutes until its message is sent."""
+    return round((ended(run).resend_at - timezone.now()).total_seconds() / 60)
+
+
+def test_a_job_whose_disk_is_full_waits_for_space_and_goes_on(submit: Submit) -> None:
+    full = ["error", {"message": "The disk is full. Free some space.", "cause": "disk"}]
+    run = submit(["checkpoint at", 3], full)
+    for attempt in (1, 2):
+        runner.run(run)
+        run = ended(run)
+        assert (run.state, run.attempt, is_due_in(run)) == (JobState.QUEUED, attempt, attempt)
+        assert not TrainingRun.objects.unsent().exists()
+    assert "queued again in 2 min" in JobLog.objects.filter(job=run.pk).last().message
+    runner.run(run)
+    run = ended(run)
+    assert (run.state, run.attempt) == (JobState.FAILED, 3)
+    assert run.error.startswith("The disk is full: free some space. It was tried 3 times.")
+
+
+@pytest.mark.parametrize("step", ["child_spec", "complete"])
+def test_so_does_one_whose_worker_finds_it_full(submit: Submit, does: Callable, step: str) -> None:
+    real = getattr(kinds._kinds[TrainingRun], step)
+    full = [True]
+
+    def on_a_full_disk(*given: Any) -> Any:
+        if full:
+            full.clear()
+            try:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            except OSError as error:
+                raise RuntimeError("The artifact could not be stored.") from error
+        return real(*given)
+
+    does(**{step: on_a_full_disk})
+    run = submit("finish")
+    runner.run(run)
+    assert (ended(run).state, is_due_in(run)) == (JobState.QUEUED, 1)
+    runner.run(ended(run))
+    assert ended(run).state == JobState.SUCCEEDED and ended(run).model_version
 
 
 # Answers that are lost

@@ -116,9 +116,9 @@ def test_tasks_come_without_what_is_right_and_are_looks(agent: Agent) -> None:
     assert kinds == ["evaluation"]
     page = agent.get("evals_api:run_tasks", agent.run.pk, limit=2).json()
     assert len(page["results"]) == 2 and page["next"] == "2"
-    assert set(page["results"][0]) == {"id", "messages", "tools", "missing"} and page["results"][0][
-        "missing"
-    ] == [0, 1]
+    assert set(page["results"][0]) == {"id", "messages", "tools", "missing", "rollouts"} and page[
+        "results"
+    ][0]["missing"] == [0, 1]
     assert page["results"][0]["tools"] and "expected" not in json.dumps(page)
     assert sorted(len(view.tasks) for view in HoldoutView.objects.filter(kind="view")) == [2]
     agent.tasks()

@@ -109,7 +109,7 @@ def test_a_note_says_what_the_counts_hold(shown: dict[str, int], note: str) -> N
 
 def test_the_way_out_of_a_model_is_another_than_that_of_an_agent() -> None:
     shown = counts(called=0, lack_calls=80, tasks_need_calls=40)
-    assert "Let it return its calls" in notes_of(shown, agent=True)[0]
+    assert "Only calls at the address of its sample" in notes_of(shown, agent=True)[0]
     assert "dialect" in notes_of(shown, agent=False)[0]
 
 

@@ -193,6 +193,12 @@ def test_an_episode_of_one_message_has_no_address(data_dir: Path) -> None:
     assert not SampleRollout.objects.exists()
 
 
+def test_an_agent_need_not_say_what_it_did(agent: Agent) -> None:
+    rows = answered(agent, office.right, by_rest)
+    agent.send([row | {"output": ""} for row in rows])
+    assert work(agent.run).result["metrics"]["success"]["mean"] == 1.0
+
+
 def test_an_agent_that_does_harm_and_then_fails_did_harm(agent: Agent) -> None:
     rows = answered(agent, office.right, by_rest)
     for row in rows:

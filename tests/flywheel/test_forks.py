@@ -17,7 +17,8 @@ from tests.flywheel.machine import eventually
 
 SAY = (
     "import os, sys;"
-    "os.write(1, repr(('django' in sys.modules, os.getsid(0) == os.getpid())).encode())"
+    "is_own = os.getsid(0) == os.getpid();"
+    "os.write(1, repr(('django' in sys.modules, is_own, os.environ['PGAPPNAME'])).encode())"
 )
 STAYS = ["timeit", "-n1", "-r1", "import time; time.sleep(600)"]
 
@@ -44,10 +45,12 @@ def ended(output: int) -> bool:
     return bool(select.select([output], [], [], 0)[0])
 
 
-def test_a_part_has_the_imports_and_a_session_of_its_own(forks: Forks) -> None:
+def test_a_part_has_the_imports_a_session_of_its_own_and_a_name_in_the_database(
+    forks: Forks,
+) -> None:
     part, output = start(forks, ["timeit", "-n1", "-r1", SAY])
     with os.fdopen(output) as lines:
-        assert lines.read().startswith("(True, True)")
+        assert lines.read().startswith("(True, True, 'flywheel-prepare')")
     assert part.wait(60) == 0
 
 

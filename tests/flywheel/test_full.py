@@ -8,10 +8,22 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from flywheel.embedded import DATABASE, ROLE, Layout
+from flywheel import servers
+from flywheel.embedded import DATABASE, ROLE, Layout, ServiceError
 from tests.flywheel.machine import Machine
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("given", ["many", "-5", "19"])
+def test_a_number_of_connections_that_makes_no_sense_is_said(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("FLYWHEEL_EMBEDDED_CONNECTIONS", given)
+    with pytest.raises(ServiceError, match=f"must be a number from 20 on, and is '{given}'"):
+        servers._connections()
+    monkeypatch.setenv("FLYWHEEL_EMBEDDED_CONNECTIONS", "")
+    assert servers._connections() == 120
 
 
 def test_the_doctor_names_the_connections_when_none_is_left(machine: Machine) -> None:

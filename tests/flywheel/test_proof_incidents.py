@@ -190,7 +190,7 @@ FAULTS = [
     Fault("queue_unserved", dead_workers, "train", "queues"),
     Fault("broker", frozen_broker, part="broker"),
     Fault("database", frozen_database, part="database", sent=503, is_shown=False),
-    Fault("connections", few_connections),
+    Fault("connections", few_connections, "flywheel-web"),
     Fault("schema", other_schema, part="schema"),
     Fault("job_poisoned", poisoned_job),
     Fault("clock_skew", skewed_clock, "elsewhere"),

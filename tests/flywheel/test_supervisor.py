@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -76,6 +77,15 @@ def test_a_second_stack_on_a_data_folder_is_refused_and_a_dead_one_is_not_in_the
     os.close(held)
     os.close(claim_data_folder(tmp_path, "http://127.0.0.1:8124"))
     assert (tmp_path / "stack.lock").read_text().startswith("http://127.0.0.1:8124,")
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StackError, match=rf"Cannot listen on 127\.0\.0\.1:{port}.*--port"):
+            supervisor.require_free_port("127.0.0.1", port)
 
 
 def test_one_that_is_stopping_is_waited_for(

@@ -24,6 +24,7 @@ from tests.flywheel.faults import (
     what_was_answered_is_there_once,
 )
 from tests.flywheel.machine import Machine, eventually, free_port, health, up
+from tests.flywheel.test_private import open_to_others
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: "
@@ -138,8 +139,9 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
 
     second = machine.run("manage.py", "up", "--port", str(port))
     assert second.returncode != 0
-    assert f"Cannot listen on 127.0.0.1:{port}" in second.stdout and "--port" in second.stdout
+    assert f"already runs with the data folder {machine.data}" in second.stdout
     assert "Traceback" not in second.stdout
+    assert open_to_others(machine.data) == set()
 
     before = machine.part("default")
     for pid in before:

@@ -20,7 +20,9 @@ from apps.evals import drafts
 from apps.evals.jobs import evaluation_spec
 from apps.evals.models import EvalSet, Origin, Sample, Split
 from apps.failures.models import Rubric
+from apps.registry.actions import register_agent
 from apps.registry.engines import IN_PROCESS, choose
+from apps.registry.models import ModelVersion, Reach
 from apps.reviews import actions
 from apps.reviews.drift import drift_of
 from apps.reviews.evidence import environment_locks, lock_of, traits_of
@@ -150,6 +152,27 @@ def test_samples_of_two_environments_count_each_for_its_own(data_dir: Path) -> N
     for environment in (made.environment, other):
         why = environment_locks([environment])[environment.pk].why
         assert 20 < int(why.split()[0]) < 40 and "of at least 50 samples are judged" in why
+
+
+def test_outputs_of_our_loop_say_nothing_of_an_agent_and_its_version(made: Made) -> None:
+    def agent(version: str) -> ModelVersion:
+        return register_agent(
+            project=made.project,
+            name="helper",
+            agent_version=version,
+            reached_by=Reach.HTTP,
+            base_url="https://agent.example.com/v1",
+            by=made.admin,
+        )
+
+    first, second = agent("1"), agent("2")
+    locked = lock_of(environment=made.environment, agent=first)
+    assert locked.why.startswith("Only its scores in workplace@1 have been reviewed, none in")
+    assert f"workplace@1 with {first}" in locked.todo[0]
+    run = make_run(made.eval_set, first, made.environment)
+    judge_all(actions.open_review(runs=[run], by=made.admin), made.admin)
+    assert not lock_of(environment=made.environment, agent=first).locked
+    assert lock_of(environment=made.environment, agent=second).locked
 
 
 def test_probes_speak_of_the_environment_they_ran_in(made: Made) -> None:

@@ -142,7 +142,7 @@ def bounds() -> Bounds:
 def served(tables: Tables, folder: Path, bounds: Bounds | None = None) -> Iterator[Running]:
     """An endpoint behind granian, in a thread."""
     port = free_port()
-    endpoint = Endpoint(tables, Writer(folder), bounds)
+    endpoint = Endpoint(tables, Writer(folder), bounds, lambda digest, address: None)
     server = Server(
         endpoint,
         address="127.0.0.1",

@@ -7,10 +7,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from openai import AsyncOpenAI
 
+from apps.core.models import AuditEvent, key_digest
+from apps.serving.answers import Refusal
+from apps.serving.callers import count_refused
 from apps.serving.pieces import Pieces
 from apps.serving.recording import span_of
 from apps.serving.turns import Bounds
@@ -341,6 +345,32 @@ def test_keys(running: Running, server: Make) -> None:
         assert answer.status_code == 401 and answer.json()["error"]["code"] == "invalid_api_key"
     running.keys(None)
     assert running.post(ask("Hi")).status_code == 403
+
+
+def test_refused_keys_are_counted_by_where_they_come_from(
+    running: Running, server: Make, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    running.serve(server("alpha"))
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        running.endpoint.callers, "count_refused", lambda *given: seen.append(given)
+    )
+    settings.FLYWHEEL_PROXIES = 1
+    sent = [("Authorization", "Bearer fw_other"), ("X-Forwarded-For", "6.6.6.6")]
+    behind = {"headers": [*sent, ("X-Forwarded-For", "192.0.2.7")]}
+    httpx2.get(f"{running.url}/v1/models", trust_env=False, **behind)
+    assert running.post(ask("Hi")).status_code == 200
+    assert seen == [(key_digest("fw_other"), "192.0.2.7")]
+
+
+@pytest.mark.django_db
+def test_a_network_that_tries_keys_is_told_to_wait() -> None:
+    for at in range(100):
+        count_refused(key_digest(f"fw_{at}"), "192.0.2.7")
+    with pytest.raises(Refusal) as refused:
+        count_refused(key_digest("fw_100"), "192.0.2.7")
+    assert refused.value.status == 429 and dict(refused.value.headers)[b"retry-after"]
+    assert AuditEvent.objects.filter(action="api_key.refused").count() == 2
 
 
 def test_limits_answer_429_with_retry_after(running: Running, server: Make) -> None:

@@ -43,10 +43,18 @@ def test_one_that_cannot_spool_says_so(running: Running) -> None:
     shutil.rmtree(running.folder)
     status, said = ready(running)
     (wrong,) = said["parts"]["spool"]["wrong"]
-    assert status == 503 and f"{running.folder}: No such file" in wrong["says"]
+    assert status == 503 and wrong["says"] == "Answers cannot be written to the spool."
+    assert str(running.folder) not in str(said), "anybody may ask"
     assert ready(running, "?parts=table")[0] == 200
     running.folder.mkdir()
     running.endpoint.writer.unwritten.append(b"an answer")
-    assert "1 answers wait in memory" in str(ready(running))
+    assert "spool: 1 wait in memory" in str(ready(running))
     running.endpoint.writer.unwritten.clear()
     assert ready(running)[0] == 200
+
+
+def test_they_are_only_read(running: Running) -> None:
+    """Whoever can have a server POST somewhere does not read them by that."""
+    for path in ("/livez", "/readyz"):
+        answer = httpx2.post(f"{running.url}{path}", trust_env=False)
+        assert answer.status_code == 405 and "GET" in answer.headers["Allow"]

@@ -19,7 +19,7 @@ from workers.lib.harness import open_rollout
 from workers.lib.program import StopFlag
 from workers.lib.rollouts import EXCEEDED
 from workers.lib.token_rows import rows_of
-from workers.ml.groups import Group
+from workers.ml.groups import Group, rollout_metrics
 from workers.ml.policy_gradient import add_gradients
 
 AGENT = Path(__file__).parent / "agents" / "two_turns_agent.py"
@@ -85,6 +85,9 @@ def test_what_the_agent_asks_of_sampling_changes_nothing(rollouts_of: Callable[.
     _, plain = rollouts_of("plain")
     _, other = rollouts_of("hotter")
     assert sampled(other) == sampled(plain)
+    metrics = rollout_metrics(other)
+    assert (metrics["harness/calls"], metrics["harness/branches"]) == (2, 1)
+    assert metrics["harness/ignored"] == 6
 
 
 def test_a_rewritten_history_is_a_branch_of_its_own(rollouts_of: Callable[..., Any]) -> None:

@@ -1,28 +1,26 @@
 """Anthropic's Messages API over chat completions: the `anthropic` package's types are the contract,
-and its client talks to the server.
+and its client reads the streams. The server is in test_messages_api.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anthropic
 import httpx2
 import pytest
-import torch
-from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
+from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.message_count_tokens_params import MessageCountTokensParams
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
-from anthropic.types.model_info import ModelInfo
 from anthropic.types.shared import ErrorResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from tests.workers.conftest import make_tiny_model
 from workers.lib.asgi import event
 from workers.lib.messages import answer_blocks, from_blocks, text_of
 from workers.lib.messages_over_chat import (
@@ -31,14 +29,10 @@ from workers.lib.messages_over_chat import (
     MessagesRequest,
     MessagesWriter,
     error_body,
-    model_list,
     read_count,
     read_messages,
 )
 from workers.lib.openai_requests import ApiError
-from workers.ml.models import load_policy
-from workers.ml.transformers_engine import TransformersEngine
-from workers.model_server import App, Served
 
 REQUEST, EVENT = TypeAdapter(MessageCreateParamsNonStreaming), TypeAdapter(RawMessageStreamEvent)
 USER: dict[str, Any] = {"role": "user", "content": "Hi"}
@@ -118,6 +112,23 @@ CONVERSATIONS: dict[str, tuple[list[dict], list[dict]]] = {
             {"role": "tool", "tool_call_id": "c2", "content": ""},
         ],
     ),
+    "a result of tool search": (
+        [
+            USER,
+            assistant(use()),
+            user(result(content=[{"type": "tool_reference", "tool_name": "close"}])),
+        ],
+        [USER, CALLED, DONE | {"content": "close"}],
+    ),
+    "calls with one id": (
+        [USER, assistant(use(), use()), user(result(content="a"), result(content="b"))],
+        [
+            USER,
+            CALLED | {"tool_calls": [CALL, CALL]},
+            DONE | {"content": "a"},
+            DONE | {"content": "b"},
+        ],
+    ),
     "text before and after results": (
         [USER, assistant(use()), user(text("Note."), result(), text("Go on."))],
         [USER, CALLED, DONE, {"role": "user", "content": "Note.\nGo on."}],
@@ -178,6 +189,46 @@ def test_a_prompt_does_not_change_with_claude_codes_billing_line() -> None:
         [{"role": "system", "content": "Help."}, USER]
     ] * 2
     assert chat_of(system=billing) == [USER]
+    for system in (f"{billing[0]['text']}\nHelp.", [text(f"{billing[0]['text']}\nHelp.")]):
+        assert chat_of(system=system) == [{"role": "system", "content": "Help."}, USER]
+
+
+def claude_code(*messages: dict[str, Any]) -> dict[str, Any]:
+    """What Claude Code 2.1.197 sent, with shorter texts. The last text of its messages is
+    cached.
+    """
+    messages[-1]["content"][-1] |= CACHED
+    late = {"role": "system", "content": "Available agent types: …"}
+    return {
+        "model": "m",
+        "messages": [messages[0], late, *messages[1:]],
+        "system": [
+            text("x-anthropic-billing-header: cc_version=2.1.197.bff; cc_entrypoint=sdk-cli;"),
+            text("You are a Claude agent.", **CACHED),
+            text("\nYou are an interactive agent.", **CACHED),
+        ],
+        "tools": [{"name": "Bash", "description": "Runs.", "input_schema": SCHEMA}],
+        "metadata": {"user_id": '{"device_id":"90","account_uuid":"","session_id":"b5"}'},
+        "max_tokens": 32000,
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "stream": True,
+    }
+
+
+def test_a_conversation_of_claude_code_goes_on_where_it_was() -> None:
+    """Its next request has the same chat and what came after, so that a prompt can be continued."""
+    begun = [text("<system-reminder>\nToday.\n</system-reminder>"), text("Write it.")]
+    calls = assistant(text("I do."), use("c1"), use("c2"))
+    replies = [result("c2", is_error=False), result("c1", "Exit code 1", is_error=True)]
+    first = read(**claude_code(user(*begun))).chat()
+    then = read(**claude_code(user(*begun), calls, user(*replies))).chat()
+    assert [message["role"] for message in first.messages] == ["system", "user", "system"]
+    assert then.messages[:3] == first.messages and then.tools == first.tools
+    assert [message["content"] for message in then.messages[3:]] == ["I do.", "Exit code 1", "ok"]
+    assert first.messages[0]["content"].startswith("You are a Claude agent.")
+    assert (first.max_tokens, first.stream) == (32_000, True)
 
 
 def test_tools_and_sampling_are_those_of_a_chat() -> None:
@@ -331,6 +382,12 @@ def test_every_field_of_the_anthropic_package_is_read_refused_or_known_to_change
     assert counted - nothing == counted & set(CountRequest.__struct_fields__)
 
 
+def test_a_conversation_that_ends_with_an_answer_is_counted() -> None:
+    messages = [USER, assistant(text("4"))]
+    chat = read_count(json.dumps({"model": "m", "messages": messages}).encode()).chat()
+    assert chat.messages == [USER, {"role": "assistant", "content": "4"}]
+
+
 # Conversations of any kind
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -442,6 +499,19 @@ def test_no_text_call_id_or_result_is_lost_on_the_way_to_a_chat_and_back(
         ids = [call["id"] for call in message.get("tool_calls", ())]
         replies = chat[place + 1 : place + 1 + len(ids)]
         assert [reply.get("tool_call_id") for reply in replies] == ids
+
+
+def test_a_long_conversation_is_read_in_time_that_grows_with_its_length() -> None:
+    """100,000 calls with one id and their results, and as many messages of one role."""
+    many = 100_000
+    messages = [
+        *([USER] * many),
+        *([assistant(use())] * many),
+        user(*[result()] * many),
+    ]
+    begun = time.process_time()
+    assert len(from_blocks(messages)) == 2 + many
+    assert time.process_time() - begun < 20  # 1 s on a quiet core; hours if it were quadratic
 
 
 def test_arguments_that_are_not_an_object_come_back_as_they_were_written() -> None:
@@ -636,191 +706,3 @@ def test_an_answer_that_fails_in_its_middle_says_so() -> None:
     events = writer().add(piece(content="4"))
     with pytest.raises(anthropic.APIStatusError, match=r"Out of memory\."):
         streamed([*events, error_body(ApiError(500, "Out of memory."))])
-
-
-# The server
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    engine = TransformersEngine(
-        *load_policy(make_tiny_model(tmp_path_factory.mktemp("model")), None)
-    )
-    return Served(engine, "base", context=2048, slots=0, most_rank=8)
-
-
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
-    """One loop for all tests: the engine may still be writing when an answer has ended."""
-    with asyncio.Runner() as runner:
-        yield runner.run
-
-
-@pytest.fixture
-def client(served: Served) -> Iterator[anthropic.AsyncAnthropic]:
-    yield client_of(App(served))
-
-
-def answers_with(served: Served, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the model write these texts, one for each request."""
-    tokens = [
-        id
-        for said in texts
-        for id in [
-            *served.engine.tokenizer(said, add_special_tokens=False)["input_ids"],
-            served.engine.stop_ids[0],
-        ]
-    ]
-
-    def scripted(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.tensor([tokens.pop(0)]), torch.tensor([-0.5])
-
-    monkeypatch.setattr("workers.ml.batches.sample", scripted)
-
-
-ASKED: dict[str, Any] = {"model": "base", "max_tokens": 100, "messages": [USER]}
-TWO = '[{"tool": "close", "args": {"id": 12}}, {"tool": "close", "args": {"id": 13}}]'
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_anthropic_client_calls_tools_and_answers_with_their_results(
-    served: Served,
-    client: anthropic.AsyncAnthropic,
-    run: Run,
-    stream: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answers_with(served, [TWO, "Closed."], monkeypatch)
-    asked: dict[str, Any] = ASKED | {"system": "Help.", "tools": [TOOL]}
-
-    async def ask(messages: list) -> Message:
-        if not stream:
-            return await client.messages.create(**asked | {"messages": messages})
-        async with client.messages.stream(**asked | {"messages": messages}) as events:
-            return await events.get_final_message()
-
-    async def talk() -> tuple[Message, Message]:
-        first = await ask([USER])
-        calls = [block for block in first.content if block.type == "tool_use"]
-        replies = [result(call.id, f"closed {call.input['id']}") for call in calls]
-        return first, await ask(
-            [USER, {"role": "assistant", "content": first.content}, user(*replies)]
-        )
-
-    first, second = run(talk())
-    assert [(block.type, block.input) for block in first.content] == [  # type: ignore[union-attr]
-        ("tool_use", {"id": 12}),
-        ("tool_use", {"id": 13}),
-    ]
-    assert (first.stop_reason, second.stop_reason) == ("tool_use", "end_turn")
-    assert [block.text for block in second.content] == ["Closed."]  # type: ignore[union-attr]
-    assert first.id != second.id and first.id.startswith("msg_")
-    assert second.usage.input_tokens > first.usage.input_tokens > 0 < first.usage.output_tokens
-
-
-def test_tokens_are_counted_as_the_answer_counts_them(
-    served: Served, client: anthropic.AsyncAnthropic, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers_with(served, ["4"], monkeypatch)
-    asked: dict[str, Any] = {
-        "model": "base",
-        "messages": [USER],
-        "system": "Help.",
-        "tools": [TOOL],
-    }
-
-    async def talk() -> tuple[MessageTokensCount, Message]:
-        count = await client.messages.count_tokens(**asked)
-        return count, await client.messages.create(**asked, max_tokens=5)
-
-    count, message = run(talk())
-    assert count.input_tokens == message.usage.input_tokens > 0
-
-
-def test_a_conversation_that_ends_with_an_answer_is_counted() -> None:
-    messages = [USER, assistant(text("4"))]
-    chat = read_count(json.dumps({"model": "m", "messages": messages}).encode()).chat()
-    assert chat.messages == [USER, {"role": "assistant", "content": "4"}]
-
-
-def test_a_stop_sequence_ends_an_answer(
-    served: Served, client: anthropic.AsyncAnthropic, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers_with(served, ["4 END 5"], monkeypatch)
-    message = run(client.messages.create(**ASKED, stop_sequences=["END"]))
-    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
-    assert [block.text for block in message.content] == ["4 "]  # type: ignore[union-attr]
-
-
-def test_more_tokens_than_the_context_has_end_with_it(
-    served: Served, client: anthropic.AsyncAnthropic, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers_with(served, ["a" * 200], monkeypatch)
-    monkeypatch.setattr(served, "context", 50)
-
-    async def talk() -> Message:
-        async with client.messages.stream(**ASKED | {"max_tokens": 32_000}) as stream:
-            return await stream.get_final_message()
-
-    message = run(talk())
-    assert message.stop_reason == "model_context_window_exceeded"
-    assert message.usage.input_tokens + message.usage.output_tokens == 50
-
-
-SENT: list[tuple[dict, type[anthropic.APIStatusError], str]] = [
-    ({"model": "other"}, anthropic.NotFoundError, "does not exist"),
-    ({"messages": [user(PICTURE)]}, anthropic.BadRequestError, "this model reads text"),
-    (
-        {"messages": [{"role": "user", "content": "Hi " * 3000}]},
-        anthropic.BadRequestError,
-        r"prompt is too long: \d+ tokens > 2048 maximum",
-    ),
-]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("changes", "kind", "said"), SENT, ids=[said for *_, said in SENT])
-def test_errors_are_anthropics(
-    client: anthropic.AsyncAnthropic, run: Run, changes: dict, kind: Any, said: str, stream: bool
-) -> None:
-    with pytest.raises(kind, match=said) as raised:
-        run(client.messages.create(**ASKED | changes, stream=stream))
-    assert raised.value.body["type"] == "error"  # type: ignore[attr-defined]
-
-
-def test_a_stream_that_fails_says_so(
-    served: Served, client: anthropic.AsyncAnthropic, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (token,) = served.engine.tokenizer("4", add_special_tokens=False)["input_ids"]
-    tokens = [token, token]
-
-    def failing(logits: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if not tokens:
-            raise RuntimeError("The engine broke.")
-        return torch.tensor([tokens.pop()]), torch.tensor([-0.5])
-
-    monkeypatch.setattr("workers.ml.batches.sample", failing)
-
-    async def talk() -> list[str]:
-        async with client.messages.stream(**ASKED) as stream:
-            with pytest.raises(anthropic.APIStatusError, match="The engine broke"):
-                await stream.get_final_message()
-            return [block.text for block in stream.current_message_snapshot.content]  # type: ignore[union-attr]
-
-    assert run(talk()) == ["44"]
-
-
-def test_models_are_listed_for_both_kinds_of_clients(
-    client: anthropic.AsyncAnthropic, run: Run
-) -> None:
-    async def listed() -> list[ModelInfo]:
-        return [model async for model in client.models.list()]
-
-    (model,) = run(listed())
-    ModelInfo.model_validate_json(model.model_dump_json(), strict=True)
-    assert (model.id, model.display_name, model.max_input_tokens) == ("base", "base", 2048)
-    empty = model_list([])
-    assert (empty["data"], empty["has_more"], empty["first_id"]) == ([], False, None)

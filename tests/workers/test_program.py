@@ -294,6 +294,16 @@ def test_where_the_memory_ran_out_the_event_says_so(
     assert (status, event["type"], event["cause"]) == (1, "error", "memory")
 
 
+def test_where_the_disk_is_full_the_event_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def program(spec: dict, events: Emitter, stop: StopFlag) -> None:
+        raise chained(OSError(errno.ENOSPC, "No space left on device"))
+
+    status, [event] = ended(monkeypatch, tmp_path, program)
+    assert (status, event["message"], event["cause"]) == (1, DISK_FULL, "disk")
+
+
 def test_sigterm_ends_the_program_where_it_checks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ def test_the_revisions_that_begin_by_a_handshake(revision: str) -> None:
     with_version = {"MCP_Protocol_Version": revision}
     noted = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert ask(noted, **with_version)[::2] == (202, b"")
-    assert said(ask(rpc("ping"), **with_version))["result"] == {}
+    assert said(ask(rpc("ping"), path="/mcp/", **with_version))["result"] == {}
     listed = said(ask(rpc("tools/list"), **with_version))["result"]
     assert listed.keys() == {"tools"} and listed["tools"][0]["inputSchema"]["type"] == "object"
     desk = Desk()
@@ -130,7 +130,7 @@ BAD: dict[str, tuple[dict, int, int, str]] = {
     "not UTF-8": ({"body": b'{"a":"\xff"}', **ON}, 400, 0, "not JSON"),
     "NaN": ({"body": b'{"a": NaN}', **ON}, 400, 0, "not JSON"),
     "a list": ({"body": [1], **ON}, 422, 0, "must be a JSON object"),
-    "too deep": ({"body": DEEP, **ON}, 400, 0, "deeper than"),
+    "too deep": ({"body": DEEP, **ON}, 400, 0, "The body is nested deeper than"),
     "too large": ({"body": LARGE, **ON}, 413, 0, "larger than 1 MiB"),
     "wrong method": ({"method": "GET", **ON}, 405, 0, "takes POST"),
     "put tools": ({"method": "PUT", "path": "tools"}, 405, 0, "takes GET"),
@@ -151,7 +151,7 @@ BAD: dict[str, tuple[dict, int, int, str]] = {
         "an object",
     ),
     "mcp: not JSON": ({"body": b"{"}, 400, -32700, "not JSON"),
-    "mcp: too deep": ({"body": DEEP}, 400, -32700, "deeper than"),
+    "mcp: too deep": ({"body": DEEP}, 400, -32700, "The body is nested deeper than"),
     "mcp: too large": ({"body": LARGE}, 413, -32700, "larger than 1 MiB"),
     "mcp: a batch": ({"body": [CLOSE, CLOSE]}, 400, -32600, "batch"),
     "mcp: text": ({"body": "x"}, 400, -32600, "JSON-RPC 2.0"),

@@ -17,6 +17,7 @@ import httpx2
 from workers.lib.agent_shapes import (
     AgentFault,
     Said,
+    Silent,
     read_answer,
     reported_in,
     request_of,
@@ -56,12 +57,14 @@ REFUSED_WORK = (
 class AgentError(JobError):
     """No answer; the sentence says why. `final`: no other question would get one. `limit`: the
     reason why this sample failed (a stop reason of rollouts); "" if the agent was not reached,
-    which says nothing about it.
+    which says nothing about it. `is_silent`: it answered, and said nothing.
     """
 
-    def __init__(self, sentence: str, *, final: bool = False, limit: str = "") -> None:
+    def __init__(
+        self, sentence: str, *, final: bool = False, limit: str = "", is_silent: bool = False
+    ) -> None:
         super().__init__(sentence)
-        self.final, self.limit = final, limit
+        self.final, self.limit, self.is_silent = final, limit, is_silent
 
 
 @dataclass(frozen=True)
@@ -262,7 +265,9 @@ class AgentClient:
         try:
             return read_answer(came.data, asked)
         except AgentFault as fault:
-            raise AgentError(f"{self.where} {fault}.", limit="agent error") from fault
+            silent = isinstance(fault, Silent)
+            sentence = f"{self.where} {fault}."
+            raise AgentError(sentence, limit="agent error", is_silent=silent) from fault
 
     def _refusal(self, came: _Came) -> str:
         if came.status in (401, 403):

@@ -94,8 +94,11 @@ class AgentPolicy:
             )
         except AgentError as error:
             failure = self._failure(error)
-            if failure.final or not (ran := await self._ran(key, (), failure)):
+            ran = None if failure.final else await self._ran(key, (), failure)
+            if ran is None:
                 raise failure from error
+            if error.is_silent:  # what it did at its address is its answer
+                ran.error = None
             sample.turns.append(Reply(ran.as_message(), counted=False))
             return
         self.away = 0

@@ -33,6 +33,10 @@ class AgentFault(Exception):
     """
 
 
+class Silent(AgentFault):
+    """The answer is whole, and says nothing."""
+
+
 @dataclass(frozen=True)
 class Reported:
     """The usage that an agent reports for a call: tokens (None unless both input and output are
@@ -115,7 +119,7 @@ def read_answer(data: Any, asked: list[Message]) -> Said:
         raise AgentFault(f"answered in a form that is not read: {foreign}")
     turns = [turn for turn in agent_turns(messages, asked) if not is_empty(turn)]
     if not turns:
-        raise AgentFault("answered without a message of its own")
+        raise Silent("answered without a message of its own")
     return Said(turns, reported_in(data).tokens)
 
 

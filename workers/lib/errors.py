@@ -16,10 +16,22 @@ class JobError(Exception):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return full or "No space left on device" in str(
-        error
-    )  # the error of safetensors only says it in its text
+    """Whether it, or what it came from, says that no space is left."""
+    chain: BaseException | None = error
+    while chain is not None:
+        full = isinstance(chain, OSError) and chain.errno in (errno.ENOSPC, errno.EDQUOT)
+        # the error of safetensors only says it in its text
+        if full or "No space left on device" in str(chain):
+            return True
+        chain = chain.__cause__ or chain.__context__
+    return False
+
+
+def cause_of(error: BaseException) -> str:
+    """What there was too little of: "memory", "disk", or "" for any other error."""
+    if is_out_of_memory(error):
+        return "memory"
+    return "disk" if is_disk_full(error) else ""
 
 
 def sentence(error: BaseException) -> str:
@@ -30,12 +42,9 @@ def sentence(error: BaseException) -> str:
         return out_of_memory_sentence(error)
     if isinstance(error, JobError | SpecError):
         return str(error)
-    chain: BaseException | None = error
-    while chain is not None:
-        if is_disk_full(chain):
-            return (
-                "The disk is full. Free some space and start the job again; its last checkpoint is"
-                " kept."
-            )
-        chain = chain.__cause__ or chain.__context__
+    if is_disk_full(error):
+        return (
+            "The disk is full. Free some space and start the job again; its last checkpoint is"
+            " kept."
+        )
     return f"{type(error).__name__}: {error}"

@@ -87,5 +87,5 @@ class Emitter:
         self.emit("result", adapter=adapter, metrics=metrics or {}, peak=peak_memory(), **more)
 
     def error(self, message: str, traceback: str = "", cause: str = "") -> None:
-        """`cause` is "memory" if there was too little of it."""
+        """`cause` is "memory" or "disk" if there was too little of it."""
         self.emit("error", message=message, traceback=traceback, cause=cause, peak=peak_memory())

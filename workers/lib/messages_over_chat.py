@@ -26,8 +26,8 @@ from workers.lib.messages import (
 )
 from workers.lib.openai_requests import NEUTRAL, NUCLEUS, ApiError, ChatRequest, read
 
-# Claude Code puts this line, which differs with every request, before its system prompt: it is for
-# Anthropic's billing, and would end every reuse of a prompt.
+# Claude Code begins its system prompt with this line, for Anthropic's billing. It differs between
+# conversations, in some versions between requests, and would end every reuse of a prompt.
 BILLING = "x-anthropic-billing-header:"
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 ERRORS = {
@@ -173,12 +173,16 @@ def _messages(asked: CountRequest) -> list[Message]:
     blocks = blocks_of(asked.system or []) or []
     if problem := text_problem(blocks):
         raise ApiError(400, f"system {problem}.", "system")
-    system = blocks_text([one for one in blocks if not one["text"].startswith(BILLING)])
+    system = blocks_text([block | {"text": _without_billing(block["text"])} for block in blocks])
     try:
         messages = from_blocks(asked.messages)
     except BlockError as error:
         raise ApiError(400, f"{error}.", "messages") from error
     return [*([{"role": "system", "content": system}] if system else []), *messages]
+
+
+def _without_billing(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(BILLING) else text
 
 
 # Answers
@@ -194,6 +198,14 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def prompt_too_long(prompt: int, context: int) -> ApiError:
     """The error with the wording that clients look for to shorten the conversation."""
     return ApiError(400, f"prompt is too long: {prompt} tokens > {context} maximum")
+
+
+def late_instructions(problem: str) -> ApiError:
+    """The error for instructions after the beginning that a chat template refuses, as Qwen3.5's
+    does, with the wording by which clients know that they must write them into a user's message.
+    """
+    said = f"role 'system' is not supported on this model after the beginning: {problem}"
+    return ApiError(400, said, "messages")
 
 
 def counted(tokens: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from workers.lib import processes
-from workers.lib.errors import SpecError, sentence
+from workers.lib.errors import SpecError, cause_of, sentence
 from workers.lib.events import Emitter
 from workers.lib.garbage import is_imported
 from workers.lib.memory import is_out_of_memory
@@ -112,8 +112,7 @@ def fail(events: Emitter, error: Exception) -> NoReturn:
     traceback.print_exc()
     if processes.count() > 1 and lost_connection(error):
         sys.exit(processes.LOST)
-    cause = "memory" if is_out_of_memory(error) else ""
-    events.error(sentence(error), traceback.format_exc(), cause)
+    events.error(sentence(error), traceback.format_exc(), cause_of(error))
     sys.exit(1)
 
 

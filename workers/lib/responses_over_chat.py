@@ -6,6 +6,7 @@ The formats are those of OpenAI's “Create a model response” and its streamin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -22,6 +23,8 @@ from workers.lib.openai_requests import (
 
 LOGPROBS = "message.output_text.logprobs"
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+NAMESPACE, JOINT = "namespace", "__"
+KINDS = ("function", NAMESPACE)
 STORES_NOTHING = "It stores no responses: send the whole conversation as `input`."
 UNSUPPORTED = NEUTRAL | {
     "store": (False,),
@@ -91,7 +94,7 @@ class ResponsesRequest(Struct, kw_only=True):
         """Raises ApiError."""
         return ChatRequest(
             messages=_messages(self),
-            tools=[_tool(tool, place) for place, tool in enumerate(self.tools or [])],
+            tools=[chat_tool(tool | {"name": name}) for name, _, tool in _functions(self.tools)],
             logprobs=LOGPROBS in (self.include or ()),
             max_tokens=self.max_output_tokens,
             **{name: getattr(self, name) for name in SAME},
@@ -115,6 +118,12 @@ def read_responses(data: bytes, ignored: list[str] | None = None) -> ResponsesRe
     asked = read(data, ResponsesRequest, UNSUPPORTED, HINTS, ignored)
     text, format = asked.text or TextOptions(), (asked.text and asked.text.format) or TextFormat()
     effort = asked.reasoning.effort if asked.reasoning else None
+    if ignored is not None:
+        hosted = [tool for tool in asked.tools or [] if tool.get("type") not in KINDS]
+        ignored += [f"tool {str(tool.get('type'))[:40]}" for tool in hosted]
+        asked.tools = [tool for tool in asked.tools or [] if tool not in hosted]
+    for place, tool in enumerate(asked.tools or []):
+        _check_tool(tool, place)
     altering = {
         "text.format": f" {format.type!r}" if format.type != "text" else "",
         "text.verbosity": " " if text.verbosity not in (None, "medium") else "",
@@ -129,19 +138,33 @@ def read_responses(data: bytes, ignored: list[str] | None = None) -> ResponsesRe
     return asked
 
 
-def _tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
-    if tool.get("type") != "function":
+def _check_tool(tool: dict[str, Any], place: int) -> None:
+    """Raises ApiError."""
+    if tool.get("type") not in KINDS:
         kind = str(tool.get("type"))[:40]
         raise ApiError(
             400,
             f"tools[{place}] is {kind!r}; this server takes tools of type 'function' only.",
             "tools",
         )
-    if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters"), dict | None):
-        raise ApiError(
-            400, f"tools[{place}] must have a name, and an object as parameters.", "tools"
-        )
-    return chat_tool(tool)
+    for one in tool.get("tools") or [] if tool["type"] == NAMESPACE else [tool]:
+        named = isinstance(one, dict) and isinstance(one.get("name"), str)
+        if not named or not isinstance(one.get("parameters"), dict | None):
+            raise ApiError(
+                400, f"tools[{place}] must have a name, and an object as parameters.", "tools"
+            )
+
+
+def _functions(tools: list[dict[str, Any]] | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(name for the model, namespace, function) of each. A namespace groups functions, such as
+    those of an MCP server; its name is put before theirs.
+    """
+    for tool in tools or []:
+        if tool.get("type") == NAMESPACE:
+            for one in tool.get("tools") or []:
+                yield f"{tool.get('name')}{JOINT}{one['name']}", str(tool.get("name")), one
+        else:
+            yield tool["name"], "", tool
 
 
 def _messages(asked: ResponsesRequest) -> list[Message]:
@@ -149,14 +172,25 @@ def _messages(asked: ResponsesRequest) -> list[Message]:
         for place, item in enumerate(asked.input):
             if problem := _problem(item):
                 raise ApiError(400, f"input[{place}] {problem}.", "input")
+    items = asked.input
+    if isinstance(items, list):
+        items = [_in_full(item) for item in items]
     try:
-        messages = from_items(asked.input, strict=True)
+        messages = from_items(items, strict=True)
     except ItemError as error:
         raise ApiError(400, f"input: {error}.", "input") from error
     if not messages:
         raise ApiError(400, "input is empty.", "input")
     system = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     return [*system, *(one | {"role": ROLES.get(one["role"], one["role"])} for one in messages)]
+
+
+def _in_full(item: dict[str, Any]) -> dict[str, Any]:
+    """A call with its namespace in its name, as the model made it."""
+    space = item.get("namespace")
+    if item.get("type") != "function_call" or not isinstance(space, str) or not space:
+        return item
+    return item | {"name": f"{space}{JOINT}{item.get('name')}"}
 
 
 def _problem(item: dict[str, Any]) -> str:
@@ -227,6 +261,11 @@ class ResponseWriter:
             "usage": None,
         }
         self.output: list[dict[str, Any]] = self.response["output"]
+        self.spaces = {
+            name: {"name": one["name"], "namespace": space}
+            for name, space, one in _functions(asked.tools)
+            if space
+        }
         self.number = 0
         self.finish = "stop"
         self.texts: list[str] | None = None  # of the message being written
@@ -335,6 +374,7 @@ class ResponseWriter:
             [{"role": "assistant", "content": None, "tool_calls": [call]}], output=True
         )
         item["id"] = place["item_id"]
+        item |= self.spaces.get(item["name"], {})
         begun = item | {"arguments": "", "status": "in_progress"}
         events = [
             self._event("output_item.added", output_index=len(self.output), item=begun),

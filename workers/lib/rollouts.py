@@ -87,6 +87,7 @@ class Ended(Exception):
     def __init__(self, stop_reason: str, masks: str = "", problem: str = "") -> None:
         super().__init__(stop_reason)
         self.stop_reason, self.masks, self.problem = stop_reason, masks[:500], problem[:500]
+        self.facts: dict[str, float] = {}  # of an agent that held it, for the rollout's `stats`
 
 
 class Player(Protocol):
@@ -189,6 +190,7 @@ async def rollout(
     if stop_reason in EXCEEDED and not reason:
         score = failed(score, stop_reason)
     done = _rollout_of(episode, replies, stop_reason)
+    done.stats.update(end.facts)
     add_call_facts(score, done)
     if not score.messages:
         score.messages = done.messages
@@ -302,8 +304,8 @@ def _other_results(message: dict, episode: Episode, before: int) -> str:
             call = calls_of(message)[at].tool
             return (
                 f"The agent saw other results than the environment's: its own {call} returned"
-                f" “{own[:SHOWN]}”, and the environment's “{here[:SHOWN]}”. An agent that runs its"
-                " tools itself cannot be scored here; let it return its calls without running them"
+                f" “{own[:SHOWN]}”, and the environment's “{here[:SHOWN]}”. Let it call the"
+                " tools at the address of its sample, or return its calls without running them"
                 " (docs/agents.md)."
             )
     return ""

@@ -60,6 +60,14 @@ class ChatWriter:
                 as_text(messages, tools, self.tokenizer.get_chat_template()), None, answer
             )
 
+    def problem(self, messages: list[dict], tools: list[dict]) -> str:
+        """Why the template does not render a conversation as it is; "" if it does."""
+        try:
+            self._written(*chat_with_tools(self.tokenizer, messages, tools), True)
+        except TemplateError as error:
+            return str(error)
+        return ""
+
     def _written(self, chat: list[dict], tools: list[dict] | None, answer: bool) -> str:
         return self.tokenizer.apply_chat_template(
             chat, tools=tools, tokenize=False, add_generation_prompt=answer

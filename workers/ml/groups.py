@@ -84,7 +84,8 @@ def rollout_metrics(
     groups: Sequence[Group], *, turns: bool = False, per_turn: GrpoConfig | None = None
 ) -> dict[str, float]:
     """Metrics of a step's episodes. `turns`: include the number of turns. `per_turn`: the config,
-    if advantages are per turn.
+    if advantages are per turn. Of an agent in its own harness: calls to the model, branches, and
+    what it asked of sampling in vain, per rollout.
     """
     rewards = torch.stack([group.rewards for group in groups])
     seen = rewards[~rewards.isnan()]
@@ -109,6 +110,12 @@ def rollout_metrics(
     }
     if turns:
         found["train/turns"] = sum(len(done.replies) for done in episodes) / n
+    if played := [done.rollout.stats for done in episodes if "branches" in done.rollout.stats]:
+        found |= {
+            "harness/calls": sum(len(done.replies) for done in episodes) / n,
+            "harness/branches": sum(stats["branches"] for stats in played) / len(played),
+            "harness/ignored": sum(stats["ignored"] for stats in played) / len(played),
+        }
     if calls:
         found["train/tool_failures"] = calls[False] / calls.total()
     return found

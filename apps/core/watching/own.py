@@ -23,7 +23,7 @@ from apps.core.nouns import noun
 from apps.core.watching.conditions import Button, Finding, Lane, Severity, condition
 from apps.core.watching.disks import disks
 from flywheel import alive
-from flywheel.postgres.full import is_full
+from flywheel.postgres.full import why_full
 from flywheel.postgres.watched import watch
 
 FULL, NEARLY_FULL = 0.95, 0.85
@@ -75,10 +75,8 @@ def _end_idle(about: str, by: Any) -> str:
 
 
 def _no_connection_left(error: Exception) -> str:
-    if not is_full(error):
-        return ""
-    said = " ".join(str(error).split()).rpartition("FATAL: ")[2].strip()
-    return f"All connections that PostgreSQL allows are in use ({said})."
+    said = why_full(error)
+    return f"All connections that PostgreSQL allows are in use ({said})." if said else ""
 
 
 @condition(

@@ -257,18 +257,28 @@ def chat_about(question: str, run: dict[str, Any], upto: int | None = None) -> l
 
 
 def about(
-    system: str, run: dict[str, Any], upto: int | None = None, ask: str = JUDGE_IT
+    system: str,
+    run: dict[str, Any],
+    upto: int | None = None,
+    ask: str = JUDGE_IT,
+    beside: Sequence[tuple[str, str]] = (),
 ) -> list[dict[str, str]]:
     """The chat with these instructions and the run, or its messages up to one, quoted as data; what
-    it asks for is repeated after the quotation.
+    it asks for is repeated after the quotation. `beside`: titles and texts that others wrote, too,
+    and are quoted before the run.
     """
     shown = run if upto is None else run | HIDDEN
     speakers = speech_of(run["messages"]).speakers[: None if upto is None else upto + 1]
     roles, bodies, notes = _parts(shown, speakers)
-    nonce = unused_word([*bodies, *roles, *notes, system])
+    texts = [storable(text) for _, text in beside]
+    nonce = unused_word([*bodies, *roles, *notes, *texts, system])
+    known = [
+        f"[{nonce} {title}]\n{text}" for (title, _), text in zip(beside, texts, strict=True) if text
+    ]
+    blocks = _within(MAX_RUN, _blocks(nonce, roles, bodies))
     return [
         {"role": "system", "content": system},
-        _quotation(nonce, [*notes, *_within(MAX_RUN, _blocks(nonce, roles, bodies))], ask),
+        _quotation(nonce, [*known, *notes, *blocks], ask),
     ]
 
 

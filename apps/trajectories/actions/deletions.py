@@ -59,9 +59,8 @@ def purge(
     gone = store.remove(project, rows, with_their_month=with_their_month)
     tombstones.bury(project, Kind.RUN, gone)
     kept = {trace.trace_id for trace in of_runs}
-    tombstones.bury(
-        project, Kind.TRACE, {name for name in gone - kept if tombstones.TRACE_ID.fullmatch(name)}
-    )
+    whole = (tombstones.trace_of(name) for name in gone - kept if ":" not in name)
+    tombstones.bury(project, Kind.TRACE, filter(None, whole))
     for trace in of_runs:
         trace.runs = [name for name in trace.runs if name not in gone]
         if trace.runs:

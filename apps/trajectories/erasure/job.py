@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 from django.utils import timezone
 from msgspec import Struct, field, to_builtins
 from msgspec import convert as converted
@@ -82,6 +82,7 @@ class State(Struct):
     before: str = ""
     after: str = ""
     found: bool = False
+    total: int = 0
     deleted: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     learned: list[str] = field(default_factory=list)
@@ -112,7 +113,8 @@ def steps(job: DataDeletion) -> Iterator[Progress]:
         if state.phase != name:
             state.phase, state.after = name, ""
         for label in phases[name]():
-            yield Progress(state.runs, max(job.total, state.runs), label, to_builtins(state))
+            total = max(job.total, state.total, state.runs)
+            yield Progress(state.runs, total, label, to_builtins(state))
     return work.finish()
 
 
@@ -132,6 +134,8 @@ class Deletion:
         yield "Waiting for what was accepted to be stored"
         yield from self.settle(self.job.created_at)
         self.state.before = timezone.now().isoformat()
+        yield "Counting runs"
+        self.state.total = matching(self.project, self.wanted, self.before).count()
         yield "Deleting runs"
 
     def settle(self, before: datetime) -> Iterator[str]:
@@ -155,17 +159,17 @@ class Deletion:
         """
         state = self.state
         while True:
-            rows = matching(self.project, self.wanted, self.before).only(*NEEDED).order_by("pk")
-            rows = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
-            if some := list(rows[:AT_ONCE]):
+            # Once for all of them: to see how many match, the filters may read from the beginning,
+            # where what was deleted still takes room.
+            matches = matching(self.project, self.wanted, self.before).only(*NEEDED).order_by("pk")
+            while some := list(_after(matches, state.after)[:AT_ONCE]):
                 state.after, state.found = str(some[-1].pk), True
                 self.delete(some)
                 yield f"Deleted {state.runs:,} runs"
-            elif state.found:
-                state.after, state.found = "", False
-                yield f"Deleted {state.runs:,} runs"
-            else:
+            if not state.found:
                 return
+            state.after, state.found = "", False
+            yield f"Deleted {state.runs:,} runs"
 
     def delete(self, rows: list[Trajectory]) -> None:
         state, project = self.state, self.project
@@ -198,8 +202,7 @@ class Deletion:
         state, words = self.state, self.wanted.words_of_runs
         rows = self.project.trajectories.filter(received_at__lte=self.before).order_by("pk")
         while True:
-            after = rows.filter(pk__gt=UUID(state.after)) if state.after else rows
-            some = list(after[:READ_AT_ONCE])
+            some = list(_after(rows, state.after)[:READ_AT_ONCE])
             if not some:
                 return
             state.after = str(some[-1].pk)
@@ -321,3 +324,7 @@ class Deletion:
         )
         DataDeletion.objects.filter(pk=self.job.pk).update(wanted="", cursor={})
         return {"deleted": deleted, "left": left, "learned": state.learned}
+
+
+def _after(rows: QuerySet[Trajectory], pk: str) -> QuerySet[Trajectory]:
+    return rows.filter(pk__gt=UUID(pk)) if pk else rows

@@ -27,7 +27,7 @@ from apps.trajectories.erasure.wanted import (
     is_short_text,
     matching,
 )
-from apps.trajectories.models import DataDeletion, LateData
+from apps.trajectories.models import DataDeletion, LateData, Trajectory
 
 MOST_WORDS = 50
 
@@ -186,18 +186,19 @@ def start(*, project: Project, by: Any, given: Confirmed) -> DataDeletion:
     Raises DeletionError.
     """
     wanted = wanted_from(given)
+    typed = given.confirm.strip()
+    rows = _matching(project, wanted)
+    if typed not in (project.name, project.slug):
+        runs = rows.count()
+        if typed.replace(",", "") != str(runs):
+            raise DeletionError(f"Type “{project.name}” or {runs} to confirm.", field="confirm")
     project = Project.objects.select_for_update().get(pk=project.pk)
     if project.datadeletions.active().exists():
         raise DeletionError("Another deletion is running. Wait for it, or cancel it.")
-    runs = _count(project, wanted)
-    typed = given.confirm.strip()
-    if typed not in (project.name, project.slug) and typed.replace(",", "") != str(runs):
-        raise DeletionError(f"Type “{project.name}” or {runs} to confirm.", field="confirm")
     row = DataDeletion(
         project=project,
         name=f"Deletion of {wanted.says}"[:200],
         wanted=as_text(wanted),
-        total=runs,
         spec={"what": wanted.says, "person": wanted.digests(project)},
     )
     return jobs.submit(row, by=by)
@@ -286,9 +287,9 @@ def _preview(project: Project, wanted: Wanted) -> Preview:
         raise DeletionError(error.sentence, field="filters") from error
 
 
-def _count(project: Project, wanted: Wanted) -> int:
+def _matching(project: Project, wanted: Wanted) -> QuerySet[Trajectory]:
     try:
-        return matching(project, wanted, timezone.now()).count()
+        return matching(project, wanted, timezone.now())
     except QueryError as error:
         raise DeletionError(error.sentence, field="filters") from error
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
-from django.db import DatabaseError, OperationalError
+from django.db import DatabaseError, OperationalError, connection
 from django.test import Client
 from django.utils import timezone
 from psycopg.errors import TooManyConnections
@@ -30,6 +30,7 @@ from apps.core.watching.conditions import (
     named,
 )
 from apps.core.watching.incidents import Memory
+from apps.core.watching.probes import part_json
 from apps.trajectories import watched
 from flywheel.logs import PROBES
 from flywheel.postgres.full import is_full
@@ -88,11 +89,24 @@ def test_where_all_connections_are_used_they_are_the_fault() -> None:
         assert (checked[1].condition.name, checked[1].condition.part) == ("connections", "database")
         (finding,) = checked[1].findings
         assert finding.says == (
-            "All connections that PostgreSQL allows are in use (sorry, too many clients already)."
+            "All connections that PostgreSQL allows are in use (too many clients already)."
         )
         of_database = [one for one in checked[2:] if one.condition.lane == Lane.DATABASE]
         assert len(of_database) > 3
         assert conditions.unknown(checked).keys() == {finding.says}, "one reason for all"
+        part = part_json("database", checked, Memory().see(checked, timezone.now()))
+        assert part["state"] == "down"
+        assert [wrong["condition"] for wrong in part["wrong"]] == ["connections"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_looks_keeps_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 0)
+    connection.close()
+    assert check_all([of("root", lambda: [Finding("seen")])])[0].findings
+    kept = connection.connection
+    assert check_all([of("root", list)])[0].findings == []
+    assert connection.connection is kept and not kept.closed
 
 
 @pytest.mark.more(rows=1)

@@ -5,6 +5,7 @@ operators are sent it, once, and when it is over.
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -235,6 +236,17 @@ def told_of(message: Any) -> set[str]:
     from apps.core.watching.conditions import declared
 
     return {one.name for one in declared() if one.title in message.subject + message.body}
+
+
+@pytest.mark.django_db
+def test_it_says_which_processes_have_most_connections(monkeypatch: Patch) -> None:
+    few_connections(None, monkeypatch)  # type: ignore[arg-type]
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL application_name = 'flywheel-test'")
+        (finding,) = own.few_connections()
+    assert re.search(
+        r"^\d+ of \d+ connections are in use, most by: .*1 flywheel-test", finding.says
+    )
 
 
 @contextmanager

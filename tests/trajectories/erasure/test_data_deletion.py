@@ -344,6 +344,25 @@ def test_it_goes_on_where_a_worker_died(project: Project, monkeypatch: pytest.Mo
     assert names(project) == ["other"] and done.result["deleted"]["runs"] == 7
 
 
+def test_what_matches_is_looked_for_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at each step: that would read from the beginning, over all that was deleted before."""
+    stored(project, *(row(f"r{n}", user_id="ann") for n in range(9)), row("other"))
+    job = submit(project, filters="user=ann")
+    monkeypatch.setattr(erasing, "AT_ONCE", 2)
+    looked: list[int] = []
+    plain = erasing.matching
+
+    def counting(*given: Any) -> Any:
+        looked.append(1)
+        return plain(*given)
+
+    monkeypatch.setattr(erasing, "matching", counting)
+    assert ended(job).result["deleted"]["runs"] == 9
+    assert len(looked) == 3  # to count, to delete, and to see that none is left
+    job.refresh_from_db()
+    assert (job.done, job.total) == (9, 9)
+
+
 def test_it_is_cancelled_and_resumed(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(project, *(row(f"r{n}", user_id="ann") for n in range(5)))
     by, monkey = admin_of(project), submit(project, filters="user=ann")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -61,6 +62,13 @@ def post(agent: Client, path: str, sent: Any) -> Any:
 def one_row(agent: Client, project: Project, tmp_path: Path) -> None:
     answer = post(agent, ROWS, ROW)
     assert answer.status_code == 400 and "was deleted on" in answer.json()["error"]
+
+
+def one_row_by_another_spelling(agent: Client, project: Project, tmp_path: Path) -> None:
+    """As others write the id of a trace."""
+    for name in (trace_id(1).upper(), str(UUID(trace_id(1)))):
+        answer = post(agent, ROWS, ROW | {"id": name})
+        assert answer.status_code == 400 and "was deleted on" in answer.json()["error"]
 
 
 def a_batch(agent: Client, project: Project, tmp_path: Path) -> None:
@@ -121,6 +129,7 @@ def turn(number: int) -> list[dict]:
 
 DOORS = [
     (one_row, LateData.Kind.RUN, 0),
+    (one_row_by_another_spelling, LateData.Kind.RUN, 0),
     (a_batch, LateData.Kind.RUN, 1),
     (spans, LateData.Kind.SPANS, 0),
     (logs, LateData.Kind.SPANS, 0),

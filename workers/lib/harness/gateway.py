@@ -173,7 +173,11 @@ class Gateway:
                 send, 200, counted(await asyncio.to_thread(count, chat.messages, chat.tools or []))
             )
         elif path in DIALECTS and method == "POST":
-            dialect = DIALECTS[path](data, rollout.settings.model)
+            try:
+                dialect = DIALECTS[path](data, rollout.settings.model)
+            except ApiError as error:
+                rollout.loop.call_soon_threadsafe(rollout.refused, str(error))
+                raise
             await self._answer(rollout, dialect, gone, send)
         elif path in DIALECTS:
             raise ApiError(405, "Method Not Allowed")

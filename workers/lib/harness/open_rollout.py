@@ -27,6 +27,7 @@ from workers.lib.verifiers import Execution
 AT_ONCE = 32  # requests of one rollout that are answered at the same time
 ENDED = "This rollout has ended."
 NO_CALL = "The agent did not call the model at its rollout's address."
+REFUSED = "Its last request was refused: {}"
 CUT = "The agent closed the connection before its answer was complete."
 OPEN_AT_END = "The agent ended while the model was still answering it."
 FAILED = "The model gave no answer: {}"
@@ -109,6 +110,7 @@ class OpenRollout:
         # By request: its answer, until that is delivered; and why it got none.
         self._asked: dict[str, asyncio.Future[Answered]] = {}
         self._failed: dict[str, str] = {}
+        self.refusals: list[str] = []  # of requests that could not be read: the last one
         self._times = Counter[str]()  # how often the same was asked
         self._tokens = 0
         self._tool = asyncio.Lock()  # an episode runs its calls one after the other
@@ -166,12 +168,17 @@ class OpenRollout:
         """Mask this rollout, whatever it does from here on."""
         self.mask = self.mask or why
 
+    def refused(self, why: str) -> None:
+        self.refusals = [REFUSED.format(why)]
+
     # Its end
 
-    def freeze(self, reported: Sequence[dict] = (), *, has_failed: bool = False) -> Captured:
+    def freeze(
+        self, reported: Sequence[dict] = (), *, has_failed: bool = False, problem: str = ""
+    ) -> Captured:
         """No call counts from here on. `reported` is what the agent says that it did, if it says
-        so. An agent that `has_failed` by itself is not masked for what it left open: failing must
-        not be better than answering wrongly.
+        so. An agent that `has_failed` by itself, by a `problem`, is not masked for what it left
+        open: failing must not be better than answering wrongly.
         """
         self.is_open = False
         branches = self.tree.branches()
@@ -179,7 +186,7 @@ class OpenRollout:
         conversation = self._conversation(reported)
         mask = (
             self.mask
-            or self._untrusted(replies)
+            or self._untrusted(replies, problem)
             or ("" if has_failed else self._broken(conversation))
         )
         for future in self._asked.values():
@@ -197,10 +204,11 @@ class OpenRollout:
             root = root.parent
         return [*last.messages[len(root.messages) :], last.answer]
 
-    def _untrusted(self, replies: list[Reply]) -> str:
+    def _untrusted(self, replies: list[Reply], problem: str) -> str:
         """Why the tokens may not be learned, whatever the agent did; "" if they may."""
         if not replies:
-            return " ".join([NO_CALL, *dict.fromkeys(self._failed.values())])
+            reasons = [NO_CALL, *self._failed.values(), *self.refusals, problem]
+            return " ".join(filter(None, dict.fromkeys(reasons)))
         return WEIGHTS if len({reply.model for reply in replies}) > 1 else ""
 
     def _broken(self, conversation: list[dict]) -> str:

@@ -86,14 +86,20 @@ class HarnessPlayer:
             rollout.distrust(str(error))
         finally:
             self.gateway.end(rollout)
-            captured = rollout.freeze(outcome.turns, has_failed=bool(stop))
+            captured = rollout.freeze(outcome.turns, has_failed=bool(stop), problem=outcome.problem)
         if rollout.final is not None:
             raise rollout.final
         replies[:] = captured.replies
         end = await _apply(rollout, episode, captured)
         if captured.mask:
-            return Ended("policy error", captured.mask)
-        return Ended(stop, problem=outcome.problem) if stop else end
+            end = Ended("policy error", captured.mask)
+        elif stop:
+            end = Ended(stop, problem=outcome.problem)
+        end.facts = {
+            "branches": captured.branches,
+            "ignored": sum(captured.notes.values()),
+        }
+        return end
 
 
 async def _apply(rollout: OpenRollout, episode: Episode, captured: Captured) -> Ended:

@@ -5,6 +5,7 @@ blocks. Only the standard library.
 from __future__ import annotations
 
 from bisect import bisect
+from collections import deque
 from typing import Any
 
 from workers.lib.messages.calls import ToolCall, native_calls, to_native
@@ -20,6 +21,10 @@ READ = {
     "user": ("text", "tool_result"),
     "assistant": ("text", "tool_use", "thinking", "redacted_thinking"),
 }
+
+
+Indexed = list[tuple[int, dict[str, Any]]]
+"""Blocks, each with the index of its message."""
 
 
 class BlockError(ValueError):
@@ -40,9 +45,19 @@ def from_blocks(messages: list[dict[str, Any]]) -> list[Message]:
     BlockError.
     """
     conversation = _Conversation()
+    for role, blocks in _turns(messages):
+        if role == "assistant":
+            conversation.add_answer(blocks)
+        else:
+            conversation.add_turn(role, blocks)
+    return conversation.messages
+
+
+def _turns(messages: list[dict[str, Any]]) -> list[tuple[str, Indexed]]:
+    turns: list[tuple[str, Indexed]] = []
     for index, message in enumerate(messages):
         role, blocks = message.get("role"), blocks_of(message.get("content"))
-        if role not in READ:
+        if not isinstance(role, str) or role not in READ:
             raise BlockError(index, f"must have one of the roles {', '.join(READ)}")
         if blocks is None:
             raise BlockError(index, "must have content: text or a list of blocks")
@@ -50,9 +65,10 @@ def from_blocks(messages: list[dict[str, Any]]) -> list[Message]:
             raise BlockError(index, problem)
         if role == "user" and not blocks:
             raise BlockError(index, "has no content")
-        if problem := conversation.add(role, blocks):
-            raise BlockError(index, problem)
-    return conversation.messages
+        if not turns or turns[-1][0] != role or role == "system":
+            turns.append((role, []))
+        turns[-1][1].extend((index, block) for block in blocks)
+    return turns
 
 
 def blocks_of(content: Any) -> list[dict[str, Any]] | None:
@@ -66,7 +82,8 @@ def blocks_of(content: Any) -> list[dict[str, Any]] | None:
 
 def blocks_text(blocks: list[dict[str, Any]], joint: str = "\n") -> str:
     """The text of text blocks; a reference to a tool, as tool search returns it, is its name."""
-    texts = (block.get("text") or block.get("tool_name") or "" for block in blocks)
+    names = {"tool_reference": "tool_name"}
+    texts = (block[names.get(block["type"], "text")] for block in blocks)
     return joint.join(filter(None, texts))
 
 
@@ -76,6 +93,8 @@ def text_problem(blocks: list[dict[str, Any]], also: tuple[str, ...] = ()) -> st
         kind = block.get("type")
         if kind == "text" and not isinstance(block.get("text"), str):
             return "has a text block without its text"
+        if kind == "tool_reference" and not isinstance(block.get("tool_name"), str):
+            return "has a tool_reference without its tool_name"
         if kind != "text" and kind not in also:
             return _unread(kind)
     return ""
@@ -109,53 +128,37 @@ def _problem(block: dict[str, Any], role: str) -> str:
 class _Conversation:
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.calls: list[str] = []  # ids of the last answer's
-        self.answered: list[int] = []  # places of those that have a result
+        self.open: dict[str, deque[int]] = {}  # places of the last answer's calls without a result
+        self.answered: list[int] = []  # places of those with one
         self.answer_end = 0
 
-    def add(self, role: str, blocks: list[dict[str, Any]]) -> str:
-        """Add a message; return what is wrong with it."""
-        if role == "assistant":
-            self._add_answer(blocks)
-            return ""
-        texts = []
-        for block in blocks:
-            if block["type"] == "text":
-                texts.append(block)
-            elif not self._add_result(block):
-                return (
-                    f"has a tool_result for {block['tool_use_id'][:80]!r}, which is not an"
-                    " unanswered call of the assistant's message before it"
+    def add_answer(self, blocks: Indexed) -> None:
+        self.messages.append(_answer([block for _, block in blocks]))
+        self.open, self.answered, self.answer_end = {}, [], len(self.messages)
+        for place, call in enumerate(self.messages[-1].get("tool_calls", ())):
+            self.open.setdefault(call["id"], deque()).append(place)
+
+    def add_turn(self, role: str, blocks: Indexed) -> None:
+        texts = [block for _, block in blocks if block["type"] == "text"]
+        for index, block in blocks:
+            if block["type"] == "tool_result" and not self._add_result(block):
+                named = repr(block["tool_use_id"][:80])
+                raise BlockError(
+                    index,
+                    f"has a tool_result for {named}, which is not an unanswered call of the"
+                    " assistant's message before it",
                 )
         if texts or not blocks:
-            self._add_text(role, blocks_text(texts))
-        return ""
-
-    def _add_text(self, role: str, text: str) -> None:
-        last = self.messages[-1] if self.messages else None
-        if last and last["role"] == role == "user":
-            last["content"] = "\n".join(filter(None, [last["content"], text]))
-        else:
-            self.messages.append({"role": role, "content": text})
-
-    def _add_answer(self, blocks: list[dict[str, Any]]) -> None:
-        answer = _answer(blocks)
-        if self.messages and self.messages[-1]["role"] == "assistant":
-            answer = _joined(self.messages.pop(), answer)
-        self.messages.append(answer)
-        self.calls = [call["id"] for call in answer.get("tool_calls", ())]
-        self.answered, self.answer_end = [], len(self.messages)
+            self.messages.append({"role": role, "content": blocks_text(texts)})
 
     def _add_result(self, block: dict[str, Any]) -> bool:
-        same_id = (at for at, id in enumerate(self.calls) if id == block["tool_use_id"])
-        place = next((at for at in same_id if at not in self.answered), None)
-        if place is None:
+        if not (places := self.open.get(block["tool_use_id"])):
             return False
         content = blocks_text(blocks_of(block.get("content") or []) or [])
         result = {"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}
         failed = {"is_error": True} if block.get("is_error") is True else {}
-        before = bisect(self.answered, place)
-        self.answered.insert(before, place)
+        before = bisect(self.answered, places[0])
+        self.answered.insert(before, places.popleft())
         self.messages.insert(self.answer_end + before, result | failed)
         return True
 
@@ -169,10 +172,6 @@ def _answer(blocks: list[dict[str, Any]]) -> Message:
     if thought := "\n".join(filter(None, thoughts)):
         message["reasoning_content"] = thought
     return message | ({"tool_calls": calls} if calls else {})
-
-
-def _joined(one: Message, other: Message) -> Message:
-    return _answer([*answer_blocks(one), *answer_blocks(other)])
 
 
 def _call(block: dict[str, Any]) -> dict[str, Any]:

@@ -131,12 +131,12 @@ class Result:
             reasons = [
                 f"the agent failed to answer {crashed}" if crashed else "",
                 f"{other} runs saw other results than the environment's, since the agent ran tools "
-                "of its own (let it return its calls without running them)"
+                "of its own (let it call those at task.mcp_url or task.tools_url)"
                 if other
                 else "",
                 f"{masked - other} could not be scored" if masked > other else "",
-                f"{lacking} failed, and no run called a tool of the environment (only calls that"
-                " the agent returns are seen)"
+                f"{lacking} failed, and no run called a tool of the environment (only calls at"
+                " task.mcp_url or task.tools_url and those that the agent returns are seen)"
                 if lacking
                 else "",
             ]
