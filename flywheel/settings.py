@@ -396,7 +396,7 @@ SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 # would become a GET; nor what asks this process itself whether it is well.
 SECURE_SSL_REDIRECT = HTTPS
 SECURE_REDIRECT_EXEMPT = [
-    r"^(v1|api/v1|api/public|env)/",
+    r"^(v1|api/v1|api/public|env|rollout)/",
     r"^(healthz|livez|readyz|metrics)$",
 ]
 # HSTS of other hosts of the domain, and browsers' built-in lists, are its owner's decision, at the

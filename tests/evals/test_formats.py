@@ -677,6 +677,7 @@ def test_a_package_is_complete_and_compiles(tmp_path: Path) -> None:
     files = package(ROWS, "My tasks!")
     parts = (
         "__init__",
+        "blocks",
         "calls",
         "compare",
         "content",

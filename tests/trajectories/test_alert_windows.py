@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -96,8 +96,16 @@ def test_together_as_by_itself(projects: list[Project], source: alerts.Source) -
     by_pk = {project.pk: project for project in projects}
     alone = {window: source.read(by_pk[window.project], window.given) for window in windows}
     assert list(together) == windows
-    assert [together[window] for window in windows] == [alone[window] for window in windows]
+    assert [_rounded(together[one]) for one in windows] == [_rounded(alone[one]) for one in windows]
     assert any(alone.values()) and len({str(value) for value in alone.values()}) > 5
+
+
+def _rounded(measured: Any) -> Any:
+    """The order in which PostgreSQL adds changes the last digits of a sum."""
+    if not is_dataclass(measured):
+        return measured
+    known = {field.name: getattr(measured, field.name) for field in fields(measured)}
+    return {name: round(v, 9) if isinstance(v, float) else v for name, v in known.items()}
 
 
 def test_what_cannot_be_read_together_is_left_out(

@@ -6,6 +6,8 @@ import errno
 
 from workers.lib.memory import is_out_of_memory, out_of_memory_sentence
 
+OURS = ("apps", "flywheel", "workers")
+
 
 class SpecError(ValueError):
     """A spec that cannot be used; the message is a sentence that names the field."""
@@ -20,8 +22,10 @@ def is_disk_full(error: BaseException) -> bool:
     chain: BaseException | None = error
     while chain is not None:
         full = isinstance(chain, OSError) and chain.errno in (errno.ENOSPC, errno.EDQUOT)
-        # the error of safetensors only says it in its text
-        if full or "No space left on device" in str(chain):
+        # Errors of libraries such as safetensors say it in their text alone; our own may quote what
+        # another machine said about its disk.
+        is_ours = type(chain).__module__.split(".")[0] in OURS
+        if full or (not is_ours and "No space left on device" in str(chain)):
             return True
         chain = chain.__cause__ or chain.__context__
     return False
