@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import httpx2
 import pytest
@@ -137,10 +138,16 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
 
     it_logs_what_was_asked(machine, port)
 
-    second = machine.run("manage.py", "up", "--port", str(port))
-    assert second.returncode != 0
-    assert f"already runs with the data folder {machine.data}" in second.stdout
-    assert "Traceback" not in second.stdout
+    for folder, says in (
+        (
+            machine.data,
+            f"already runs with the data folder {machine.data}: http://127.0.0.1:{port}",
+        ),
+        (machine.data / "another", f"Cannot listen on 127.0.0.1:{port}"),
+    ):
+        second = replace(machine, data=folder).run("manage.py", "up", "--port", str(port))
+        assert second.returncode != 0 and says in second.stdout, second.stdout
+        assert "Traceback" not in second.stdout
     assert open_to_others(machine.data) == set()
 
     before = machine.part("default")
