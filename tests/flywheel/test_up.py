@@ -143,7 +143,7 @@ def test_it_serves_restarts_what_dies_and_leaves_nothing_after_ctrl_c(one_machin
             machine.data,
             f"already runs with the data folder {machine.data}: http://127.0.0.1:{port}",
         ),
-        (machine.data / "another", f"Cannot listen on 127.0.0.1:{port}"),
+        (machine.data.with_name("another"), f"Cannot listen on 127.0.0.1:{port}"),
     ):
         second = replace(machine, data=folder).run("manage.py", "up", "--port", str(port))
         assert second.returncode != 0 and says in second.stdout, second.stdout
