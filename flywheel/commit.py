@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flywheel.places import CARRIED, CODE, is_installed
 
-SHOWN = 12
+SHOWN = 9
 HASH = re.compile("[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -23,7 +23,7 @@ def commit() -> str:
 
 
 def described(version: str) -> str:
-    return f"{version} (commit {commit()[:SHOWN] or 'unknown'})"
+    return f"{version} ({commit()[:SHOWN] or 'commit unknown'})"
 
 
 def of_checkout(code: Path) -> str:

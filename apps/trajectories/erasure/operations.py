@@ -54,7 +54,7 @@ class What(Struct, forbid_unknown_fields=True, kw_only=True):
             title="User ids",
             max_length=4_000,
             pattern=TEXT,
-            description="Of a person, one a line: their runs, and their sessions",
+            description="One per line: the runs and sessions of these users",
         ),
     ] = ""
     texts: Annotated[
@@ -64,20 +64,20 @@ class What(Struct, forbid_unknown_fields=True, kw_only=True):
             max_length=4_000,
             pattern=TEXT,
             description=(
-                "That mean this person wherever they are, one a line (name, e-mail address): runs"
-                " that contain one are deleted"
+                "Names, addresses or numbers of the person, one per line: every run that contains"
+                " one is deleted"
             ),
         ),
     ] = ""
     others: Annotated[
         str,
         Meta(
-            title="Texts of others",
+            title="Except",
             max_length=4_000,
             pattern=TEXT,
             description=(
-                "That contain one of the texts and mean somebody else, one a line (Mary Ann"
-                " Example): what is in them stays"
+                "Names of other people that contain one of the texts, one per line (Mary Ann"
+                " Example): runs with these alone are kept"
             ),
         ),
     ] = ""
