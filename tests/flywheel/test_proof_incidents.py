@@ -164,8 +164,8 @@ def skewed_clock(it: Installation) -> Iterator[None]:
     with it.connect() as connection:
         connection.execute(
             "INSERT INTO core_worker (name, queue, host, pid, version, at_once, memory_mb, has,"
-            " skew_s, started_at, beat_at) VALUES ('eval@elsewhere', 'eval', 'elsewhere', 1, '', 1,"
-            " 1, '{}', 600, now(), now() + interval '1 hour')"
+            " skew_s, started_at, beat_at) VALUES ('eval@elsewhere', 'eval', 'elsewhere', 1, '',"
+            " 1, 1, '{}', 600, now(), now() + interval '1 hour')"
         )
         yield
         connection.execute("DELETE FROM core_worker WHERE host = 'elsewhere'")
