@@ -297,6 +297,10 @@ def test_where_the_memory_ran_out_the_event_says_so(
 def test_where_the_disk_is_full_the_event_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Even if its own log, which is a file, can take nothing more."""
+    full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
+    monkeypatch.setattr(sys, "stderr", full)
+
     def program(spec: dict, events: Emitter, stop: StopFlag) -> None:
         raise chained(OSError(errno.ENOSPC, "No space left on device"))
 

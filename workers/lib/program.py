@@ -100,7 +100,8 @@ def run_main(form: type[J], program: Callable[[J, Emitter, StopFlag], None]) -> 
     except SpecError as error:
         if is_out_of_memory(error):  # memory ran out, which was mistaken for an invalid spec
             fail(events, error)
-        print(error, file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(error, file=sys.stderr)
         events.error(str(error))
         sys.exit(UNUSABLE)
     except Exception as error:  # the program's boundary: every end is reported in one event
@@ -109,7 +110,8 @@ def run_main(form: type[J], program: Callable[[J, Emitter, StopFlag], None]) -> 
 
 def fail(events: Emitter, error: Exception) -> NoReturn:
     """Call it while handling the error."""
-    traceback.print_exc()
+    with contextlib.suppress(OSError):  # on a full disk it cannot be written; the event can be sent
+        traceback.print_exc()
     if processes.count() > 1 and lost_connection(error):
         sys.exit(processes.LOST)
     events.error(sentence(error), traceback.format_exc(), cause_of(error))
