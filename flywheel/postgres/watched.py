@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Generator
 from typing import Any, Self
 
@@ -95,12 +96,33 @@ class Watch:
             self.note_answer()
 
 
-class _Probe(psycopg.Connection[Any]):
+def _let_go(error: BaseException) -> None:
+    """Closes the socket of the connection that could not be made. The frames of the error have it,
+    and refer to the error: until garbage is collected it would be a connection of a server that
+    was frozen and is back.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__context__
+
+
+class _LetsGo(psycopg.Connection[Any]):
+    @classmethod
+    def connect(cls, *given: Any, **options: Any) -> Self:
+        try:
+            return super().connect(*given, **options)
+        except psycopg.Error as error:
+            _let_go(error)
+            raise
+
+
+class _Probe(_LetsGo):
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         return super().wait(gen, interval, RENEW_S)
 
 
-class Connection(psycopg.Connection[Any]):
+class Connection(_LetsGo):
     """Where the process watches: gives up when the server is frozen, and is closed then."""
 
     @classmethod

@@ -105,20 +105,21 @@ class Settled:
             self.audit_log,
             self.leftovers,
         ):
-            found += [f"{check.__name__}: {one}" for one in self._patiently(check)]
+            found += self._patiently(check)
         found += self.world.problems
         self.world.problems = []
         return found
 
     def _patiently(self, check: Callable[[], Iterator[str]]) -> list[str]:
-        """What is wrong for longer than a moment."""
+        """What is wrong for longer than a moment, and was not found before."""
         until, wrong = time.monotonic() + 30, [""]
         while wrong and (time.monotonic() < until or wrong == [""]):
             try:
-                wrong = list(check())
+                named = [f"{check.__name__}: {one}" for one in check()]
+                wrong = [one for one in named if one not in self.found]
             except (OperationalError, InterfaceError) as error:
                 connection.close()
-                wrong = [f"not checked: {error}"]
+                wrong = [f"{check.__name__}: not checked: {error}"]
             if wrong:
                 time.sleep(1)
         return wrong

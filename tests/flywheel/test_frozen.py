@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -186,3 +188,23 @@ def test_receiving_and_pages_do_not_wait_for_a_frozen_broker(
         assert client.get(reverse(page, args=[project.slug])).status_code == 200
     assert client.post(reverse("failures:recluster", args=[project.slug])).status_code == 302
     assert not outbox._outbox.flush(0)
+
+
+@pytest.mark.parametrize("kind", [watched._Probe, watched.Connection])
+def test_a_connection_that_a_frozen_server_did_not_answer_is_closed_at_once(
+    kind: type[psycopg.Connection], tmp_path: Path
+) -> None:
+    """Not when garbage is collected: the server would have it once it is back."""
+    with socket.socket(socket.AF_UNIX) as frozen:
+        frozen.bind(str(tmp_path / ".s.PGSQL.5432"))
+        frozen.listen(1)
+        gc.disable()
+        try:
+            with pytest.raises(psycopg.Error):
+                kind.connect(host=str(tmp_path), user="x", dbname="x", connect_timeout=2)
+            accepted, _ = frozen.accept()
+            accepted.settimeout(5)
+            while accepted.recv(4096):
+                pass  # what it sent before it gave up; then the end, or TimeoutError
+        finally:
+            gc.enable()
