@@ -17,7 +17,7 @@ import pytest
 
 from tests.workers.test_open_rollout import Spelling
 from workers.lib.environments import load
-from workers.lib.harness import open_rollout
+from workers.lib.harness import open_rollout, playing
 from workers.lib.harness.launchers import Launcher, Outcome, Work
 from workers.lib.harness.playing import HarnessPlayer
 from workers.lib.policies import PolicyError
@@ -108,6 +108,12 @@ def test_what_is_done_at_the_address_is_scored_and_learned(number: int, success:
 def test_calls_that_the_model_did_not_write_are_not_credited() -> None:
     done = played(command("cheats"), call(1), "Done.")
     assert done.score.mask_reason == open_rollout.OWN_CALL.format(DELETE)
+
+
+def test_an_agent_that_ends_before_it_ran_a_call_is_told_so() -> None:
+    launcher = Asking(("POST", "ID/v1/chat/completions", CHAT))
+    done = played(command(), call(1), launcher=launcher)
+    assert done.score.mask_reason == playing.STOPPED
 
 
 class Service(BaseHTTPRequestHandler):

@@ -103,7 +103,7 @@ def played(
 async def ask(rollout: OpenRollout, messages: list[dict], **more: Any) -> dict:
     asked = ChatRequest(messages=messages, **more)
     answered = await rollout.answer(asked)
-    rollout.delivered(asked)
+    rollout.delivered(asked, answered)
     return answered.message
 
 
@@ -281,6 +281,127 @@ def test_an_answer_or_a_call_that_the_model_did_not_write_masks() -> None:
 
     other = [{"role": "assistant", "content": "Something else."}]
     assert "did not write" in played(lambda rollout: ask(rollout, [USER]), said=other).mask
+
+
+FOUND = {
+    "type": "function",
+    "function": {"name": "bulk_find", "parameters": {"properties": {"deep": {"default": 2}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "called", "why"),
+    [
+        (CALL, [{"id": 7}, {"id": 7}], open_rollout.REPEATED),
+        (f"{CALL}{CALL}", [{"id": 7}, {"id": 7}], ""),
+        (CALL, [{"id": 7, "all": True}], open_rollout.OWN_CALL),
+        (CALL.replace('"id": 7', ""), [{"id": 7}], open_rollout.OWN_CALL),
+        (CALL.replace("find", "mcp__env__find"), [{"id": 7}], ""),
+        (CALL.replace("find", "bulk_find"), [{"id": 7}], open_rollout.OWN_CALL),
+        ("I cannot find it.", [{"id": 7}], open_rollout.OWN_CALL),
+        ("Action: find[7]", [{"id": 7}], ""),
+    ],
+)
+def test_each_written_call_runs_once_as_it_was_written(
+    written: str, called: list[dict], why: str
+) -> None:
+    async def work(rollout: OpenRollout) -> None:
+        rollout.episode.tools = [TOOL, FOUND]
+        await ask(rollout, [USER], tools=[TOOL, FOUND])
+        for args in called:
+            await rollout.call("find", args)
+
+    assert played(work, Spelling(written)).mask == why.format("find")
+
+
+def test_a_call_that_failed_may_be_tried_again_and_one_with_defaults_is_the_same() -> None:
+    async def work(rollout: OpenRollout) -> None:
+        rollout.episode.tools = [FOUND]
+        await ask(rollout, [USER], tools=[FOUND])
+        call = rollout.episode.call
+        rollout.episode.call = lambda tool, args: failing()
+        await rollout.call("bulk_find", {"id": 7, "deep": 2})
+        rollout.episode.call = call
+        await rollout.call("bulk_find", {"id": 7, "deep": 2})
+
+    async def failing() -> Execution:
+        return Execution(False, False, "try again")
+
+    assert not played(work, Spelling(CALL.replace("find", "bulk_find"))).mask
+
+
+def test_a_call_made_before_the_model_wrote_it_is_not_its_own() -> None:
+    async def work(rollout: OpenRollout) -> None:
+        await rollout.call("find", {"id": 7})
+        await ask(rollout, [USER], tools=[TOOL])
+
+    assert played(work, Spelling(CALL)).mask == open_rollout.OWN_CALL.format("find")
+
+
+def test_all_that_is_reported_was_written() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"id": 7}'}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [call]}
+    end = {"role": "assistant", "content": "Done."}
+
+    async def work(rollout: OpenRollout) -> None:
+        first = await ask(rollout, [USER], tools=[TOOL])
+        await ask(rollout, [USER, first, user("On.")], tools=[TOOL])
+
+    def mask(said: list[dict], *answers: str) -> str:
+        return played(work, Spelling(*answers), said=said).mask
+
+    assert mask([calls, end], CALL, "Done.") == ""
+    assert mask([calls, end], "No.", "Done.") == open_rollout.OWN_CALL.format("find")
+    assert mask([calls, calls, end], CALL, "Done.") == open_rollout.REPEATED.format("find")
+    assert "did not write" in mask([end | {"content": "7!"}, end], "No.", "Done.")
+
+
+def test_an_environment_that_fails_masks_and_a_tool_may_not_outlive_its_agent() -> None:
+    async def breaks(rollout: OpenRollout) -> None:
+        async def broken(tool: str, args: dict) -> Execution:
+            raise OSError("no disk")
+
+        await ask(rollout, [USER], tools=[TOOL])
+        rollout.episode.call = broken
+        with pytest.raises(Refused):
+            await rollout.call("find", {"id": 7})
+
+    broken = played(breaks, Spelling(CALL), has_failed=True).mask
+    assert broken.startswith("The environment failed: ") and "no disk" in broken
+
+    async def leaves(rollout: OpenRollout) -> None:
+        async def slow(tool: str, args: dict) -> Execution:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        await ask(rollout, [USER], tools=[TOOL])
+        rollout.episode.call = slow
+        asyncio.ensure_future(rollout.call("find", {"id": 7}))  # noqa: RUF006
+        await asyncio.sleep(0)
+
+    assert played(leaves, Spelling(CALL)).mask == open_rollout.TOOL_AT_END
+
+
+def test_an_error_of_the_sampler_is_no_answer_and_may_be_asked_again() -> None:
+    async def work(rollout: OpenRollout) -> None:
+        rollout.sampler.error = ValueError("not text")
+        with pytest.raises(ValueError, match="not text"):
+            await ask(rollout, [USER])
+        rollout.sampler.error = None
+        await ask(rollout, [USER])
+
+    assert played(work).mask == ""
+
+
+def test_an_answer_that_arrives_twice_leaves_the_next_one_open() -> None:
+    async def work(rollout: OpenRollout) -> None:
+        asked = ChatRequest(messages=[USER])
+        one = await rollout.answer(asked)
+        rollout.delivered(asked, one)
+        await rollout.answer(asked)
+        rollout.delivered(asked, one)
+
+    assert played(work).mask == open_rollout.CUT
 
 
 def test_only_what_was_seen_before_a_stop_string_is_learned() -> None:

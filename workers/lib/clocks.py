@@ -49,7 +49,8 @@ class Clock:
             yield
         finally:
             self._since = asyncio.get_running_loop().time()
-            self._limit.reschedule(self._since + self.left)
+            if self._limit is not None:  # it may have ended meanwhile
+                self._limit.reschedule(self._since + self.left)
 
     def spend(self, seconds: float) -> None:
         """Counts time that has passed while the clock was stopped."""

@@ -213,7 +213,7 @@ class Gateway:
             begun = begun or await _begin_stream(send)
             await events(send, rows)
             await send({"type": "http.response.body", "body": dialect.last})
-        rollout.loop.call_soon_threadsafe(rollout.delivered, asked)
+        rollout.loop.call_soon_threadsafe(rollout.delivered, asked, work.result())
 
 
 def _path(rest: str) -> str:

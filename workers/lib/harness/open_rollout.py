@@ -8,17 +8,20 @@ that was cut or failed, an answer that the agent did not get from here, weights 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from workers.lib.answer_text import message_of
 from workers.lib.engines import SoFar
 from workers.lib.environments import Episode
+from workers.lib.errors import sentence
 from workers.lib.harness.lineage import Call, Tree, joined, meaning_of, request_key
-from workers.lib.harness.tools import Called, Refused
+from workers.lib.harness.tools import Called, Refused, names_of
 from workers.lib.messages import ToolCall, native_calls, same_value, text_of
 from workers.lib.openai_requests import ApiError, ChatRequest
 from workers.lib.policies import PolicyError, Reply, Sampler, seed_of
@@ -40,7 +43,16 @@ OWN_CALL = (
     "The agent called the tool {} with arguments that the model here did not write, so it used"
     " another model, or calls tools by itself."
 )
+REPEATED = (
+    "The agent called the tool {} more often than the model here wrote that call: code repeated it."
+)
+TOOL_AT_END = "The agent ended while a tool of its environment was still running."
+TOOL_FAILED = "The environment failed: {}"
+TOOL_SLOW = "The tool took longer than {:g} seconds."
+TOOL_S = 60.0
 SHOWN = 120
+Place = tuple[int, int]  # the number of an answer, and of a call in it
+Calls = Counter[Place]
 EXCEEDED = {
     "turns": "This rollout has made all the calls that it may.",
     "tokens": "This rollout has generated all the tokens that it may.",
@@ -113,6 +125,8 @@ class OpenRollout:
         self.refusals: list[str] = []  # of requests that could not be read: the last one
         self._times = Counter[str]()  # how often the same was asked
         self._tokens = 0
+        self._made: Calls = Counter()  # the written calls that ran
+        self._own = ""  # why a call that ran cannot be credited to the model
         self._tool = asyncio.Lock()  # an episode runs its calls one after the other
 
     # What the agent asks for
@@ -136,17 +150,20 @@ class OpenRollout:
             self.notes["the same request again before its answer was complete"] += 1
         try:
             answered = await asyncio.shield(future)
-        except ApiError as error:
+        except Exception as error:
             self._asked.pop(key, None)
-            if error.status >= 500:
+            if not isinstance(error, ApiError) or error.status >= 500:
                 self._failed[key] = str(error)
             raise
         self._failed.pop(key, None)
         return answered
 
-    def delivered(self, asked: ChatRequest) -> None:
-        """The agent has its answer: the same request is a new one from now on."""
-        self._asked.pop(request_key(asked.messages, _tools_of(asked)), None)
+    def delivered(self, asked: ChatRequest, answered: Answered) -> None:
+        """The agent has this answer: the same request is a new one from now on."""
+        key = request_key(asked.messages, _tools_of(asked))
+        future = self._asked.get(key)
+        if future is not None and future.done() and future.result() is answered:
+            del self._asked[key]
 
     @property
     def tools(self) -> Sequence[dict]:
@@ -157,12 +174,39 @@ class OpenRollout:
         return "" if self.is_open else ENDED
 
     async def call(self, name: str, args: dict) -> Called:
-        """Runs a tool of the environment. Raises Refused."""
+        """Runs a tool of the environment. Raises Refused.
+
+        Each written call may run once, after it was written; one that failed may be tried again.
+        """
         async with self._tool:
             if not self.is_open:
                 raise Refused(410, ENDED)
-            done = await self.episode.call(name, args)
+            place = self._claim(name, args, self._made)
+            try:
+                async with asyncio.timeout(TOOL_S):
+                    done = await self.episode.call(name, args)
+            except Exception as error:  # says nothing about the agent
+                slow = isinstance(error, TimeoutError)
+                said = TOOL_SLOW.format(TOOL_S) if slow else sentence(error)
+                self.distrust(TOOL_FAILED.format(said))
+                raise Refused(500, said) from error
+            if place is not None and not done.ok:
+                self._made[place] -= 1
             return Called(done.observation, not done.ok)
+
+    def _claim(self, name: str, args: dict, made: Calls) -> Place | None:
+        """The written call that this one is, counted in `made`; None, and why, if there is none
+        that has not run.
+        """
+        tools, why = self.episode.tools, OWN_CALL
+        for call in self.tree.calls:
+            for place, most in _written(name, args, call.answer, tools):
+                if most is None or made[call.number, place] < most:
+                    made[call.number, place] += 1
+                    return call.number, place
+                why = REPEATED
+        self._own = self._own or why.format(name)
+        return None
 
     def distrust(self, why: str) -> None:
         """Mask this rollout, whatever it does from here on."""
@@ -207,7 +251,8 @@ class OpenRollout:
     def _untrusted(self, replies: list[Reply], problem: str) -> str:
         """Why the tokens may not be learned, whatever the agent did; "" if they may."""
         if not replies:
-            reasons = [NO_CALL, *self._failed.values(), *self.refusals, problem]
+            none = OPEN_AT_END if self._asked else NO_CALL
+            reasons = [none, *self._failed.values(), *self.refusals, problem]
             return " ".join(filter(None, dict.fromkeys(reasons)))
         return WEIGHTS if len({reply.model for reply in replies}) > 1 else ""
 
@@ -216,16 +261,32 @@ class OpenRollout:
         if self._asked:
             is_done = all(future.done() for future in self._asked.values())
             return CUT if is_done else OPEN_AT_END
+        if self._tool.locked():
+            return TOOL_AT_END
         if self._failed:
             return FAILED.format(next(iter(self._failed.values())))
         if self.settings.own_code:
             return ""
+        return self._unwritten(conversation) or self._own
+
+    def _unwritten(self, conversation: list[dict]) -> str:
+        """What the agent reports and the model here did not write: its last message as a whole,
+        and the text and the calls of the others, which clients merge and split.
+        """
         answers = [call.answer for call in self.tree.calls]
-        last = next((m for m in reversed(conversation) if m.get("role") == "assistant"), None)
-        if last is not None and meaning_of(last) not in map(meaning_of, answers):
-            return NOT_SAMPLED.format((text_of(last) or str(last.get("tool_calls")))[:SHOWN])
-        own = next((call for call in self.episode_calls if not _is_written(call, answers)), None)
-        return OWN_CALL.format(own.name) if own else ""
+        said = [m for m in conversation if m.get("role") == "assistant"]
+        if not said:
+            return ""
+        texts = {"", *(text_of(answer).strip() for answer in answers)}
+        other = next((m for m in said if text_of(m).strip() not in texts), None)
+        if other is None and meaning_of(said[-1]) not in map(meaning_of, answers):
+            other = said[-1]
+        if other is not None:
+            return NOT_SAMPLED.format((text_of(other) or str(other.get("tool_calls")))[:SHOWN])
+        made: Calls = Counter()
+        for call in (call for message in said for call in native_calls(message)):
+            self._claim(call.tool, call.args or {}, made)
+        return ""
 
     @property
     def episode_calls(self) -> Sequence[Execution]:
@@ -334,25 +395,54 @@ def _refused(error: PolicyError) -> ApiError:
     return ApiError(400, str(error)) if error.limit else ApiError(503, str(error))
 
 
-def _is_written(done: Execution, answers: Iterable[dict]) -> bool:
-    """Whether a call that ran is one that the model wrote. A framework may put its server's name
-    before the tool's, and add arguments that have defaults. Where it reads calls from text in a
-    form of its own, the tool's name must be in that text.
+def _written(
+    name: str, args: dict, answer: dict, tools: Sequence[dict]
+) -> Iterator[tuple[int, int | None]]:
+    """The calls of an answer that are this one: the place of each, and how often it may run. Where
+    a framework reads calls from text in a form of its own, the tool's name and all values must be
+    in that text, which may be code that calls it often.
     """
-    for answer in answers:
-        calls = native_calls(answer)
-        if any(_is_same(call, done) for call in calls):
-            return True
-        if not calls and done.name in text_of(answer):
-            return True
-    return False
+    calls = native_calls(answer)
+    for place, call in enumerate(calls):
+        if _is_same(call, name, args, tools):
+            yield place, 1
+    text = text_of(answer)
+    if not calls and name in text and _is_spelled(_without_defaults(name, args, {}, tools), text):
+        yield 0, None
 
 
-def _is_same(written: ToolCall, done: Execution) -> bool:
-    tool = written.tool
-    is_named = tool == done.name or tool.endswith(tuple(f"{mark}{done.name}" for mark in "_.-/"))
-    given = done.args or {}
-    return is_named and all(
-        key in given and same_value(value, given[key])
-        for key, value in (written.args or {}).items()
+def _is_same(written: ToolCall, name: str, args: dict, tools: Sequence[dict]) -> bool:
+    """A framework may put its server's name before the tool's, unless that is another tool's name,
+    and add arguments that have defaults.
+    """
+    tool, asked = written.tool, written.args or {}
+    prefixed = tuple(f"{mark}{name}" for mark in "_.-/")
+    is_named = tool == name or (tool.endswith(prefixed) and tool not in names_of(tools))
+    return (
+        is_named
+        and all(key in args and same_value(value, args[key]) for key, value in asked.items())
+        and not _without_defaults(name, args, asked, tools)
     )
+
+
+def _without_defaults(name: str, args: dict, asked: dict, tools: Sequence[dict]) -> dict:
+    """The arguments that were not asked for, without those that are null or the tool's default."""
+    schema = next((tool["function"] for tool in tools if tool["function"]["name"] == name), {})
+    properties = (schema.get("parameters") or {}).get("properties") or {}
+    defaults = {key: one.get("default") for key, one in properties.items() if isinstance(one, dict)}
+    return {
+        key: value
+        for key, value in args.items()
+        if key not in asked and value is not None and not same_value(value, defaults.get(key))
+    }
+
+
+def _is_spelled(value: Any, text: str) -> bool:
+    if isinstance(value, dict | list):
+        return all(
+            _is_spelled(one, text) for one in (value.values() if isinstance(value, dict) else value)
+        )
+    if value is None or isinstance(value, bool):
+        return True
+    said = str(value)
+    return said in text or json.dumps(said)[1:-1] in text

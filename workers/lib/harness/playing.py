@@ -20,14 +20,20 @@ from workers.lib.harness.launchers import (
     Work,
 )
 from workers.lib.harness.open_rollout import Captured, OpenRollout, Settings
-from workers.lib.messages import Message
+from workers.lib.messages import Message, calls_of
 from workers.lib.policies import PolicyError, RecordedPolicy, Reply, Sampler
 from workers.lib.rollouts import NO_LIMITS, Ended, Limits, take_turns
 from workers.lib.specs.harness import AgentHarness
+from workers.lib.transcripts import agent_turns
 
 OTHER_USER = (
     "This task has a user who answers, and an agent in its own harness is started once. Choose"
     " tasks without one."
+)
+
+STOPPED = (
+    "The agent ended after the model wrote a call, without running it. Let it call the tools at its"
+    " rollout's address."
 )
 
 
@@ -110,12 +116,16 @@ async def _apply(rollout: OpenRollout, episode: Episode, captured: Captured) -> 
     if rollout.episode_calls:
         episode.add_messages(list(said))
         return Ended("")
+    if any(message.get("role") == "tool" for message in said):
+        said = agent_turns(list(said), [])  # with the results that the model was given
     turns = [message for message in said if message.get("role") == "assistant"]
     try:
         await take_turns(RecordedPolicy([turns]), episode, NO_LIMITS, [], 0, 0)
     except Ended as end:
         return end
-    return Ended("") if episode.done else Ended("policy error", OTHER_USER)
+    if episode.done:
+        return Ended("")
+    return Ended("policy error", STOPPED if turns and calls_of(turns[-1]) else OTHER_USER)
 
 
 def launcher_of(harness: AgentHarness) -> Launcher:
