@@ -171,9 +171,10 @@ def suffix(month: datetime | None) -> str:
 
 
 def _lacking(cursor: Any, month: datetime | None) -> list[str]:
-    """The tables without a partition for this month."""
+    """The tables without a partition for this month; one that was detached is none."""
     cursor.execute(
-        "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name || '_' || %s) IS NULL",
+        "SELECT name FROM unnest(%s::text[]) AS name WHERE NOT EXISTS (SELECT FROM pg_inherits"
+        " WHERE inhparent = name::regclass AND inhrelid = to_regclass(name || '_' || %s))",
         [list(TABLES), suffix(month)],
     )
     return [name for (name,) in cursor.fetchall()]
@@ -181,7 +182,7 @@ def _lacking(cursor: Any, month: datetime | None) -> list[str]:
 
 def _make(cursor: Any, month: datetime | None, tables: Iterable[str]) -> None:
     """Each a table of its own that is attached when it is whole: readers of the others are not held
-    up.
+    up. One that was detached is attached again, with its rows.
     """
     bounds = (
         f"FROM ('{floor_of(month)}') TO ('{floor_of(next_month(month))}')"
@@ -190,7 +191,7 @@ def _make(cursor: Any, month: datetime | None, tables: Iterable[str]) -> None:
     )
     for table in tables:
         name = f"{table}_{suffix(month)}"
-        cursor.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {name} (LIKE {table} INCLUDING ALL)")
         if table == "trajectories_content":
             cursor.execute(f"ALTER TABLE {name} ALTER data SET STORAGE EXTERNAL")
         cursor.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES {bounds}")

@@ -94,12 +94,17 @@ def test_a_clock_in_the_future_is_told_and_filed_under_now(project: Project) -> 
     assert stored.started_at.year == 2100 and stored.warnings[0]["path"] == "started_at"
 
 
-def test_a_table_that_lost_its_partition_is_missed_and_gets_it_back(project: Project) -> None:
+@pytest.mark.parametrize("table", ["trajectories_step", "trajectories_trajectory"])
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_table_that_lost_its_partition_is_missed_and_gets_it_back(
+    is_dropped: bool, table: str, project: Project
+) -> None:
     month = max(partitions.months())
-    name = f"trajectories_step_{partitions.suffix(month)}"
+    name = f"{table}_{partitions.suffix(month)}"
     with connection.cursor() as cursor:
-        cursor.execute(f"ALTER TABLE trajectories_step DETACH PARTITION {name}")
-        cursor.execute(f"DROP TABLE {name}")
+        cursor.execute(f"ALTER TABLE {table} DETACH PARTITION {name}")
+        if is_dropped:
+            cursor.execute(f"DROP TABLE {name}")
     assert month in partitions.missing_ahead()
     partitions.ensure_ahead()
     assert not partitions.missing_ahead()
