@@ -114,6 +114,9 @@ def later(**ago: Any) -> None:
     """As if the verdicts were given, and paid, that long ago."""
     then = timezone.now() - timedelta(**ago)
     JudgeVerdict.objects.update(at=then)
+    # A day that has an account keeps it: just after midnight, minutes ago are another day.
+    before = JudgeDay.objects.filter(day=then.date())
+    JudgeDay.objects.filter(project__in=before.values("project")).exclude(pk__in=before).delete()
     JudgeDay.objects.update(day=then.date())
 
 
