@@ -98,13 +98,17 @@ def every(world: Any, by: Any) -> dict[str, str]:
 
     from apps.core.actions import create_project
     from tests.e2e.addresses import FORMS, STATIONS, pages_of
+    from tests.e2e.test_operator import fill as fill_operators
     from tests.e2e.test_pages import OWN_PAGES
 
+    by.is_superuser = True
+    by.save()
+    fill_operators(by)
     empty = create_project(slug="empty", name="Empty", by=by)
     return (
         {f"full-{name}": address for name, address in pages_of(world, by).items()}
         | {f"empty-{name}": reverse(name, args=[empty.slug]) for name in (*STATIONS, *FORMS)}
-        | {f"own-{name}": reverse(name) for name in OWN_PAGES}
+        | {f"own-{name}": reverse(name) for name in (*OWN_PAGES, "operator:home")}
     )
 
 
