@@ -1,5 +1,5 @@
-"""vLLM servers that a training run can sample from: those with its base and LoRA slots, and how its
-spec names them.
+"""Servers that a training run can sample from: those with its base and LoRA slots, and how its spec
+names them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from apps.registry.engines import AUTO, Holder, asked_at, holders, server_of, wh
 from apps.registry.models import Health, ModelVersion, Server, ServerKind
 from workers.lib.specs.rollouts import Rollouts, RolloutServer
 
-EXACT = (ServerKind.VLLM, ServerKind.TRANSFORMERS)  # kinds that accept and return token ids
+# Kinds that accept and return token ids.
+EXACT = (ServerKind.VLLM, ServerKind.SGLANG, ServerKind.TRANSFORMERS)
 
 
 def offered(project: Project) -> list[Server]:
@@ -26,11 +27,13 @@ def offered(project: Project) -> list[Server]:
     return [server for server in rows if not why_not(server)]
 
 
-def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
+def why_not(server: Server, rank: int = 0, steps_ahead: int = 0, top_p: float = 1.0) -> str:
     """Why a run with adapters of this rank cannot sample there; "" if it can."""
     slots, needed = slots_of(server), 1 + steps_ahead
     if server.kind not in EXACT:
-        return f"{server} is not a vLLM server; rollouts need exact tokens, which vLLM returns."
+        return (
+            f"{server} is neither vLLM nor SGLang; rollouts need exact tokens, which these return."
+        )
     if server.is_managed:
         most = server.serving["max_lora_rank"]
         if not slots:
@@ -57,7 +60,7 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0) -> str:
 
 
 def choose_servers(
-    parent: ModelVersion, names: list[str], rank: int, steps_ahead: int
+    parent: ModelVersion, names: list[str], rank: int, steps_ahead: int, top_p: float
 ) -> dict[str, Any]:
     """`rollouts` of a run's spec: {servers: [{server, server_name, base_url, managed, model}],
     steps_ahead}. Raises ModelError.
@@ -70,7 +73,7 @@ def choose_servers(
                 f"No model of the server “{name}” is known to have the weights of"
                 f" {parent.base_version()}. Choose another server, or none."
             )
-        if reason := why_not(known[0].server, rank, steps_ahead):
+        if reason := why_not(known[0].server, rank, steps_ahead, top_p):
             raise ModelError(reason)
         chosen.append(_named(known[0]))
     return {"servers": chosen, "steps_ahead": steps_ahead}
@@ -103,6 +106,7 @@ def rollouts_spec(job: UUID, rollouts: dict[str, Any]) -> Rollouts:
             asked_at(
                 RolloutServer,
                 server,
+                kind="sglang" if server.kind == ServerKind.SGLANG else "vllm",
                 model=given["model"],
                 folder="" if there in ("", ours) else f"{there}/{name}",
                 lora_slots=slots_of(server) or 0,

@@ -338,17 +338,18 @@ def prepared_run(
         raise TrainingError(
             f"Every prompt of {environment} would reveal held-out data. {leak}", [leak.theirs_hash]
         )
+    if (sample_on or steps_ahead) and method != Method.GRPO:
+        raise TrainingError(f"{Method(method).label} does not sample; only GRPO does.")
     try:
         taught = chosen(method, parent, teacher, teacher_on, plain(settings))
+        rank = settings.lora_rank
         sampled = (
-            choose_servers(parent, list(sample_on), settings.lora_rank, steps_ahead)
+            choose_servers(parent, list(sample_on), rank, steps_ahead, settings.top_p)
             if sample_on
             else None
         )
     except ModelError as error:
         raise TrainingError(str(error)) from error
-    if (sampled or steps_ahead) and method != Method.GRPO:
-        raise TrainingError(f"{Method(method).label} does not sample; only GRPO does.")
     if steps_ahead and not sampled:
         raise TrainingError("Sampling one step ahead needs a server to sample on; choose one.")
     run = TrainingRun(

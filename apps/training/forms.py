@@ -270,7 +270,8 @@ class TrainingForm(GrpoFields, PlainForm):
         label="Sample on",
         widget=forms.CheckboxSelectMultiple,
         help_text=(
-            "vLLM servers with this base and LoRA slots; without one, the trainer samples itself"
+            "vLLM or SGLang servers with this base and LoRA slots; without one, the trainer samples"
+            " itself"
         ),
     )
     agent = forms.ModelChoiceField(

@@ -149,6 +149,7 @@ class PickForm(TrainingForm):
                 list(sampling["sample_on"]),
                 config["lora_rank"],
                 sampling["steps_ahead"],
+                config["top_p"],
             )
         return Asked(
             project=data["eval_set"].project,

@@ -10,11 +10,11 @@ from apps.evals.models import EvalRun
 from apps.registry import engines
 from apps.registry.actions import ModelError
 from apps.registry.bases import find_base
-from apps.registry.models import Engine, ModelKind, ModelVersion, Server
-from apps.registry.rollout_servers import EXACT
+from apps.registry.models import Engine, ModelKind, ModelVersion, Server, ServerKind
 from apps.training.models import Method, TrainingRun
 from workers.lib.same_tokenizer import why_not_same
 
+SCORING = (ServerKind.VLLM, ServerKind.TRANSFORMERS)  # kinds that give a text's probabilities
 READ = 50  # newest evaluations that are considered
 
 
@@ -120,7 +120,7 @@ def _no_probabilities(parent: ModelVersion, teacher: ModelVersion, engine: dict[
     """Why the teacher cannot score the student's tokens; "" if it can. For a served model whose
     folder is unknown, the run's job compares tokenizers with the server.
     """
-    if "server" in engine and engine["server_kind"] not in EXACT:
+    if "server" in engine and engine["server_kind"] not in SCORING:
         return (
             f"{teacher} runs on {engine['server_name']}, which is not a vLLM server, so it cannot"
             f" provide token probabilities. {SAMPLES_TEACH}"
@@ -143,7 +143,7 @@ def folder_of(version: ModelVersion) -> str:
 
 
 def gives_probabilities(version: ModelVersion) -> bool:
-    return version.kind != ModelKind.ENDPOINT or version.server.kind in EXACT
+    return version.kind != ModelKind.ENDPOINT or version.server.kind in SCORING
 
 
 def words_of_engine(run: TrainingRun) -> str:

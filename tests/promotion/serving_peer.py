@@ -202,7 +202,7 @@ class SglangPeer(Peer):
 
     def generate(self, body: dict) -> tuple[int, Any]:
         assert "model" not in body and body["sampling_params"]["max_new_tokens"] == 1
-        ids = body.get("input_ids") or IDS
+        ids = IDS if "text" in body else body["input_ids"]
         if (name := body.get("lora_path")) and name not in self.adapters:
             return 400, {"error": {"message": f"LoRA adapter {name} is not loaded"}}
         rows = [[None, ids[0], None]]
@@ -212,7 +212,13 @@ class SglangPeer(Peer):
         ]
         return 200, {
             "text": "a",
-            "meta_info": {"id": "1", "input_token_logprobs": rows, "output_token_logprobs": []},
+            "output_ids": [7],
+            "meta_info": {
+                "id": "1",
+                "prompt_tokens": len(ids),
+                "input_token_logprobs": rows,
+                "output_token_logprobs": [[-0.1, 7, None]],
+            },
         }
 
 

@@ -136,6 +136,8 @@ def test_a_server_that_somebody_else_runs_needs_its_adapter_path_and_the_route(
     assert "according to the last probe" in why_not(server)
     server.capabilities = {"runtime_lora": {"value": True}, "lora_slots": {"value": 0, "most": 1}}
     assert not why_not(server) and "needs 2" in why_not(server, steps_ahead=1)
+    server.kind = "sglang"
+    assert not why_not(server) and "before top_p" in why_not(server, top_p=0.9)
     server.health = Health.DOWN
     assert "is down" in why_not(server)
 

@@ -20,9 +20,10 @@ from safetensors.torch import load_file
 from tests.amounts import amount
 from tests.registry.model_server import HANG, ModelServer
 from tests.workers.conftest import Recorder, make_tiny_model, typed
-from tests.workers.tiny_vllm import TinyVllm, tiny_vllm
+from tests.workers.tiny_vllm import TinySglang, TinyVllm, tiny_vllm
 from workers import grpo
-from workers.lib.adapter_serving import Proof, ServersLost, check_slots
+from workers.lib import sglang
+from workers.lib.adapter_serving import Proof, ServersLost, check_slots, prompt_logprobs_in
 from workers.lib.chat_client import ChatServer
 from workers.lib.errors import JobError
 from workers.lib.program import Stop, StopFlag
@@ -171,6 +172,49 @@ def test_moves_too_small_to_be_judged_add_up(moves: list[float], said: str) -> N
             proof.check(base, [value + move for value in base], "It")
 
 
+# What SGLang 0.5.23 answers to /generate (read from its TokenizerManager).
+GENERATED = {
+    "text": "Hello,",
+    "output_ids": [19556, 28],
+    "meta_info": {
+        "id": "1",
+        "finish_reason": {"type": "length", "length": 2},
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "input_token_logprobs": [[None, 1, None], [-13.9, 4093, None], [-3.3, 198, None]],
+        "output_token_logprobs": [[-1.38, 19556, None], [-1.18, 28, None]],
+    },
+}
+
+
+def test_an_answer_of_sglang_is_read_as_tokens() -> None:
+    answer = sglang.as_completion(GENERATED, "base")
+    found = sampled_in(answer, [1, 4093, 198], "base", "It")
+    assert found.ids == [19556, 28] and found.logprobs == [-1.38, -1.18]
+    assert prompt_logprobs_in(answer, [1, 4093, 198], "It") == [-13.9, -3.3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"output_token_logprobs": []}, "no token ids"),
+        ({"output_token_logprobs": [[None, 19556, None], [-1.0, 28, None]]}, "not one"),
+        ({"output_token_logprobs": [[-1.0, 19556, None], [0.5, 28, None]]}, "not one"),
+        ({"input_token_logprobs": [[None, 1, None], [-1, 7, None], [-1, 198, None]]}, "another"),
+    ],
+)
+def test_an_answer_of_sglang_that_cannot_be_trusted_is_refused(changes: dict, said: str) -> None:
+    given = {name: row for name, row in GENERATED.items() if name != "output_ids"}
+    answer = sglang.as_completion(given | {"meta_info": GENERATED["meta_info"] | changes}, "base")
+    with pytest.raises(Untrusted, match=said):
+        sampled_in(answer, [1, 4093, 198], "base", "It")
+
+
+def test_sglangs_tokens_are_those_of_its_log_probabilities() -> None:
+    with pytest.raises(ValueError, match="other tokens"):
+        sglang.as_completion(GENERATED | {"output_ids": [1, 28]}, "base")
+
+
 # Runs
 
 
@@ -233,9 +277,38 @@ def test_a_run_through_a_server_learns_what_it_learns_in_process(
     spec: Callable[..., dict], peer: tuple[TinyVllm, ModelServer], events: Recorder, tmp_path: Path
 ) -> None:
     vllm, server = peer
+    as_in_process(spec, vllm, server, events, tmp_path)
+    bodies = [
+        json.loads(body) for method, path, _, body in server.asked if path == "/v1/completions"
+    ]
+    assert all(
+        body["return_token_ids"] and body["logprobs"] == 0 and not body["add_special_tokens"]
+        for body in bodies
+    )
+
+
+def test_a_run_through_sglang_learns_what_it_learns_in_process(
+    spec: Callable[..., dict], tiny_model: Path, events: Recorder, tmp_path: Path
+) -> None:
+    with tiny_vllm(tiny_model, TinySglang) as (sglang, server):
+        as_in_process(spec, sglang, server, events, tmp_path, kind="sglang")
+        asked = [json.loads(body) for _, path, _, body in server.asked if path == "/generate"]
+    assert {body.get("lora_path", "")[-1:] for body in asked} == {"", "0", "1", "2"}
+    assert all(body["return_logprob"] and "model" not in body for body in asked)
+
+
+def as_in_process(
+    spec: Callable[..., dict],
+    vllm: TinyVllm,
+    server: ModelServer,
+    events: Recorder,
+    tmp_path: Path,
+    **kind: str,
+) -> None:
+    """The same adapters, losses and ratios, and adapters loaded one after the other."""
     adapters = []
     for name, servers in (("here", []), ("there", [server])):
-        train(spec(*servers, out_dir=str(tmp_path / name)), events)
+        train(spec(*servers, out_dir=str(tmp_path / name), rollouts=kind), events)
         adapters.append(load_file(tmp_path / name / "adapter" / "adapter_model.safetensors"))
     for name, here in adapters[0].items():
         torch.testing.assert_close(adapters[1][name], here, atol=2e-4, rtol=0)
@@ -252,13 +325,6 @@ def test_a_run_through_a_server_learns_what_it_learns_in_process(
         vllm.loads == [f"flywheel-rollout-job-1-1-{step}" for step in range(3)] and vllm.most == 1
     )
     assert not vllm.adapters and not list((tmp_path / "adapters").iterdir())
-    bodies = [
-        json.loads(body) for method, path, _, body in server.asked if path == "/v1/completions"
-    ]
-    assert all(
-        body["return_token_ids"] and body["logprobs"] == 0 and not body["add_special_tokens"]
-        for body in bodies
-    )
 
 
 @pytest.mark.proof

@@ -152,9 +152,63 @@ class TinyVllm:
         return logprobs_of(self.model, [row])[0].tolist()
 
 
+class TinySglang(TinyVllm):
+    """The same by SGLang's contract (0.5.23: `GenerateReqInput`, `meta_info` of
+    `TokenizerManager`): its routes are at the root, and `lora_path` names the adapter.
+    """
+
+    def script(self) -> dict:
+        return {
+            ("POST", "/load_lora_adapter"): self.load,
+            ("POST", "/unload_lora_adapter"): self.unload,
+            ("POST", "/generate"): self.generate,
+        }
+
+    def generate(self, body: dict) -> tuple[int, Any]:
+        sampling, ids = body["sampling_params"], body["input_ids"]
+        if (name := body.get("lora_path")) and name not in self.adapters:
+            return 400, {"error": {"message": f"Got LoRA adapter that has not been loaded: {name}"}}
+        scored = body["logprob_start_len"] == 0
+        asked = {
+            "model": name or "base",
+            "prompt": ids,
+            "max_tokens": sampling["max_new_tokens"],
+            "seed": sampling["sampling_seed"],
+            "temperature": sampling["temperature"],
+            "top_p": sampling["top_p"],
+            "prompt_logprobs": 0 if scored else None,
+        }
+        with self.lock:
+            completion = self._answer(asked)
+        choice = completion["choices"][0]
+        rows = zip(choice["logprobs"]["token_logprobs"], choice["token_ids"], strict=True)
+        given = [[None, ids[0], None]] if scored else [[None, ids[-1], None]]
+        if scored:
+            given += [
+                [row[str(token)]["logprob"], token, None]
+                for row, token in zip(choice["prompt_logprobs"][1:], ids[1:], strict=True)
+            ]
+        answer = {
+            "text": choice["text"],
+            "output_ids": choice["token_ids"],
+            "meta_info": {
+                "id": "1",
+                "finish_reason": {"type": choice["finish_reason"]},
+                "prompt_tokens": len(ids),
+                "completion_tokens": len(choice["token_ids"]),
+                "weight_version": "default",
+                "input_token_logprobs": given,
+                "output_token_logprobs": [[value, token, None] for value, token in rows],
+            },
+        }
+        return self.spoil(body, answer)
+
+
 @contextmanager
-def tiny_vllm(folder: Path) -> Iterator[tuple[TinyVllm, ModelServer]]:
-    peer = TinyVllm(folder)
+def tiny_vllm(
+    folder: Path, kind: type[TinyVllm] = TinyVllm
+) -> Iterator[tuple[TinyVllm, ModelServer]]:
+    peer = kind(folder)
     with serving(peer.script()) as server:
         server.script = Live(peer, server.script)
         yield peer, server

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from workers.lib.chat_client import ChatClient, ChatError, ChatServer
+from workers.lib.chat_client import TRIES, ChatClient, ChatError, ChatServer
 from workers.lib.errors import JobError
 from workers.lib.serving import ADAPTER_PREFIX, Adapters, Address
 from workers.lib.specs.rollouts import RolloutServer
@@ -83,7 +83,7 @@ class Rotation:
         check_slots(server, steps_ahead)
         self.server, self.prefix, self.keep = server, prefix, most_loaded(steps_ahead)
         address = Address(server.base_url, server.api_key_env or "", server.allow_private)
-        self.adapters = Adapters(address, "vllm")
+        self.adapters = Adapters(address, server.kind)
         self.loaded: list[str] = []
 
     def clear(self) -> None:
@@ -144,6 +144,22 @@ def prompt_logprobs_in(
     if not all(is_logprob(value) for value in values):
         raise BrokenLogprobs(where)
     return values
+
+
+def asked_at(server: RolloutServer, adapter: str = "", tries: int = TRIES) -> ChatServer:
+    """How the base is asked there, or an adapter by its name."""
+    return ChatServer(
+        server.base_url.rstrip("/"),
+        adapter or server.model,
+        key_variable=server.api_key_env or "",
+        timeout_s=server.timeout_s,
+        tries=tries,
+        allow_private=server.allow_private,
+        name="rollout server",
+        droppable=(),
+        protocol="generate" if server.kind == "sglang" else "chat",
+        adapter=adapter,
+    )
 
 
 class CompletionAsker(ChatClient):

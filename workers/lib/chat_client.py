@@ -8,8 +8,9 @@ entered.
 
 A request is the body of OpenAI's “Create chat completion”, without `model`. An answer is only
 checked for containing a message. A server with the protocol “responses” gets the same request as
-“Create a model response”, and its answer is converted to a chat completion. To see an answer while
-it is generated, stream it; a server that cannot stream answers all at once.
+“Create a model response”, and its answer is converted to a chat completion; one with “generate”
+gets a completion's request as SGLang's own (`workers.lib.sglang`). To see an answer while it is
+generated, stream it; a server that cannot stream answers all at once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Literal
 import msgspec
 from httpx2 import URL
 
+from workers.lib import sglang
 from workers.lib.addresses import PrivateNetworks
 from workers.lib.clocks import current
 from workers.lib.errors import JobError
@@ -62,7 +64,8 @@ class ChatServer:
     """The server to ask, and how patiently. `key_hosts` maps the variables that may be read to the
     hosts that their key may be sent to ("" is any); None if this process was only given variables
     that it may read. `name` is how errors refer to the server, `droppable` lists parameters that
-    may be left out for a server that does not support them.
+    may be left out for a server that does not support them. `adapter`: its name on a server with
+    the protocol “generate”, "" for the base.
     """
 
     base_url: str
@@ -74,7 +77,8 @@ class ChatServer:
     key_hosts: dict[str, str] | None = None
     name: str = "model server"
     droppable: tuple[str, ...] = ("seed",)
-    protocol: Literal["chat", "responses"] = "chat"
+    protocol: Literal["chat", "responses", "generate"] = "chat"
+    adapter: str = ""
 
 
 TRIES_ALONE = 2  # of a question that took too long without others beside it
@@ -132,6 +136,8 @@ class _Chats:
         self.server = server
         if server.protocol == "responses":
             self.path, self.wanted = "/responses", "an answer of the Responses API"
+        if server.protocol == "generate":
+            self.path, self.wanted = sglang.PATH, "an answer of SGLang's /generate"
         try:
             self.url = check_url(server.base_url, allow_private=server.allow_private)
             self.key = checked_key(server.key_variable, self.url.host, server.key_hosts)
@@ -153,7 +159,10 @@ class _Chats:
         end.
         """
         path, mark, query = self.url.raw_path.partition(b"?")
-        return self.url.copy_with(raw_path=path.rstrip(b"/") + self.path.encode() + mark + query)
+        path = path.rstrip(b"/")
+        if self.server.protocol == "generate":
+            path = path.removesuffix(b"/v1")
+        return self.url.copy_with(raw_path=path + self.path.encode() + mark + query)
 
     def hidden(self, text: str) -> str:
         """The server's text, without our key if it contains it."""
@@ -177,7 +186,7 @@ class _Chats:
         attempt = 0
         while True:
             sent = self._known({"model": self.server.model} | body)
-            came = yield from_chat_request(sent) if self.server.protocol == "responses" else sent
+            came = yield self._translated(sent)
             assert came is not None
             if came.status == 200:
                 answer = self._answer(came.data)
@@ -209,6 +218,13 @@ class _Chats:
     def _known(self, body: dict[str, Any]) -> dict[str, Any]:
         named = {self.changes.get(name, name): value for name, value in body.items()}
         return {name: value for name, value in named.items() if name}
+
+    def _translated(self, sent: dict[str, Any]) -> dict[str, Any]:
+        if self.server.protocol == "responses":
+            return from_chat_request(sent)
+        if self.server.protocol == "generate":
+            return sglang.request_of(sent, self.server.adapter)
+        return sent
 
     async def send(self, body: dict[str, Any], show: Show | None = None) -> _Answered:
         """The response to one request. Raises ChatError if it should not be retried."""
@@ -265,6 +281,8 @@ class _Chats:
             if isinstance(answer, dict) and answer.get("error"):
                 said = error_text(answer["error"]).rstrip(".")
                 raise ChatError(f"{self.where} answered with an error: {said}.", paid=True)
+            if self.server.protocol == "generate":
+                answer = sglang.as_completion(answer, self.server.model)
             if self.is_answer(answer):
                 return answer
         except ItemError as error:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from workers.lib.chat_client import ChatServer
+from workers.lib.adapter_serving import asked_at
 from workers.lib.engines import Sampling
 from workers.lib.prefixes import Tree
 from workers.lib.specs.rollouts import Rollouts
@@ -28,18 +28,7 @@ def server_rates(rollouts: Rollouts, prompts: Sequence[Sequence[int]]) -> list[d
 
 async def _measured(rollouts: Rollouts, prompts: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
     clients = [
-        CompletionClient(
-            ChatServer(
-                server.base_url.rstrip("/"),
-                server.model,
-                key_variable=server.api_key_env or "",
-                timeout_s=server.timeout_s,
-                allow_private=server.allow_private,
-                name="rollout server",
-                droppable=(),
-            ),
-            concurrency=server.concurrency,
-        )
+        CompletionClient(asked_at(server), concurrency=server.concurrency)
         for server in rollouts.servers
     ]
     try:

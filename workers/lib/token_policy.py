@@ -1,4 +1,4 @@
-"""A policy on vLLM servers, token in and token out: ids are sent to /completions, and ids with
+"""A policy on vLLM or SGLang servers, token in and token out: ids are sent, and ids with
 log-probabilities come back.
 
 The trainer's own tokenizer and template produce the ids, so a row contains exactly what was
@@ -70,7 +70,8 @@ def sampled_in(
 
     def wrong(what: str) -> Untrusted:
         return Untrusted(
-            f"{where} {what}. {asks} a vLLM server that returns exact tokens (0.10.2 or later)."
+            f"{where} {what}. {asks} a server that returns exact tokens: vLLM 0.10.2 or later,"
+            " SGLang 0.5 or later."
         )
 
     if answer.get("model") != model:

@@ -29,7 +29,7 @@ from workers.lib.adapter_serving import (
 from workers.lib.chat_client import ChatClient, ChatError, ChatServer
 from workers.lib.engines import Sampling
 from workers.lib.errors import JobError
-from workers.lib.token_policy import completion_body, is_logprob
+from workers.lib.token_policy import completion_body
 
 # Prose, a dialogue, a tool call and code: an adapter mostly changes what it was trained to write.
 TEXT = (
@@ -119,16 +119,13 @@ def measure(asked: Asked, ids: Sequence[int] | None, *, with_text: bool = True) 
     canary = _canary(asked.server)
     if not with_text or asked.kind == "openai":
         return Measured(canary, why_not="this kind of server gives no log-probabilities of a text")
-    read = _by_sglang if asked.kind == "sglang" else _by_vllm
-    known, why_not = _offered(lambda: list(ids or read.ids(asked)))
+    known, why_not = _offered(lambda: list(ids or _ids(asked)))
     base, why_not = (
-        _offered(lambda: read.logprobs(_base_of(asked), known))
+        _offered(lambda: _logprobs(_base_of(asked), known))
         if known and asked.base_served_as
         else ([], why_not)
     )
-    values, why_not = (
-        _offered(lambda: read.logprobs(asked, known)) if not why_not else ([], why_not)
-    )
+    values, why_not = _offered(lambda: _logprobs(asked, known)) if not why_not else ([], why_not)
     if base and not values:
         raise WrongWeights(
             f"It gives log-probabilities of a text as {asked.base_served_as}, but none as"
@@ -174,83 +171,24 @@ def _canary(server: ChatServer) -> str:
     return " ".join(str(answer["choices"][0]["message"].get("content") or "").split())[:200]
 
 
-class _by_vllm:
-    """`prompt_logprobs` of /completions."""
-
-    @staticmethod
-    def ids(asked: Asked) -> list[int]:
-        with asker_of(asked.server) as client:
-            body = completion_body([], Sampling(0.0), [], 0, 1) | {"prompt": TEXT}
-            found = client.ask(body)["choices"][0].get("prompt_token_ids")
-        if (
-            not isinstance(found, list)
-            or len(found) < 2
-            or not all(type(one) is int for one in found)
-        ):
-            raise JobError(f"{client.where} returned no token ids of its prompt")
-        return found
-
-    @staticmethod
-    def logprobs(asked: Asked, ids: Sequence[int]) -> list[float]:
-        with asker_of(asked.server) as client:
-            return text_logprobs(client, ids, completion_body(ids, Sampling(0.0), [], 0, 1))[0]
+def _completions(asked: Asked) -> ChatServer:
+    if asked.kind == "sglang":
+        return replace(asked.server, protocol="generate", adapter=asked.adapter)
+    return asked.server
 
 
-class _Generate(ChatClient):
-    """SGLang's own API, at the root of the server, because its /completions returns no
-    log-probabilities of a prompt.
-    """
-
-    path, wanted = "/generate", "an answer of SGLang's /generate"
-    alterable = ()
-
-    def __init__(self, server: ChatServer) -> None:
-        super().__init__(replace(server, base_url=server.base_url.rstrip("/").removesuffix("/v1")))
-        self.changes = {"model": ""}
-
-    def is_answer(self, answer: Any) -> bool:
-        return isinstance(answer["meta_info"], dict)
+def _ids(asked: Asked) -> list[int]:
+    with asker_of(_completions(asked)) as client:
+        body = completion_body([], Sampling(0.0), [], 0, 1) | {"prompt": TEXT}
+        found = client.ask(body)["choices"][0].get("prompt_token_ids")
+    if not isinstance(found, list) or len(found) < 2 or not all(type(one) is int for one in found):
+        raise JobError(f"{client.where} returned no token ids of its prompt")
+    return found
 
 
-class _by_sglang:
-    """`input_token_logprobs` of /generate: [[log-probability or null, token id, text or null],
-    …].
-    """
-
-    @classmethod
-    def ids(cls, asked: Asked) -> list[int]:
-        return [row[1] for row in cls._rows(asked, {"text": TEXT})]
-
-    @classmethod
-    def logprobs(cls, asked: Asked, ids: Sequence[int]) -> list[float]:
-        rows = cls._rows(asked, {"input_ids": list(ids)})
-        if len(rows) != len(ids):
-            raise BrokenLogprobs(
-                "SGLang", f"were cut short: {len(rows)} came for {len(ids)} tokens"
-            )
-        if [row[1] for row in rows] != list(ids):
-            raise BrokenLogprobs("SGLang", "are of other tokens than it was given")
-        if not all(is_logprob(row[0]) for row in rows[1:]):
-            raise BrokenLogprobs("SGLang")
-        return [row[0] for row in rows[1:]]
-
-    @staticmethod
-    def _rows(asked: Asked, prompt: dict[str, Any]) -> list[Any]:
-        body = prompt | {
-            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
-            "return_logprob": True,
-            "logprob_start_len": 0,
-            "lora_path": asked.adapter or None,
-        }
-        with _Generate(asked.server) as client:
-            rows = client.ask(body)["meta_info"].get("input_token_logprobs")
-        if (
-            not isinstance(rows, list)
-            or len(rows) < 2
-            or not all(isinstance(row, list) and len(row) > 1 for row in rows)
-        ):
-            raise JobError("SGLang returned no log-probabilities of its prompt")
-        return rows
+def _logprobs(asked: Asked, ids: Sequence[int]) -> list[float]:
+    with asker_of(_completions(asked)) as client:
+        return text_logprobs(client, ids, completion_body(ids, Sampling(0.0), [], 0, 1))[0]
 
 
 # Judging the measurements

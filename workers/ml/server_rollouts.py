@@ -1,4 +1,4 @@
-"""Rollouts of a training run on vLLM servers: the trainer's weights are sent to them as adapters,
+"""Rollouts of a training run on servers: the trainer's weights are sent to them as adapters,
 and the sampled tokens come back.
 """
 
@@ -20,6 +20,7 @@ from workers.lib.adapter_serving import (
     Rotation,
     ServersLost,
     adapter_name,
+    asked_at,
     mean_distance,
     prefix_of,
     text_logprobs,
@@ -41,6 +42,11 @@ LEAST_SHIFT = (
 )
 # Tokens of the fixed text, and of the sample that shows how log-probabilities are reported.
 TEXT_TOKENS, MODE_TOKENS = 256, 16
+# How a server is started that reports the log-probabilities of what it samples from.
+AS_SAMPLED = {
+    "vllm": "with --logprobs-mode processed_logprobs",
+    "sglang": "without SGLANG_RETURN_ORIGINAL_LOGPROB",
+}
 TRIES = 4  # per request, before the server counts as lost for the step
 
 
@@ -54,26 +60,16 @@ class Remote:
             Proof(),
         )
 
-    def asked_for(self, model: str) -> ChatServer:
-        server = self.server
-        return ChatServer(
-            server.base_url.rstrip("/"),
-            model,
-            key_variable=server.api_key_env or "",
-            timeout_s=server.timeout_s,
-            tries=TRIES,
-            allow_private=server.allow_private,
-            name="rollout server",
-            droppable=(),
-        )
+    def asked_for(self, adapter: str = "") -> ChatServer:
+        return asked_at(self.server, adapter, TRIES)
 
     def prove(
-        self, model: str, ids: Sequence[int], ours: list[float], body: dict
+        self, adapter: str, ids: Sequence[int], ours: list[float], body: dict
     ) -> tuple[dict[str, float], Sampled]:
         """Check the server's weights. Raises ServersLost if they differ from the trainer's,
         JobError if the server does not answer.
         """
-        with CompletionAsker(self.asked_for(model)) as client:
+        with CompletionAsker(self.asked_for(adapter)) as client:
             theirs, sampled = text_logprobs(client, ids, body)
             return self.proof.check(theirs, ours, client.where), sampled
 
@@ -100,7 +96,7 @@ class ServerRollouts:
             for remote in self.remotes:
                 remote.rotation.clear()
                 body = completion_body(self.text, sampling, self.engine.stop_ids, 0, MODE_TOKENS)
-                _, sampled = remote.prove(remote.server.model, self.text, ours, body)
+                _, sampled = remote.prove("", self.text, ours, body)
                 self._check_mode(remote, sampled, sampling)
 
     def publish(self, step: int) -> dict[str, float]:
@@ -202,8 +198,8 @@ class ServerRollouts:
             raise ServersLost(
                 f"The rollout server {remote.server.base_url} returns log-probabilities of the"
                 f" distribution before temperature ({sampling.temperature:g}) and top_p"
-                f" ({sampling.top_p:g}). Start it with --logprobs-mode processed_logprobs, or train"
-                " with both 1."
+                f" ({sampling.top_p:g}). Start it {AS_SAMPLED[remote.server.kind]}, or train with"
+                " both 1."
             )
 
     def _sampled_logprobs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -11,11 +11,12 @@ from workers.lib.typed import AtLeastOne, Count, Form, Positive, Text
 
 
 class RolloutServer(ServerAddress, kw_only=True):
-    """A vLLM server that loads adapters at run time. `model`: its name for the base. `folder`:
-    `Rollouts.folder` as seen from the server, "" if the path is the same; `lora_slots`: its
-    --max-loras, 0 if unknown.
+    """A server that loads adapters at run time. `kind`: whose API it has. `model`: its name for
+    the base. `folder`: `Rollouts.folder` as seen from the server, "" if the path is the same;
+    `lora_slots`: how many adapters it holds at a time, 0 if unknown.
     """
 
+    kind: Literal["vllm", "sglang"] = "vllm"
     model: Text
     folder: str = ""
     lora_slots: Count = 0
