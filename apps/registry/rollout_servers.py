@@ -31,8 +31,11 @@ def why_not(server: Server, rank: int = 0, steps_ahead: int = 0, top_p: float = 
     """Why a run with adapters of this rank cannot sample there; "" if it can."""
     slots, needed = slots_of(server), 1 + steps_ahead
     if server.kind not in EXACT:
+        return f"{server} is neither vLLM nor SGLang, which return exact tokens."
+    if server.kind == ServerKind.SGLANG and top_p < 1:
         return (
-            f"{server} is neither vLLM nor SGLang; rollouts need exact tokens, which these return."
+            f"{server} is SGLang, which reports log-probabilities before top_p. Set top_p to 1, or"
+            " sample on vLLM."
         )
     if server.is_managed:
         most = server.serving["max_lora_rank"]
