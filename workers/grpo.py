@@ -110,7 +110,11 @@ class Trainer:
         )
         set_threads(spec.engine.threads)
         torch.manual_seed(self.seed)
-        base, tokenizer = load_base(spec.model.base, training_dtype(spec.engine.dtype))
+        base, tokenizer = load_base(
+            spec.model.base,
+            training_dtype(spec.engine.dtype),
+            in_4bit=spec.config.load_in_4bit,
+        )
         self.start = start = spec.model.adapter
         self.model = lora(base, spec.config, self.resume or start).to(device()).eval()
         self.reference = (

@@ -34,10 +34,10 @@ from workers.lib.token_rows import TokenRow  # noqa: E402
 from workers.lib.training_cost import kept_tokens  # noqa: E402
 from workers.ml import checkpoint  # noqa: E402
 from workers.ml.chat_writer import ChatWriter  # noqa: E402
-from workers.ml.four_bit import products_in_float32, size_of  # noqa: E402
+from workers.ml.four_bit import size_of  # noqa: E402
 from workers.ml.models import device, load_base, lora, set_threads, training_dtype  # noqa: E402
 from workers.ml.transformers_engine import TransformersEngine  # noqa: E402
-from workers.ml.tree import decoder_of, logprobs_of, part_size, scored_parts, use_tree  # noqa: E402
+from workers.ml.tree import decoder_of, logprobs_of, part_size, scored_parts  # noqa: E402
 
 EVERY_S = 0.003  # between two readings of the process's memory
 SHORT, LONG = 1, 9  # tokens of a measured answer
@@ -142,9 +142,6 @@ class Measured:
         plain = self.plain_updates(share)
         self.say(1, "sampling")
         with self.clock.over(self.loaded_tree()):
-            if self.spec.lora.load_in_4bit:
-                with products_in_float32(self.model):
-                    use_tree(self.model)
             engine = TransformersEngine(self.model, self.tokenizer, MOST_ANSWERS)
         engine.stops = torch.empty(
             0, dtype=torch.long

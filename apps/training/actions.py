@@ -340,6 +340,11 @@ def prepared_run(
         )
     if (sample_on or steps_ahead) and method != Method.GRPO:
         raise TrainingError(f"{Method(method).label} does not sample; only GRPO does.")
+    if sample_on and settings.load_in_4bit:
+        raise TrainingError(
+            "In 4 bits the run samples from its own weights; those of servers differ. Choose no"
+            " server to sample on, or set “config.load_in_4bit” to false."
+        )
     try:
         taught = chosen(method, parent, teacher, teacher_on, plain(settings))
         rank = settings.lora_rank

@@ -98,6 +98,7 @@ OF_METHOD = {
         "eval_every",
         "micro_batch",
         "gradient_checkpointing",
+        "load_in_4bit",
     ),
     Method.GRPO: (
         "learning_rate",
@@ -108,6 +109,7 @@ OF_METHOD = {
         "sample_on",
         "one_step_ahead",
         *GRPO_FIELDS,
+        "load_in_4bit",
     ),
 }
 EXAMPLES = ("sources", "samples_of")

@@ -111,11 +111,19 @@ def test_without_a_server_the_run_samples_itself(
         ),
         ({"sample_on": [], "one_step_ahead": "on"}, {}, "Choose a server to sample on first."),
         ({"sample_on": ["nobody"]}, {}, "Select a valid choice"),
+        ({"load_in_4bit": "on"}, {}, "In 4 bits the run samples from its own weights"),
     ],
 )
 def test_what_cannot_be_sampled_on_is_said_on_the_form(
-    changes: dict, serving: dict, said: str, client: Client, run: EvalRun, server: Server
+    changes: dict,
+    serving: dict,
+    said: str,
+    client: Client,
+    run: EvalRun,
+    server: Server,
+    settings: Any,
 ) -> None:
+    settings.FLYWHEEL_LOAD_IN_4BIT = True
     Server.objects.filter(pk=server.pk).update(
         name="local", serving=server.serving | {"max_lora_rank": 16} | serving
     )

@@ -429,14 +429,14 @@ def test_a_step_has_a_size_that_an_estimate_can_hold(algorithm: str, name: str, 
 
 
 @pytest.mark.parametrize("algorithm", list(CONFIGS))
-def test_a_base_in_4_bits_is_for_methods_that_do_not_sample(algorithm: str) -> None:
+def test_which_methods_take_a_base_in_4_bits(algorithm: str) -> None:
     given = {"steps": 3, "learning_rate": 1e-4, "load_in_4bit": True}
     given |= {"batch_size": 4} if "batch_size" in CONFIGS[algorithm].__struct_fields__ else {}
-    if algorithm in ("sft", "rejection", "distill", "dpo", "kto"):
+    if algorithm not in ("best_of_n", "reward_model"):
         assert checked(given, algorithm)["load_in_4bit"]
     else:
         with pytest.raises(
-            ConfigError, match=r"“load_in_4bit” must be false, since .*SFT, DPO and KTO"
+            ConfigError, match=r"“load_in_4bit” must be false, since .*SFT, DPO, KTO and GRPO"
         ):
             checked(given, algorithm)
 

@@ -17,9 +17,10 @@ from tests.workers.conftest import Recorder, typed
 from tests.workers.test_dpo import dpo_spec
 from tests.workers.test_kto import kto_spec
 from tests.workers.test_sft import sft_spec
-from workers import dpo, kto, sft
+from workers import dpo, grpo, kto, sft
 from workers.lib.errors import SpecError
 from workers.lib.program import StopFlag
+from workers.lib.verifiers import Score
 from workers.ml.four_bit import products_in_float32, size_of
 from workers.ml.models import add_adapter, load_base
 from workers.ml.tree import in_float32
@@ -66,6 +67,56 @@ def test_a_resumed_run_in_4_bits_is_the_unbroken_one_and_its_adapter_fits_the_wh
         torch.equal(weights[name.replace(".weight", ".default.weight")], value)
         for name, value in first.items()
     )
+
+
+@needs_bitsandbytes
+def test_grpo_in_4_bits_samples_from_the_weights_that_it_trains(
+    make_spec: Callable[..., dict],
+    events: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether the sampler has other weights shows in the log-probabilities of its tokens."""
+
+    async def rewarded(episode: Any) -> Score:
+        return Score(reward=sum(map(ord, episode.said[0]["content"] or "")) % 7 / 7, success=False)
+
+    monkeypatch.setattr("workers.lib.environments.workplace.OneCall.score", rewarded)
+    config = {
+        "steps": 3,
+        "prompts_per_step": 2,
+        "generations": 4,
+        "learning_rate": 1e-2,
+        "max_new_tokens": 6,
+        "save_every": 2,
+        "kl_every": 1,
+        "load_in_4bit": True,
+    }
+    spec = make_spec(config=config)
+    found = grpo_steps(spec, events)
+    assert [values["train/logp_diff_mean"] < 1e-5 for values in found] == [True] * 3
+    whole = spec | {
+        "config": config | {"load_in_4bit": False},
+        "out_dir": str(tmp_path / "whole"),
+    }
+    others = grpo_steps(whole, Recorder(tmp_path / "whole.jsonl"))
+    assert others[0]["train/entropy"] != found[0]["train/entropy"]
+    assert found[-1]["train/kl"] > found[0]["train/kl"] == pytest.approx(0, abs=1e-6)
+    resumed = grpo_steps(
+        spec
+        | {
+            "resume_from": str(tmp_path / "out" / "checkpoint-2"),
+            "out_dir": str(tmp_path / "resumed"),
+        },
+        Recorder(tmp_path / "again.jsonl"),
+    )
+    assert resumed[-1]["train/loss"] == found[-1]["train/loss"]
+
+
+def grpo_steps(spec: dict, events: Recorder) -> list[dict[str, float]]:
+    grpo.main(typed(spec, "grpo"), events, StopFlag())
+    rows = [row["values"] for row in events.rows("metric")]
+    return [values for values in rows if "train/loss" in values]
 
 
 @needs_bitsandbytes

@@ -64,6 +64,9 @@ def size_of(parameter: torch.Tensor) -> int:
 
 
 def _layers(model: Any) -> list[Any]:
+    """None of a base that is not quantized."""
+    if not getattr(model, "is_loaded_in_4bit", False):
+        return []
     from bitsandbytes.nn import Linear4bit
 
     return [module for module in model.modules() if isinstance(module, Linear4bit)]

@@ -32,6 +32,7 @@ from workers.lib.errors import JobError
 from workers.lib.prefixes import Part, Tree
 from workers.lib.prefixes import Tokens as PartTokens
 from workers.ml.attention import NAME, Pass, Segment, tree_attention
+from workers.ml.four_bit import products_in_float32
 from workers.ml.lean import keep_less
 from workers.ml.losses import Tokens, token_logprobs
 
@@ -441,7 +442,7 @@ def use_tree(model: Any) -> None:
     training = model.training
     model.eval()
     try:
-        with in_float32(causal):
+        with in_float32(causal), products_in_float32(causal):
             largest, allowed = _largest_difference(causal), TOLERANCES[causal.dtype]
     except torch.OutOfMemoryError:
         raise  # does not mean that the model is unsupported

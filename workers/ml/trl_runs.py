@@ -27,7 +27,6 @@ from workers.lib.row_facts import use_facts
 from workers.lib.specs.training import Training
 from workers.lib.watching import Alarmed, judge_end, report
 from workers.ml import checkpoint
-from workers.ml.four_bit import products_in_float32
 from workers.ml.models import (
     device,
     load_base,
@@ -40,7 +39,6 @@ from workers.ml.models import (
 from workers.ml.ranks import ALONE, Ranks
 from workers.ml.reward_head import lora_with_head
 from workers.ml.sharding import shard_layers
-from workers.ml.tree import use_tree
 
 Row = TypeVar("Row")
 OTHER_DRAWS = (
@@ -115,11 +113,6 @@ def loaded(
     # Before creating the optimizer, so that the moments in a checkpoint end up on the same device
     # as the weights.
     model = shard_layers(model, ranks) if config.shard else model.to(device())
-    if config.load_in_4bit:
-        with products_in_float32(
-            model
-        ):  # because the switch to shared prompts compares two ways of computing
-            use_tree(model)
     return model, tokenizer, *checkpoint.optimizer_of(model, config, resume)
 
 

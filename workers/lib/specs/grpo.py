@@ -13,7 +13,6 @@ from workers.lib.specs.job import Job, Tasks
 from workers.lib.specs.rollouts import Rollouts
 from workers.lib.specs.training import (
     AS_SAMPLED,
-    IT_SAMPLES,
     AtOnce,
     DrawingTemperature,
     Drawn,
@@ -99,7 +98,6 @@ class GrpoConfig(Training, kw_only=True):
     # training tasks, and as many validation tasks, answered at each checkpoint for people to read
     sampled_outputs: Count = 8
     save_every: AtLeastOne = 5
-    not_in_4bit: ClassVar[str] = IT_SAMPLES
     no_dropout: ClassVar[str] = AS_SAMPLED
     needs: ClassVar[dict[str, Needs]] = {
         "overlong_penalty": Needs("overlong_buffer", bool, "set overlong_buffer"),

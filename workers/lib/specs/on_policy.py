@@ -9,7 +9,7 @@ from msgspec import Meta
 from workers.lib.specs.engines import InProcess, Model, Server
 from workers.lib.specs.environment import Environment
 from workers.lib.specs.job import Job, Tasks
-from workers.lib.specs.training import AS_SAMPLED, IT_SAMPLES, AtOnce, Drawn, Training
+from workers.lib.specs.training import AS_SAMPLED, AtOnce, Drawn, Training
 from workers.lib.typed import AnswerTokens, AtLeastOne, Count, Text
 
 
@@ -26,7 +26,6 @@ class OnPolicyConfig(Training, kw_only=True):
     save_every: AtLeastOne = 5
     teacher_tokens: Count = 0  # that a teacher on a server may use in the whole run; 0: no limit
     teacher_usd: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    not_in_4bit: ClassVar[str] = IT_SAMPLES
     no_dropout: ClassVar[str] = AS_SAMPLED
 
 

@@ -99,7 +99,7 @@ class Training(Lora, kw_only=True):
             raise ValueError(f"warmup_steps: must be at most steps, which is {self.steps}")
         if self.load_in_4bit and self.not_in_4bit:
             raise ValueError(
-                f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO and KTO can train"
+                f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO, KTO and GRPO can train"
                 " in 4 bits"
             )
         if self.lora_dropout and self.no_dropout:
