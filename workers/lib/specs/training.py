@@ -99,8 +99,8 @@ class Training(Lora, kw_only=True):
             raise ValueError(f"warmup_steps: must be at most steps, which is {self.steps}")
         if self.load_in_4bit and self.not_in_4bit:
             raise ValueError(
-                f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO, KTO and GRPO can train"
-                " in 4 bits"
+                f"load_in_4bit: must be false, since {self.not_in_4bit}; SFT, DPO, KTO and GRPO can"
+                " train in 4 bits"
             )
         if self.lora_dropout and self.no_dropout:
             raise ValueError(f"lora_dropout: must be 0, since {self.no_dropout}")
