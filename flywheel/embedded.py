@@ -79,11 +79,31 @@ class Layout:
         return self.run / "valkey.sock"
 
     @property
+    def broker_pid(self) -> Path:
+        return self.run / "valkey.pid"
+
+    @property
     def error(self) -> Path:
         return self.data / "services.error"
 
     def log(self, name: str) -> Path:
         return self.data / "logs" / f"{name}.log"
+
+
+def stopped() -> dict[str, int]:
+    """{name: process} of the embedded services that somebody stopped (SIGSTOP) on this machine."""
+    layout, found = Layout.of(data_dir()), dict[str, int]()
+    files = {"PostgreSQL": layout.postgres / "postmaster.pid", "Valkey": layout.broker_pid}
+    wanted = {"PostgreSQL": wants_postgres(), "Valkey": wants_broker()}
+    for name, file in files.items():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if wanted[name] and _is_stopped(pid := int(file.read_text().split()[0])):
+                found[name] = pid
+    return found
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "tT"
 
 
 def reachable(path: Path) -> bool:

@@ -256,6 +256,8 @@ def _servers(layout: Layout) -> Iterator[Server]:
             str(layout.broker_socket),
             "--unixsocketperm",
             "700",
+            "--pidfile",
+            str(layout.broker_pid),
             "--dir",
             str(layout.broker),
             "--appendonly",

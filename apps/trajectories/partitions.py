@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.apps import AppConfig
-from django.db import OperationalError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 from django.db.migrations import CreateModel
 from django.db.models.signals import post_migrate
 from django.dispatch import receiver
@@ -27,6 +28,8 @@ TABLES = {
 }
 FIRST = next(iter(TABLES))
 AHEAD = timedelta(days=45)
+SOON = timedelta(days=7)
+LACKS_PARTITION = "no partition of relation"
 KEPT = timedelta(days=62)  # a month that ended less long ago keeps its partitions, empty or not
 MONTH = re.compile(r"trajectories_trajectory_(\d{4})_(\d{2})")
 
@@ -53,6 +56,20 @@ def ensure(months: Collection[datetime | None]) -> None:
                 locks.acquire(Lock.MAKE_PARTITIONS)
                 _make(cursor, month, _lacking(cursor, month))
     transaction.on_commit(lambda: _known.update(missing - droppable))
+
+
+@contextmanager
+def expected() -> Iterator[None]:
+    """Around a transaction that relies on partitions that this process has seen. One that was taken
+    away meanwhile is an outage (OperationalError): when the request is sent again, it is made.
+    """
+    try:
+        yield
+    except IntegrityError as error:
+        if LACKS_PARTITION not in str(error):
+            raise
+        _known.clear()
+        raise OperationalError(str(error)) from None
 
 
 def drop_empty(now: datetime | None = None) -> list[str]:
@@ -153,15 +170,24 @@ def after_migrating(sender: AppConfig, **_: Any) -> None:
 
 
 def missing_ahead() -> list[datetime]:
-    """Months that begin in the weeks to come, and this one, without partitions."""
+    """This month and those that begin in the weeks to come, without partitions."""
+    return _missing(AHEAD)
+
+
+def missing_soon() -> list[datetime]:
+    """Those of them that runs come for already, or in some days."""
+    return _missing(SOON)
+
+
+def _missing(ahead: timedelta) -> list[datetime]:
     with connection.cursor() as cursor:
-        return [month for month in _ahead() if _lacking(cursor, month)]
+        return [month for month in _ahead(ahead) if _lacking(cursor, month)]
 
 
-def _ahead() -> Iterator[datetime]:
+def _ahead(ahead: timedelta = AHEAD) -> Iterator[datetime]:
     now = timezone.now()
     month = month_of(now)
-    while month and month <= now + AHEAD:
+    while month and month <= now + ahead:
         yield month
         month = next_month(month)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, Sum
@@ -27,8 +27,9 @@ def _wake(about: str, by: Any) -> str:
 @condition(
     "digest_late",
     "The digest is late",
-    todo="Look whether the workers of the queue “ingest” run and are busy; add one if this lasts."
-    " No run is lost: charts, search and failures show it later.",
+    todo="If no worker of the queue “ingest” is heard of, start one; if all of them are busy for"
+    " minutes, add one (docs/machines.md#add-a-worker). No run is lost: charts, search and failures"
+    " show it later.",
     part="digest",
     button=Button("Wake the digest", _wake),
 )
@@ -64,16 +65,34 @@ def _make_partitions(about: str, by: Any) -> str:
     return "Created the partitions of the months to come."
 
 
+MAKE_PARTITIONS = Button("Create partitions", _make_partitions)
+
+
 @condition(
     "partition_missing",
-    "A month has no partition",
-    todo="Create it. Requests with runs of that month have to make it until then.",
-    severity=Severity.WARNING,
-    button=Button("Create partitions", _make_partitions),
+    "Runs of this month have no partition",
+    todo="Create it. Until then each request with such runs has to, and shows none that are there.",
+    button=MAKE_PARTITIONS,
 )
 def missing_partitions() -> Iterator[Finding]:
-    for month in partitions.missing_ahead():
-        yield Finding(f"{month:%B %Y} has no partitions yet.", f"{month:%Y-%m}")
+    yield from _without_partitions(partitions.missing_soon())
+
+
+@condition(
+    "partition_ahead",
+    "A month to come has no partition",
+    todo="Create it, before runs of that month come.",
+    severity=Severity.WARNING,
+    button=MAKE_PARTITIONS,
+)
+def missing_partitions_ahead() -> Iterator[Finding]:
+    soon = partitions.missing_soon()
+    yield from _without_partitions([one for one in partitions.missing_ahead() if one not in soon])
+
+
+def _without_partitions(months: list[datetime]) -> Iterator[Finding]:
+    for month in months:
+        yield Finding(f"{month:%B %Y} has no partitions.", f"{month:%Y-%m}")
 
 
 @measured("flywheel_runs_usd_today", "What runs of today (UTC) cost as far as that is known")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 from django.db.models import Sum
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
@@ -32,6 +32,7 @@ from apps.trajectories.models import (
 )
 from apps.trajectories.rollups import KIND
 from apps.trajectories.schema import Feedback, OutcomeChange
+from flywheel.outages import is_transient
 from tests.factories import make_project, row, tell
 
 pytestmark = pytest.mark.django_db
@@ -108,6 +109,20 @@ def test_a_table_that_lost_its_partition_is_missed_and_gets_it_back(
     assert month in partitions.missing_ahead()
     partitions.ensure_ahead()
     assert not partitions.missing_ahead()
+
+
+def test_a_request_whose_partition_was_lost_is_to_be_sent_again(project: Project) -> None:
+    """This process knows the month's partitions, so it does not look for them."""
+    ingest(project=project, rows=[row(id="before")])
+    name = f"{partitions.FIRST}_{partitions.suffix(ids.month_of(timezone.now()))}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {partitions.FIRST} DETACH PARTITION {name}")
+    partitions._known.add(ids.month_of(timezone.now()))
+    with pytest.raises(OperationalError) as lost, transaction.atomic():
+        ingest(project=project, rows=[row(id="a")])
+    assert is_transient(lost.value)
+    ingest(project=project, rows=[row(id="a")])
+    assert find(project, "a") and find(project, "before")
 
 
 def test_a_new_database_has_the_partitions_of_the_months_to_come(project: Project) -> None:

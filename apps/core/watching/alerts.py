@@ -25,6 +25,7 @@ from workers.lib.outgoing import RefusedAddress, client
 log = logging.getLogger(__name__)
 WAIT_S = 5.0
 EVENT = "operator.alert"
+OPERATOR = "/operator/"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Alert:
             lines[1:] = [f"From {self.since:%F %T} to {self.ended_at:%F %T} UTC."]
         else:
             lines += [f"What to do: {self.condition.todo}"]
-        lines += [settings.FLYWHEEL_URL + (self.page or "/operator/")]
+            if button := self.condition.button:
+                lines += [f"Button: “{button.label}” on {settings.FLYWHEEL_URL}{OPERATOR}"]
+        lines += [settings.FLYWHEEL_URL + (self.page or OPERATOR)]
         return "\n".join(lines)
 
 

@@ -71,7 +71,7 @@ class Condition:
     `wait_s`: how long it lasts before operators are alerted. `for_operators`: what is found names
     projects or quotes an error (which may have addresses and names of accounts), so probes, which
     anybody may ask, say the title only. `explains(error)`: the finding where this condition is why
-    the first check of its lane failed; "" where it is not.
+    the first check of its lane failed (None: it did not answer in time); "" where it is not.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Condition:
     wait_s: float = 0.0
     for_operators: bool = False
     button: Button | None = None
-    explains: Callable[[Exception], str] | None = None
+    explains: Callable[[Exception | None], str] | None = None
 
     @property
     def docs(self) -> str:
@@ -133,6 +133,10 @@ def declared() -> list[Condition]:
 
 def named(name: str) -> Condition | None:
     return _declared.get(name)
+
+
+class Unknown(Exception):
+    """Raised by a check that cannot say: the sentence is why."""
 
 
 class NoAnswer(Exception):
@@ -227,12 +231,9 @@ def _down(first: Checked) -> list[Checked]:
     """
     lane, part = first.condition.lane, first.condition.part
     for one in _declared.values():
-        if (
-            first.error
-            and one.lane == lane
-            and one.explains
-            and (says := one.explains(first.error))
-        ):
+        if one.lane == lane and one.explains and (says := one.explains(first.error)):
+            if one.name == first.condition.name:
+                return [Checked(one, [Finding(says)])]
             return [
                 Checked(first.condition, unknown=says),
                 Checked(replace(one, part=part), [Finding(says)]),
@@ -245,6 +246,8 @@ def _check(one: Condition) -> Checked:
         return Checked(one, ask(one.lane, lambda: _findings(one)))
     except NoAnswer:
         return Checked(one, unknown=NO_ANSWER)
+    except Unknown as why:
+        return Checked(one, unknown=str(why))
     except Exception as error:  # a check that fails says nothing about the others
         if not isinstance(error, (*AWAY, DatabaseError, OSError)):
             log.exception("The condition %s cannot be checked", one.name)

@@ -74,7 +74,8 @@ def with_rows(wrongs: list[Wrong]) -> list[Wrong]:
 
 
 def _known(wrong: Wrong, row: Incident | None) -> Wrong:
-    return replace(wrong, row=row, since=min(row.since, wrong.since)) if row else wrong
+    """The database's `since` is that of all processes."""
+    return replace(wrong, row=row, since=row.since) if row else wrong
 
 
 @transaction.atomic

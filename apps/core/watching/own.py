@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,19 +21,32 @@ from apps.core.http import uuid_of
 from apps.core.kinds import job_models, kind_of
 from apps.core.models import JobState, Worker
 from apps.core.nouns import noun
-from apps.core.watching.conditions import Button, Finding, Lane, Severity, condition
+from apps.core.watching.conditions import Button, Finding, Lane, Severity, Unknown, condition
 from apps.core.watching.disks import disks
-from flywheel import alive
+from flywheel import alive, embedded
 from flywheel.postgres.full import why_full
 from flywheel.postgres.watched import watch
 
 FULL, NEARLY_FULL = 0.95, 0.85
 FEW_CONNECTIONS = 0.85
 USERS_SHOWN = 4
+OURS = "flywheel"  # how the names of our connections begin
 SKEW_S = 5.0
 IDLE = "state = 'idle' AND state_change < now() - interval '1 minute'"
 LOST_SHOWN = timedelta(hours=6)
+SAID_AGAIN_S = 45.0  # after which workers and beat have been heard of again
 WAITS_LONG = timedelta(minutes=15)
+
+
+def _stopped(name: str) -> Callable[[Exception | None], str]:
+    """Why an embedded service does not answer, where somebody stopped it."""
+
+    def explains(_: Exception | None) -> str:
+        pid = embedded.stopped().get(name)
+        where = f"process {pid} on {socket.gethostname()}"
+        return f"{name} ({where}) is stopped. “kill -CONT {pid}” lets it go on." if pid else ""
+
+    return explains
 
 
 @condition(
@@ -42,6 +56,7 @@ WAITS_LONG = timedelta(minutes=15)
     " is lost; agents are asked to send again.",
     part="database",
     for_operators=True,
+    explains=_stopped("PostgreSQL"),
 )
 def database() -> Iterator[Finding]:
     """Whatever a query raises is the finding."""
@@ -74,7 +89,7 @@ def _end_idle(about: str, by: Any) -> str:
     return f"Ended {ended} idle connections."
 
 
-def _no_connection_left(error: Exception) -> str:
+def _no_connection_left(error: Exception | None) -> str:
     said = why_full(error)
     return f"All connections that PostgreSQL allows are in use ({said})." if said else ""
 
@@ -82,9 +97,10 @@ def _no_connection_left(error: Exception) -> str:
 @condition(
     "connections",
     "The database has few connections left",
-    todo="End what holds connections without using them, raise max_connections"
-    " (FLYWHEEL_EMBEDDED_CONNECTIONS), or put PgBouncer between. New requests are refused once none"
-    " is left: then stop another program that uses this database, or some of the workers.",
+    todo="Stop the program that holds most of them, if it is not Flywheel, and press the button:"
+    " it ends connections that nobody uses. If Flywheel itself needs more, raise max_connections"
+    " (FLYWHEEL_EMBEDDED_CONNECTIONS), put PgBouncer between, or stop some of the workers. New"
+    " requests are refused once none is left.",
     severity=Severity.CRITICAL,
     button=Button("End idle connections", _end_idle),
     explains=_no_connection_left,
@@ -100,7 +116,17 @@ def few_connections() -> Iterator[Finding]:
     used, most = sum(count for _, count, _ in users), users[0][2]
     if used >= FEW_CONNECTIONS * most:
         by = ", ".join(f"{count} {name}" for name, count, _ in users[:USERS_SHOWN])
-        yield Finding(f"{used} of {most} connections are in use, most by: {by}.")
+        others = [name for _, name in sorted(_foreign(users), reverse=True)[:1]]
+        stop = f" Stop {others[0]}, which is not Flywheel's." if others else ""
+        yield Finding(f"{used} of {most} connections are in use, most by: {by}.{stop}")
+
+
+def _foreign(users: list[tuple[str, int, int]]) -> Iterator[tuple[int, str]]:
+    """Other programs that hold more than Flywheel's busiest part."""
+    ours = [count for name, count, _ in users if name.startswith(OURS)]
+    for name, count, _ in users:
+        if not name.startswith(OURS) and count > max(ours, default=0):
+            yield count, name
 
 
 def _forget_worker(about: str, by: Any) -> str:
@@ -216,10 +242,35 @@ def waiting_jobs() -> Iterator[Finding]:
     lane=Lane.BROKER,
     part="broker",
     for_operators=True,
+    explains=_stopped("Valkey"),
 )
 def broker() -> Iterator[Finding]:
-    alive.client().ping()
+    with _answering:
+        alive.client().ping()
     yield from ()
+
+
+class Answering:
+    """Since when this process has known the broker to answer again, after it did not."""
+
+    def __init__(self) -> None:
+        self.was_away, self.again_at = False, 0.0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self.was_away:
+            self.again_at = time.monotonic() + SAID_AGAIN_S
+        self.was_away = kind is not None
+
+    def require_said(self) -> None:
+        """Raises Unknown while marks may be missing that expired meanwhile."""
+        if (left := self.again_at - time.monotonic()) > 0:
+            raise Unknown(f"The broker is back; who is alive has {left:.0f} s more to say so.")
+
+
+_answering = Answering()
 
 
 @condition(
@@ -232,6 +283,7 @@ def broker() -> Iterator[Finding]:
     wait_s=15,
 )
 def unserved_queues() -> Iterator[Finding]:
+    _answering.require_said()
     for queue in alive.missing(list(settings.QUEUES)):
         yield Finding(f"No worker of the queue “{queue}” has been heard of.", queue)
 
@@ -245,6 +297,7 @@ def unserved_queues() -> Iterator[Finding]:
     part="beat",
 )
 def silent_beat() -> Iterator[Finding]:
+    _answering.require_said()
     if alive.missing([alive.BEAT]):
         yield Finding("Beat has not been heard of.")
 

@@ -289,6 +289,7 @@ def _ensure_partitions(items: Iterable[Prepared], now: datetime) -> None:
     partitions.ensure({ids.month_of(ids.sort_time(i.columns["started_at"], now)) for i in items})
 
 
+@partitions.expected()
 def _store(project: Project, batch: list[Prepared], cause: Cause, restore: bool) -> None:
     """In one trip to the database where all rows are new and few."""
     now = timezone.now()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import redis
 from django.conf import settings
 from django.db import DatabaseError, OperationalError, connection
 from django.test import Client
@@ -15,8 +22,9 @@ from django.utils import timezone
 from psycopg.errors import TooManyConnections
 
 from apps.core import lags
+from apps.core.management.commands import doctor
 from apps.core.models import Incident
-from apps.core.watching import conditions, incidents, probes
+from apps.core.watching import conditions, incidents, own, probes
 from apps.core.watching.conditions import (
     NO_ANSWER,
     Checked,
@@ -24,7 +32,9 @@ from apps.core.watching.conditions import (
     Finding,
     Lane,
     NoAnswer,
+    Severity,
     Thread,
+    Unknown,
     check_all,
     declared,
     named,
@@ -32,6 +42,7 @@ from apps.core.watching.conditions import (
 from apps.core.watching.incidents import Memory
 from apps.core.watching.probes import part_json
 from apps.trajectories import watched
+from flywheel import embedded
 from flywheel.logs import PROBES
 from flywheel.postgres.full import is_full
 
@@ -234,3 +245,84 @@ def test_probes_are_only_read(path: str) -> None:
     """Whoever can have Flywheel POST somewhere (a webhook) does not read them by that."""
     answer = Client().post(path)
     assert answer.status_code == 405 and "GET" in answer["Allow"]
+
+
+# What an operator could not see
+
+
+def test_what_could_not_be_checked_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor looks again for a while, and does not end as if all were well."""
+    critical, warning = (
+        of("critical", lambda: []),
+        of("warning", lambda: [], severity=Severity.WARNING),
+    )
+    looked: list[int] = []
+
+    def check_all() -> list[Checked]:
+        looked.append(1)
+        return answers[min(len(looked), len(answers)) - 1]
+
+    monkeypatch.setattr(doctor, "check_all", check_all)
+    monkeypatch.setattr(doctor, "PAUSE_S", 0.0)
+    slow = [Checked(critical, unknown=NO_ANSWER)]
+    answers = [slow, slow, [Checked(critical)]]
+    assert doctor.ends_with(doctor.check_patiently()) == 0 and len(looked) == 3
+    monkeypatch.setattr(doctor, "PATIENCE_S", 0.0)
+    answers = [slow]
+    assert doctor.ends_with(doctor.check_patiently()) == doctor.UNKNOWN
+    answers = [[Checked(warning, unknown=NO_ANSWER), Checked(critical)]]
+    assert doctor.ends_with(doctor.check_patiently()) == 0
+    answers = [[*slow, Checked(critical, [Finding("Broken.")])]]
+    assert doctor.ends_with(doctor.check_patiently()) == doctor.WRONG
+
+
+def test_a_stopped_service_is_named_with_what_lets_it_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    layout = embedded.Layout.of(tmp_path)
+    monkeypatch.setattr(embedded, "data_dir", lambda: tmp_path)
+    monkeypatch.setattr(embedded, "wants_broker", lambda: True)
+    layout.broker_pid.parent.mkdir(parents=True, exist_ok=True)
+    with subprocess.Popen(["sleep", "600"]) as service:
+        try:
+            layout.broker_pid.write_text(f"{service.pid}\n")
+            assert "Valkey" not in embedded.stopped()
+            service.send_signal(signal.SIGSTOP)
+            os.waitpid(service.pid, os.WUNTRACED)
+            assert embedded.stopped()["Valkey"] == service.pid
+            monkeypatch.setattr(own.alive, "client", lambda: SimpleNamespace(ping=refused))
+            (found, *_) = check_all([broker := replace(named("broker"))])
+            assert [one.says for one in found.findings] == [
+                f"Valkey (process {service.pid} on {socket.gethostname()}) is stopped."
+                f" “kill -CONT {service.pid}” lets it go on."
+            ]
+            assert found.condition == broker
+        finally:
+            service.kill()
+
+
+def refused() -> None:
+    raise redis.ConnectionError("Error 11 connecting to unix socket")
+
+
+def test_who_is_alive_is_unknown_until_they_had_time_to_say_so_again() -> None:
+    """A broker that was frozen holds marks that expired meanwhile."""
+    answering = own.Answering()
+    answering.require_said()
+    for _ in range(2):
+        with suppress(redis.ConnectionError), answering:
+            refused()
+    with answering:
+        pass
+    with pytest.raises(Unknown, match=r"who is alive has \d+ s more"):
+        answering.require_said()
+    answering.again_at = 0.0
+    with answering:
+        pass
+    answering.require_said()
+
+
+def test_a_foreign_program_with_most_connections_is_to_be_stopped() -> None:
+    users = [("reporting-tool", 91, 120), ("flywheel-web", 6, 120), ("psql", 1, 120)]
+    assert list(own._foreign(users)) == [(91, "reporting-tool")]
+    assert not list(own._foreign([("flywheel-web", 60, 120), ("psql", 1, 120)]))

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
 from django.core import checks
 from django.core.management import BaseCommand, CommandParser
 from django.utils import timezone
 
-from apps.core.watching.conditions import Checked, check_all, unknown
+from apps.core.watching.conditions import Checked, Severity, check_all, unknown
 from apps.core.watching.incidents import Memory, Wrong, with_rows
 from apps.core.watching.probes import wrong_json
 from flywheel.beginning import described
+
+PATIENCE_S, PAUSE_S = 15.0, 0.5  # of a process that has just begun, on a machine that is busy
+WRONG, UNKNOWN = 1, 2
+
+
+def check_patiently() -> list[Checked]:
+    """Again for a while, as long as all that is wrong is that something could not be checked."""
+    until = time.monotonic() + PATIENCE_S
+    while ends_with(checked := check_all()) == UNKNOWN and time.monotonic() < until:
+        time.sleep(PAUSE_S)
+    return checked
+
+
+def ends_with(checked: list[Checked]) -> int:
+    critical = [one for one in checked if one.condition.severity == Severity.CRITICAL]
+    if any(one.findings for one in critical):
+        return WRONG
+    return UNKNOWN if any(one.unknown for one in critical) else 0
 
 
 class Command(BaseCommand):
     any_schema = True
     help = (
         "Says what is wrong with this installation, since when, and what to do. Ends with 1 where"
-        " something critical is."
+        " something critical is wrong, and with 2 where it could not be checked."
     )
     requires_system_checks = ()
 
@@ -28,12 +47,12 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        checked = check_all()
+        checked = check_patiently()
         wrongs = with_rows(Memory().see(checked, timezone.now()))
         unfit = checks.run_checks()
         (self._as_json if json else self._as_text)(checked, wrongs, unfit)
-        if any(wrong.condition.severity == "critical" for wrong in wrongs):
-            sys.exit(1)
+        if status := ends_with(checked):
+            sys.exit(status)
 
     def _as_json(self, checked: list[Checked], wrongs: list[Wrong], unfit: list[Any]) -> None:
         said = {
