@@ -19,10 +19,11 @@ from celery.signals import (
     worker_shutdown,
 )
 
-from flywheel import logs, processes, telemetry
+from flywheel import acknowledging, logs, processes, telemetry
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
+acknowledging.install()
 app = Celery("flywheel")
 app.set_default()  # in every thread
 app.config_from_object("django.conf:settings", namespace="CELERY")
