@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,12 @@ def note_default_folder(command: str) -> None:
     """Says which installation a command works on, where nothing named one."""
     if command not in BEGIN and embedded.wants_postgres() and not _is_named():
         print(f"Using {places.data_dir()} (FLYWHEEL_DATA_DIR is not set).", file=sys.stderr)
+
+
+def leave_nothing() -> None:
+    """For a command that uses no installation: where there is none, no key is kept for one."""
+    if not exists():
+        os.environ.setdefault("SECRET_KEY", secrets.token_urlsafe(50))
 
 
 def _is_named() -> bool:

@@ -41,6 +41,8 @@ def main() -> None:
             beginning.require_installation(command)
             if command not in SERVICES:
                 beginning.note_default_folder(command)
+        else:
+            beginning.leave_nothing()
         places.keep_data_dir()
         if command in beginning.BEGIN | beginning.BEGIN_WHERE_NAMED:
             private.restrict_umask()
@@ -101,6 +103,8 @@ def run_django(command: str) -> None:
     try:
         if uses_services(command):
             embedded.ensure()
+        if command == "dbshell":
+            embedded.offer_programs()
         if command and command not in SERVICES:
             ACTOR.set(COMMAND_LINE)
         Utility(sys.argv).execute()

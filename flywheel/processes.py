@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from flywheel import metrics, places, priority, private
+from flywheel import beginning, metrics, places, priority, private
+from flywheel.embedded import ServiceError
 
 # Those that assemble and digest take different traces and projects, and wait for the disk in
 # between.
@@ -207,6 +208,10 @@ def main() -> None:
     os.environ[NAMED] = given.name
     name_connections(given.name)
     private.restrict_umask()
+    try:
+        beginning.require_installation(given.name)
+    except ServiceError as error:
+        sys.exit(f"{error}")
     places.keep_data_dir()
     require_schema()
     priority.start(given.name)

@@ -226,8 +226,8 @@ def _while_used(layout: Layout, stopping: list[int]) -> Iterator[None]:
 
 def _servers(layout: Layout) -> Iterator[Server]:
     user = UNPRIVILEGED if os.getuid() == 0 else None
-    if layout.home != layout.data:
-        _own_folder(layout.home, None, mode=0o711)
+    for apart in {layout.home, layout.run.parent} - {layout.data}:
+        _own_folder(apart, None, mode=0o711)
     _own_folder(layout.run, user, mode=0o700)
     if wants_postgres():
         binaries = _postgres_binaries(layout)
@@ -368,7 +368,8 @@ def _init_postgres(layout: Layout, binaries: Path, user: str | None) -> None:
         if have.read_text().strip() != ours.split(".")[0]:
             raise ServiceError(
                 f"{layout.postgres} is of PostgreSQL {have.read_text().strip()} and this is {ours}."
-                " Dump and restore it, or name another data folder with FLYWHEEL_DATA_DIR."
+                " Start the version of Flywheel that made it and move by a backup"
+                " (docs/upgrading.md#another-postgresql)."
             )
         return
     if layout.postgres.exists() and any(layout.postgres.iterdir()):

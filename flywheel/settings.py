@@ -264,7 +264,9 @@ def database(name: str, url: str) -> Any:
         "keepalives_count": 3,
         "tcp_user_timeout": 60_000,
     }
-    return found | {"ENGINE": "flywheel.postgres", "OPTIONS": options | found.get("OPTIONS", {})}
+    options |= found.get("OPTIONS", {})
+    host = found["HOST"] or options.pop("host", "")  # ?host= of a URL; `dbshell` reads HOST
+    return found | {"ENGINE": "flywheel.postgres", "HOST": host, "OPTIONS": options}
 
 
 DATABASES = {

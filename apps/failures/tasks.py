@@ -26,14 +26,17 @@ def recluster_due() -> int:
     return len(projects)
 
 
-@shared_task(name="failures.classify_new", expires=10)
+CLASSIFY_EXPIRES_S = 60  # longer than a busy queue takes; one that finds nothing to do ends at once
+
+
+@shared_task(name="failures.classify_new", expires=CLASSIFY_EXPIRES_S)
 def classify_new() -> int:
-    """Classifies what arrived in the last seconds: a task per project with something new, finished
-    before the next tick.
+    """Classifies what arrived in the last seconds: a task per project with something new, which
+    goes on until about the next tick.
     """
     projects = classify_job.due()
     for project in projects:
-        classify_new_of.apply_async(args=[project.pk], expires=10)
+        classify_new_of.apply_async(args=[project.pk], expires=CLASSIFY_EXPIRES_S)
     return len(projects)
 
 

@@ -26,6 +26,22 @@ def test_a_command_refuses_where_there_is_no_installation(folder: Path, command:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", [["help"], ["migrate", "--help"], ["routes"]])
+def test_a_command_that_needs_no_installation_begins_none(folder: Path, command: list[str]) -> None:
+    done = Machine(folder / "data").run("manage.py", *command)
+    assert done.returncode == 0, done.stdout
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["web", "default"])
+def test_a_process_refuses_where_there_is_no_installation(folder: Path, name: str) -> None:
+    machine = Machine(folder / "data")
+    done = machine.run("-m", "flywheel.processes", name)
+    assert done.returncode == 1
+    assert f"{REFUSED} {machine.data}." in done.stdout and "Traceback" not in done.stdout
+    assert list(folder.iterdir()) == []
+
+
 def test_where_no_folder_is_named_the_default_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ def test_acknowledged_rows_and_queued_tasks_survive_a_kill_of_everything(machine
     acknowledged = [int(writer.stdout.readline()) for _ in range(200)]
     machine.kill_everything()
     acknowledged += [int(line) for line in writer.stdout.read().splitlines() if line.isdigit()]
-    assert machine.is_quiet()
+    eventually(machine.is_quiet)
 
     found = eval(machine.python(READ, apps=False))
 
@@ -213,6 +213,12 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
         "except embedded.ServiceError as error:\n    print(error)"
     )
     assert "No space left on device" in machine.run("-c", program).stdout
+
+
+def test_psql_is_that_of_the_embedded_database(machine: Machine) -> None:
+    machine.python(CREATE, apps=False)
+    done = machine.run("manage.py", "dbshell", "--", "-tc", "SELECT 'it is ' || current_database()")
+    assert done.returncode == 0 and "it is flywheel" in done.stdout, done.stdout
 
 
 COMMANDS = (["makemigrations", "--check"], ["collectstatic", "--noinput"], ["migrate", "--help"])

@@ -5,6 +5,7 @@ migrations, whose files may not change from then on.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import shutil
@@ -18,6 +19,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "flywheel.settings")
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m tests.release", description=__doc__).parse_args()
     import django
     from django.core.management import call_command
 

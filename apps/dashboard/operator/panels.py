@@ -144,7 +144,7 @@ def queues(last: Mapping[str, Measured], on: list[Machine]) -> Iterator[Queue]:
         yield Queue(
             name,
             lengths.values.get((name,)) if lengths else None,
-            oldest.values.get((name,)) if oldest else None,
+            (oldest.values.get((name,)) or None) if oldest else None,
             len(answering),
             name in processes.OPTIONAL,
         )
