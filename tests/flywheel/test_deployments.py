@@ -168,7 +168,7 @@ class _Reset(yaml.SafeLoader):
 _Reset.add_constructor("!reset", lambda loader, node: [])
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "compose.tls.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.tls.yaml", "compose.gpu.yaml"])
 def test_compose_is_of_its_specification(name: str) -> None:
     compose_spec = pytest.importorskip("compose_spec")
     said = re.sub(

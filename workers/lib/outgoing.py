@@ -171,7 +171,7 @@ class _AsyncGuarded(httpcore2.AnyIOBackend):
 
 @lru_cache
 def tls() -> ssl.SSLContext:
-    return httpx2.create_ssl_context(trust_env=False)  # shared, since creating it takes long
+    return httpx2.create_ssl_context()  # shared, since creating it takes long
 
 
 # Limits on an answer
