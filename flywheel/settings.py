@@ -459,7 +459,7 @@ CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_SCHEDULER = "flywheel.beat:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     "reap": {"task": "core.reap", "schedule": 10.0},
     "automation": {"task": "automation.tick", "schedule": 10.0},

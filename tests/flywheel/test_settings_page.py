@@ -21,6 +21,7 @@ OTHERS = {
     "CUDA_VISIBLE_DEVICES",
     "LOCAL_RANK",
     "OMP_NUM_THREADS",
+    "PATH",
     "RANK",
     "WORLD_SIZE",
     "FLYWHEEL_EVENTS_FD",
