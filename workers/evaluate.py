@@ -17,6 +17,7 @@ from workers.lib.environments import Environment, load
 from workers.lib.errors import JobError
 from workers.lib.events import Emitter
 from workers.lib.harness.addressed import Addressed, Rollouts
+from workers.lib.harness.playing import HarnessPlayer
 from workers.lib.program import StopFlag, run_main
 from workers.lib.rollouts import Finished, Limits, play
 from workers.lib.shares import Shares, divided, fields_of
@@ -80,7 +81,8 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     if spec.rollouts:
         environment, rollouts = Addressed(environment), Rollouts(spec.rollouts, tasks, n)
     shares = Shares()
-    if isinstance(engine, InProcess) and not environment.multi_turn:
+    player = HarnessPlayer(spec.harness) if spec.harness else None
+    if isinstance(engine, InProcess) and not environment.multi_turn and not player:
         shares = divided("workers.evaluate", Path(spec.model.base), len(tasks))
         engine = msgspec.structs.replace(engine, threads=engine.threads or shares.threads)
 
@@ -92,7 +94,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
         events.progress(ended, total, f"{passed} of {ended} succeeded")
 
     def tell(index: int, sample: int, done: Finished) -> None:
-        if agent and done.problem:
+        if (agent or player) and done.problem:
             done.score.details = [*done.score.details, done.problem]
         done.score.details = [*done.score.details, *(fault[:500] for fault in done.faults)]
         emit_sample(events, tasks[index], sample, done, phase="eval")
@@ -118,9 +120,16 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
         AgentPolicy(engine, tools=environment.tools, rollouts=rollouts)
         if isinstance(engine, AgentEndpoint)
         else open_policy(
-            engine, spec.model, sampling_of(harness), None, None, environment.multi_turn
+            engine,
+            spec.model,
+            sampling_of(harness),
+            goes_on=environment.multi_turn or player is not None,
         )
     )
+    concurrency = episodes_at_once(engine, environment)
+    if player:
+        player.start()
+        concurrency = min(concurrency, player.harness.at_once)
     if not agent:
         events.progress(0, total, "waiting for the first samples")
     try:
@@ -133,16 +142,20 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
             ),  # an agent's time limit is enforced by its policy
             tell,
             n=n,
-            concurrency=episodes_at_once(engine, environment),
+            concurrency=concurrency,
             seed=spec.seed,
             only=shares.of(len(tasks)),
             check=(lambda: shares.read(pass_on)) if shares.others else None,
+            player=player,
         )
         shares.read_all(pass_on, stop.check)
     except JobError:  # for a limit or a rejected key, the progress shows how many samples are kept
         if ended > shown or limited:
             show()
         raise
+    finally:
+        if player:
+            player.close()
     events.result(metrics={"samples": total})
 
 

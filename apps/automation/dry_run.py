@@ -18,7 +18,7 @@ from apps.automation import specs
 from apps.automation.models import Flow
 from apps.automation.specs import FlowSpec, Step
 from apps.automation.starts import Cause, Known, cause_of, names_known
-from apps.automation.steps import StepFailed, frozen_set, model_version, runs_of
+from apps.automation.steps import StepFailed, frozen_set, model_version, player, runs_of
 from apps.core.models import JobState, Project
 from apps.evals.costs import total_cost
 from apps.evals.models import EvalRun, EvalSet, EvalSetState, LatencyMeasurement, Split
@@ -231,9 +231,9 @@ class _Now:
         )
         return None if found.problem else found
 
-    def problem_of(self, eval_set: str, model: str) -> str:
-        """Why the step could not use the current set or model; "" if it could, or if an earlier
-        step makes it.
+    def problem_of(self, eval_set: str, model: str, played_by: str = "") -> str:
+        """Why the step could not use the current set, model or agent; "" if it could, or if an
+        earlier step makes it.
         """
         try:
             made_here = {
@@ -243,6 +243,7 @@ class _Now:
                 frozen_set(self.project, eval_set, {})
             if not model.startswith("step:"):
                 model_version(self.project, model, {})
+            player(self.project, played_by)
         except StepFailed as error:
             return str(error)
         return ""
@@ -312,7 +313,7 @@ def _evaluate(now: _Now, step: specs.Evaluate) -> Forecast:
             f"There is no environment “{step.environment}” in this project, or it is archived",
             problem=True,
         )
-    if problem := now.problem_of(step.set, step.model):
+    if problem := now.problem_of(step.set, step.model, step.played_by):
         return _of(step, problem, problem=True)
     count = now.counts(step.set).get(step.split, 0)
     samples = count * step.samples
@@ -335,7 +336,7 @@ def _train(now: _Now, step: specs.Train) -> Forecast:
             f"There is no environment “{step.environment}” in this project, or it is archived",
             problem=True,
         )
-    if problem := now.problem_of(step.set, step.model):
+    if problem := now.problem_of(step.set, step.model, step.played_by):
         return _of(step, problem, problem=True)
     if step.teacher and (problem := now.problem_of(step.set, step.teacher)):
         return _of(step, problem, problem=True)

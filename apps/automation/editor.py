@@ -19,6 +19,7 @@ from apps.core.http import row_number
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.failures.models import FailureMode
+from apps.registry.harness import playable
 from workers.lib.typed import json_schema, plain
 
 FORM, YAML = "form", "yaml"
@@ -61,6 +62,7 @@ HELP = {
         "For on-policy distillation (a model with the same tokenizer) and rejection sampling in the"
         " run (any)"
     ),
+    "played_by": "An agent that is called over HTTP: its newest version plays, in its own harness",
     "timezone": "Applies to all times in this flow, for example Europe/Berlin",
     "retries": "For failed steps",
 }
@@ -72,6 +74,7 @@ RARE = {
     "learnable",
     "samples_of",
     "teacher",
+    "played_by",
     "at_most",
     "validation",
 }
@@ -443,6 +446,7 @@ class Editor:
                     "mode": "modes",
                     "cluster": "clusters",
                     "environment": "environments",
+                    "played_by": "agents",
                 }.get(field, ""),
                 (),
             )
@@ -476,6 +480,12 @@ class Editor:
                 project.channels.current().order_by("name").values_list("name", flat=True)
             ),
             "versions": [f"{name}-v{version}" for name, version in versions],
+            "agents": list(
+                playable(project.model_versions)
+                .order_by("name")
+                .values_list("name", flat=True)
+                .distinct()
+            ),
             "clusters": list(self._clusters),
             "modes": list(
                 FailureMode.objects.filter(project=project)
@@ -487,6 +497,7 @@ class Editor:
 
 # Fields that only accept one of the options; all others also accept names that do not exist yet.
 CLOSED = {
+    "played_by",
     "cluster",
     "set",
     "model",

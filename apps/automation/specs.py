@@ -51,6 +51,8 @@ ClusterId = Annotated[
     ),
 ]
 OptionalModel = Annotated[str, Meta(pattern=r"^((channel|step|version):\S.*)?$", max_length=200)]
+# An agent that is called over HTTP, by its name: its newest version plays, in its own harness.
+Player = Annotated[str, Meta(max_length=200)]
 Method = Literal[
     "sft", "rejection", "best_of_n", "dpo", "kto", "reward_model", "distill", "on_policy", "grpo"
 ]
@@ -212,6 +214,7 @@ class Evaluate(Step, tag="evaluate"):
     samples: Annotated[int, Meta(ge=1, le=64)] = 4
     seed: Seed = 0
     most_usd: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    played_by: Player = ""
 
 
 class Learnability(Evaluate, tag="learnability"):
@@ -258,6 +261,7 @@ class Train(Step, tag="train"):
     learnable: str = ""
     samples_of: str = ""
     teacher: OptionalModel = ""
+    played_by: Player = ""
 
     def plainly(self) -> list[tuple[str, str]]:
         return [(self.learnable, "learnable"), (self.samples_of, "samples_of")]

@@ -44,6 +44,7 @@ from apps.promotion.channels import create_channel
 from apps.promotion.models import Approval, Deployment, GateReport, Promotion, Verdict
 from apps.promotion.policies import find_channel
 from apps.registry.actions import ModelError
+from apps.registry.harness import playable
 from apps.registry.models import ModelVersion
 from apps.registry.servers import ServerError
 from apps.reviews.evidence import lock_of
@@ -141,6 +142,9 @@ class Turn:
     def model(self, named: str) -> ModelVersion:
         return model_version(self.project, named, self.made)
 
+    def player(self, name: str) -> ModelVersion | None:
+        return player(self.project, name)
+
     def evaluation(self, named: str) -> EvalRun:
         rows = EvalRun.objects.select_related("model_version", "environment__verifier", "eval_set")
         return _there(
@@ -191,6 +195,16 @@ def model_version(project: Project, named: str, made: dict[str, Outputs]) -> Mod
         found,
         f"There is no model version “{name}”, or it is archived. Use its name and number, for"
         " example “support-v3”.",
+    )
+
+
+def player(project: Project, name: str) -> ModelVersion | None:
+    """The newest version of an agent that plays; None for the built-in loop. Raises StepFailed."""
+    if not name:
+        return None
+    return _there(
+        playable(project.model_versions).filter(name=name).order_by("-pk").first(),
+        f"There is no agent “{name}” that is called over HTTP, or it is archived.",
     )
 
 
@@ -306,6 +320,7 @@ def evaluate(turn: Turn, asked: specs.Evaluate) -> Outputs:
             samples_per_task=asked.samples,
             seed=asked.seed,
             most_usd=asked.most_usd,
+            played_by=turn.player(asked.played_by),
             by=turn.by,
         )
 
@@ -367,6 +382,7 @@ def train(turn: Turn, asked: specs.Train) -> Outputs:
             dataset=dataset,
             environment=turn.environment(asked.environment),
             config=asked.config,
+            agent=turn.player(asked.played_by),
             by=turn.by,
             **given,
         )

@@ -22,6 +22,8 @@ def advice(form: OperationForm, eval_set: EvalSet) -> dict[str, Any]:
     baseline = version and baseline_of(version, eval_set, form.initial.get("split", ""))
     if baseline:
         form.initial |= like(baseline)
+    elif played := version and version.lineage.get("harness"):
+        form.initial["played_by"] = played["agent"]  # as it was trained
     sent = form.data or form.initial
     pace = pace_before(
         _selected(form, "model_version"),

@@ -24,6 +24,7 @@ def facts_of(run: EvalRun) -> dict[str, Any]:
         "split": run.split,
         "environment": str(run.environment),
         "model_version": str(run.model_version),
+        "played_by": run.played_by,
         "samples_per_task": run.samples_per_task,
         "done": run.done,
         "total": run.total,

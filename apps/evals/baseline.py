@@ -37,4 +37,5 @@ def like(baseline: EvalRun) -> dict:
         "split": baseline.split,
         "samples_per_task": baseline.samples_per_task,
         "seed": baseline.spec.get("seed", 0),
+        "played_by": baseline.spec.get("harness", {}).get("agent"),
     }

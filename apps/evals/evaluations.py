@@ -28,7 +28,12 @@ from workers.lib.typed import FormError
 
 RUN = Written(schema.RUN, as_json)
 RESULTS = (Scope.READ, Scope.EVALUATE)
-LIMITED = (*LIMITS, "timeout_s", "at_once")  # what an evaluation that is run here may use
+LIMITED = (
+    *LIMITS,
+    "timeout_s",
+    "at_once",
+    "played_by",
+)  # what an evaluation that is run here may use
 SCORES = Disclosure("scores of a model on the hold-out, once it has run")
 
 

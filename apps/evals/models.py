@@ -30,8 +30,9 @@ from apps.environments.models import Environment
 from apps.evals.canonical import group_key
 from apps.evals.stand_ins import stand_ins
 from apps.failures.models import Failure
-from apps.registry.models import ModelVersion
+from apps.registry.models import ModelKind, ModelVersion
 from apps.trajectories.models import Trajectory
+from workers.lib.prompts import PROMPT_PART
 
 
 class EvalSetState(models.TextChoices):
@@ -486,7 +487,13 @@ class HoldoutView(models.Model):
 
 
 class EvalRunQuerySet(JobQuerySet, ArchivableQuerySet):
-    pass
+    def played_by(self, digest: str) -> Self:
+        """Those that the agent with this digest played in its own harness; "": those in the
+        built-in loop.
+        """
+        if not digest:
+            return self.exclude(spec__has_key="harness")
+        return self.filter(spec__harness__digest=digest)
 
 
 class EvalRun(Job, Archivable):
@@ -518,8 +525,31 @@ class EvalRun(Job, Archivable):
 
     @property
     def agent_part(self) -> dict[str, Any]:
-        """The agent's part: the environment's, or the prompt version's."""
-        return self.environment.agent_part_with(self.prompt)
+        """The agent's part: the environment's, or the prompt version's; of an agent that played,
+        which has its own prompt, how it was sampled.
+        """
+        part = self.environment.agent_part_with(self.prompt)
+        if not self.played_by:
+            return part
+        return {name: value for name, value in part.items() if name not in PROMPT_PART}
+
+    @property
+    def played_by(self) -> str:
+        """The agent in whose own harness the model answered; "" for the built-in loop."""
+        return self.spec.get("harness", {}).get("name", "")
+
+    @property
+    def harness(self) -> str:
+        """The digest of the agent whose loop held the conversations; "" for the built-in one."""
+        is_agent = self.model_version.kind == ModelKind.AGENT
+        own = self.model_version.digest if is_agent else ""
+        return self.spec.get("harness", {}).get("digest", own)
+
+    def is_played_like(self, other: EvalRun) -> bool:
+        """Whether two evaluations differ in the model alone, where an agent played one of them; a
+        deployed agent plays itself.
+        """
+        return not (self.played_by or other.played_by) or self.harness == other.harness
 
     @property
     def agent_hash(self) -> str:

@@ -17,6 +17,7 @@ from apps.core.models import JobState, Project
 from apps.core.operations import Reference
 from apps.environments.models import Environment
 from apps.evals.models import EvalRun, EvalSet, Split
+from apps.registry.harness import playable
 from apps.registry.models import ModelKind, ModelVersion
 from workers.lib.typed import Text
 
@@ -108,6 +109,10 @@ def has_agents(project: Project) -> bool:
     return versions_of(project).filter(kind=ModelKind.AGENT).exists()
 
 
+def agents_of(project: Project) -> QuerySet[ModelVersion]:
+    return playable(project.model_versions)
+
+
 def has_servers(project: Project) -> bool:
     return project.servers.exists()
 
@@ -137,5 +142,10 @@ VersionNamed = Annotated[
         sent=Text | int,
     ),
     Meta(description="Its name, such as support-v3, or its number"),
+]
+AgentNamed = Annotated[
+    ModelVersion,
+    Reference(find_version, rows=agents_of, sent=Text | int),
+    Meta(description="An agent's name@version, or its number"),
 ]
 RunNamed = Annotated[EvalRun, Reference(find_run, rows=finished_on), Meta(description="Its id")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -13,7 +14,7 @@ from apps.evals.notes import REQUEST_S
 from apps.registry.adapters import load_for
 from apps.registry.engines import engine_spec, model_spec
 from apps.registry.models import ModelKind, ModelVersion
-from workers.lib.prompts import AGENT_PART
+from workers.lib.prompts import AGENT_PART, PROMPT_PART
 from workers.lib.specs import environment as specs
 from workers.lib.specs.engines import Engine, Server
 
@@ -36,7 +37,7 @@ def rollout_parts(
     return {
         "model": model_spec(version, engine),
         "engine": patient(engine_spec(version, batch_size, engine), own),
-        "environment": without_agent_part(own) if agent else own,
+        "environment": without(own, AGENT_PART) if agent else as_played(own, job.spec),
     }
 
 
@@ -47,10 +48,17 @@ def patient(engine: Engine, environment: specs.Environment) -> Engine:
     return engine
 
 
-def without_agent_part(environment: specs.Environment) -> specs.Environment:
-    """For a called agent, which has its own prompt and examples, and gets the tools with the
-    task.
+def without(environment: specs.Environment, parts: Sequence[str]) -> specs.Environment:
+    """For an agent that has these parts of its own: its prompt and examples. It gets the tools with
+    the task.
     """
     harness = structs.asdict(environment.harness)
-    task_part = {name: value for name, value in harness.items() if name not in AGENT_PART}
+    task_part = {name: value for name, value in harness.items() if name not in parts}
     return structs.replace(environment, harness=specs.Harness(**task_part))
+
+
+def as_played(environment: specs.Environment, spec: Mapping[str, Any]) -> specs.Environment:
+    """For a job whose episodes an agent may play in its own harness: sampling is still the
+    environment's.
+    """
+    return without(environment, PROMPT_PART) if spec.get("harness") else environment

@@ -14,6 +14,7 @@ from apps.core.openapi import NUMBER
 from apps.core.operations import choice_of
 from apps.evals.models import Split
 from apps.evals.references import (
+    AgentNamed,
     EnvironmentNamed,
     EvalSetNamed,
     RunNamed,
@@ -84,6 +85,20 @@ class StartRun(Struct, forbid_unknown_fields=True, kw_only=True):
             extra={"hint": AUTOMATIC, "choices": choices, "only_if": has_servers},
         ),
     ] = AUTO
+    played_by: (
+        Annotated[
+            AgentNamed,
+            Meta(
+                title="Played by",
+                description=(
+                    "An agent that is called over HTTP: it runs unchanged, and the model answers"
+                    " it at an address of each sample"
+                ),
+                extra={"empty": "The built-in loop", "only_if": has_agents},
+            ),
+        ]
+        | None
+    ) = None
     most_tokens: (
         Annotated[
             Tokens,
@@ -233,6 +248,10 @@ RUN = {
         "environment": {"type": "string"},
         "verifier": {"type": "string"},
         "model_version": {"type": "string"},
+        "played_by": {
+            "type": "string",
+            "description": "The agent in whose own harness it answered; empty: the built-in loop",
+        },
         "agent": {
             "type": ["object", "null"],
             "description": "For an agent that runs elsewhere: {name, version}",

@@ -156,11 +156,16 @@ def live_baseline(candidate: EvalRun, channel: Channel) -> EvalRun:
         .exclude(pk=candidate.pk)
     )
     subset = candidate.spec.get("subset")
-    found = [run for run in runs.order_by("-created_at") if run.spec.get("subset") == subset]
+    found = [
+        run
+        for run in runs.order_by("-created_at")
+        if run.spec.get("subset") == subset and run.is_played_like(candidate)
+    ]
     if not found:
         raise PromotionError(
             f"{channel.current}, live in {channel.name}, has no finished evaluation on the same"
-            f" tasks with {candidate.samples_per_task} samples per task in {candidate.environment}."
+            f" tasks with {candidate.samples_per_task} samples per task in {candidate.environment}"
+            f"{f', played by {candidate.played_by}' if candidate.played_by else ''}."
             " Evaluate it there first."
         )
     return found[0]
@@ -202,6 +207,7 @@ def _run_facts(run: EvalRun) -> dict[str, Any]:
         "samples_per_task": run.samples_per_task,
         "task_hash": run.environment.task_hash,
         "agent_hash": run.agent_hash,
+        "harness": run.harness,
         "verifier_hash": run.environment.verifier.hash,
         "scorer": run.spec.get("scorer"),
     }

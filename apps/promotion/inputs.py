@@ -44,6 +44,8 @@ def as_evaluation(
         scorer=_scorer(run),
         tries=tries,
         engine=engines.in_words(run.spec.get("engine") or {}, run.model_version),
+        harness=run.harness,
+        is_played=bool(run.played_by),
     )
 
 

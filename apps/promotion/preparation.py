@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
 
 from apps.core.models import Job, JobState
 from apps.evals.actions import EvalSetError
 from apps.evals.capability.environment import general_environment, general_environments
 from apps.evals.latency import LatencyError, measurements_of, submit_measurement
-from apps.evals.models import EvalRun, LatencyMeasurement, Split
+from apps.evals.models import EvalRun, EvalRunQuerySet, LatencyMeasurement, Split
 from apps.evals.submission import submit_eval
 from apps.registry.actions import ModelError
 from apps.registry.engines import default_engine, same_as
+from apps.registry.harness import agent_in
 
 GENERAL_TASKS = 120  # of the split's, unless another number is given
 ENDED_BADLY = (JobState.FAILED, JobState.CANCELLED)
@@ -62,7 +62,7 @@ def splits_of(run: EvalRun) -> list[Split]:
     return [split for split in SPLITS if split in there]
 
 
-def guard_runs(run: EvalRun, split: Split) -> QuerySet[EvalRun]:
+def guard_runs(run: EvalRun, split: Split) -> EvalRunQuerySet:
     """The evaluations of the run's model on another split of its set, newest first: regression
     tasks with its agent's part, general capability with the bare model."""
     found = EvalRun.objects.filter(
@@ -72,7 +72,8 @@ def guard_runs(run: EvalRun, split: Split) -> QuerySet[EvalRun]:
         "-created_at"
     )
     if split == Split.GENERAL:
-        return found.filter(environment__in=general_environments(run.project))
+        return found.played_by("").filter(environment__in=general_environments(run.project))
+    found = found.played_by(run.harness if run.played_by else "")
     return found.filter(environment=run.environment, samples_per_task=run.samples_per_task)
 
 
@@ -100,8 +101,9 @@ def _pair(baseline: EvalRun, candidate: EvalRun, split: Split) -> list[EvalRun] 
     return next(pairs, None)
 
 
-def _same_tasks(*runs: EvalRun) -> bool:
-    return (
+def _same_tasks(first: EvalRun, *others: EvalRun) -> bool:
+    runs = (first, *others)
+    return all(run.is_played_like(first) for run in others) and (
         len(
             {
                 (run.environment.task_hash, run.samples_per_task, run.spec.get("subset"))
@@ -143,6 +145,7 @@ def prepare(
 
 def _submit_guard(run: EvalRun, split: Split, by: Any, general_tasks: int) -> list[str]:
     general = split == Split.GENERAL
+    played_by = None if general else agent_in(run.spec)
     try:
         submit_eval(
             project=run.project,
@@ -155,6 +158,7 @@ def _submit_guard(run: EvalRun, split: Split, by: Any, general_tasks: int) -> li
             samples_per_task=1 if general else run.samples_per_task,
             subset=general_tasks if general else None,
             engine=same_as(run.spec.get("engine") or default_engine(run.model_version)),
+            played_by=played_by,
             by=by,
         )
     except (EvalSetError, ModelError) as error:

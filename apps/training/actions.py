@@ -21,13 +21,14 @@ from apps.evals.holdout import groups, leaks
 from apps.evals.models import EvalRun, EvalSet, Split, Task
 from apps.failures.judge import rubrics
 from apps.registry.actions import ModelError
+from apps.registry.harness import agent_in, in_spec
 from apps.registry.models import Engine, ModelKind, ModelVersion
 from apps.registry.rollout_servers import choose_servers
 from apps.registry.trained_elsewhere import check_answer_length, check_target_modules
 from apps.training import checkpoints, judged
 from apps.training.budget.asked import asked_of
 from apps.training.budget.estimate import estimate
-from apps.training.harness import agent_of, in_spec, why_not_played
+from apps.training.harness import why_not_played
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
 from apps.training.reward_lock import require_reviewed
@@ -435,7 +436,7 @@ def resume(*, run: TrainingRun, by: Any) -> int:
         dataset=run.dataset,
         environment=run.environment,
         by=by,
-        agent=agent_of(run),
+        agent=agent_in(run.spec),
     )
     checkpoint = checkpoints.latest(run)
     if checkpoint is None:

@@ -16,11 +16,12 @@ from apps.environments.scorer import record_scorer
 from apps.evals.holdout import leaks
 from apps.evals.learnability.run import RunLearnability, tasks_of
 from apps.evals.models import EvalRun, Split, Task
+from apps.evals.rollout_parts import as_played
 from apps.registry.adapters import load_for as load_adapter
 from apps.registry.engines import engine_spec, in_process, model_spec
+from apps.registry.harness import agent_in, harness_spec
 from apps.registry.rollout_servers import rollouts_spec
 from apps.training import checkpoints, memory
-from apps.training.harness import agent_of, harness_spec
 from apps.training.judged import kept_aside
 from apps.training.models import SHAPES, Method, TrainingRun
 from apps.training.refusals import refuse_leaks
@@ -85,7 +86,7 @@ def training_spec(run: TrainingRun) -> Job:
         environment=run.environment,
         by=run.created_by,
         scorer=run.spec["scorer"],
-        agent=agent_of(run),
+        agent=agent_in(run.spec),
     )
     config = convert(memory.settings_of(run), CONFIGS[run.method], "config")
     material = material_of(run, config)
@@ -106,11 +107,11 @@ def training_spec(run: TrainingRun) -> Job:
         config=config,
         model=model_spec(run.parent),
         engine=in_process(getattr(config, "sample_batch", 0) or SIDE_BY_SIDE),
-        environment=job_spec(run.environment),
+        environment=as_played(job_spec(run.environment), run.spec),
         teacher=model_spec(teacher, engine) if teacher else None,
         teacher_server=engine_spec(teacher, SIDE_BY_SIDE, engine) if teacher and engine else None,
         rollouts=rollouts_spec(run.pk, rollouts) if rollouts else None,
-        harness=harness_spec(run),
+        harness=harness_spec(run.spec),
         success_rates=success_rates(run) if getattr(config, "curriculum", False) else {},
     )
 

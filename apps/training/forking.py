@@ -11,11 +11,11 @@ from apps.core import job_files, jobs
 from apps.core.form_bounds import bounds_from
 from apps.core.forms import PlainForm
 from apps.core.yaml_text import YamlError, load_yaml, write_yaml
+from apps.registry.harness import agent_in
 from apps.registry.models import Server
 from apps.training import checkpoints, reused_samples
 from apps.training.actions import TrainingError, freeze_estimate, prepared_run
 from apps.training.config_yaml import Head
-from apps.training.harness import agent_of
 from apps.training.models import Checkpoint, Method, TrainingRun
 from apps.training.start_adapter import whole_settings
 from apps.training.teachers import chosen, server_name_of, teacher_of
@@ -123,7 +123,7 @@ def fork(
         **sampling_of(run),
         teacher=teacher_of(run),
         teacher_on=server_name_of(run),
-        agent=agent_of(run),
+        agent=agent_in(run.spec),
     )
     settings = made.spec["config"]
     if found and (

@@ -11,13 +11,13 @@ from apps.core.forms import PlainForm
 from apps.core.models import Project
 from apps.evals.models import EvalSetState
 from apps.failures.judge import rubrics
+from apps.registry.harness import playable
 from apps.registry.models import ModelKind, ModelVersion
 from apps.registry.rollout_servers import offered
 from apps.training.actions import no_turn_rewards
 from apps.training.alarms_field import AlarmsField
 from apps.training.config_yaml import MOST_SEEDS, Head
 from apps.training.grpo_form import GRPO_FIELDS, MORE, GrpoFields, grpo_settings
-from apps.training.harness import playable
 from apps.training.models import SHAPES, SOURCES, Method, Source
 from apps.training.sources import Found, evaluations_of, find_examples, why_not_learned
 from apps.training.start_adapter import SHAPE, whole_settings

@@ -45,7 +45,8 @@ most_usd: 0.5}
 - {do: train, method: grpo, set: "step:freeze_set", environment: place, learnable: learnability,
    config: {steps: 3, learning_rate: 2.0e-5, nested: {a: [1, "2", null, true]}}, if: \
 before.success < 90%}
-- {do: evaluate, name: after, set: "step:freeze_set", environment: place, model: "step:train"}
+- {do: evaluate, name: after, set: "step:freeze_set", environment: place, model: "step:train",
+   played_by: tidy}
 - {do: gate, baseline: before, candidate: after, channel: beta}
 - {do: promote, if: gate.verdict == promote}
 - {do: ask, question: "Is <b>it</b> & “this” good?"}

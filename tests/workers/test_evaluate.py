@@ -190,7 +190,8 @@ class Scripted:
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: str) -> Scripted:
     """The engine of an evaluation that gives these answers to its tasks."""
     engine = Scripted(list(answers))
-    monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(engine, Sampling()))
+    policy = EnginePolicy(engine, Sampling())
+    monkeypatch.setattr(evaluate, "open_policy", lambda *_, **__: policy)
     return engine
 
 

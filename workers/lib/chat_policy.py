@@ -9,7 +9,7 @@ from typing import Any
 
 from workers.lib.chat_client import FEW_TOKENS, AsyncChatClient, ChatError
 from workers.lib.clients import chat_server
-from workers.lib.engines import Sampling
+from workers.lib.engines import Sampling, SoFar
 from workers.lib.environments.episodes import as_assistant
 from workers.lib.messages import arguments_of
 from workers.lib.model_names import SHOWN as MOST_NAME
@@ -121,6 +121,29 @@ class ChatPolicy:
             finish_reason=_text(choice.get("finish_reason")),
             model=_text(found.get("model")),
         )
+
+    async def sample(
+        self,
+        messages: list[dict],
+        tools: list[dict],
+        so_far: SoFar | None,
+        *,
+        seed: int,
+        key: int = 0,
+        most: int | None = None,
+    ) -> tuple[Reply, SoFar]:
+        """Without tokens: an agent's own harness can be evaluated on it, and not be trained."""
+        reply = await self.answer(messages, tools, seed=seed, key=key, most=most)
+        return reply, SoFar(messages, tools, [])
+
+    def decode(self, ids: list[int]) -> str:
+        """Servers return no ids here, and no tokens are no text."""
+        assert not ids
+        return ""
+
+    def count(self, messages: list[dict], tools: list[dict]) -> int:
+        """An estimate."""
+        return estimate(messages, tools)
 
     def _most_tokens(self, left: int | None) -> int:
         most = self.sampling.max_new_tokens

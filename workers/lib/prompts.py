@@ -21,15 +21,8 @@ from workers.lib.typed import AnswerTokens, Form, FormError, Temperature, Text, 
 
 # The parts of a harness that belong to the agent and may be changed. Everything else (tools,
 # limits) defines the task.
-AGENT_PART = (
-    "system_prompt",
-    "examples",
-    "show_tools",
-    "shown_tools",
-    "temperature",
-    "top_p",
-    "max_new_tokens",
-)
+PROMPT_PART = ("system_prompt", "examples", "show_tools", "shown_tools")
+AGENT_PART = (*PROMPT_PART, "temperature", "top_p", "max_new_tokens")
 LARGEST = 400_000  # characters of a prompt as JSON
 IN_HARNESS = {"tools": "shown_tools"}  # a harness's own `tools` are those that run
 NAMED = ("properties", "patternProperties", "$defs", "definitions")  # parts whose keys are names

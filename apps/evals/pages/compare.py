@@ -263,6 +263,7 @@ def settings_of(run: EvalRun) -> dict[str, Any]:
         "verifier": str(run.environment.verifier),
         "samples per task": run.samples_per_task,
         "seed": run.spec.get("seed"),
+        "played by": run.played_by or "the built-in loop",
         "engine": in_words(run.spec.get("engine") or {}, run.model_version),
         "prompt": run.agent_hash[:12],
     } | {

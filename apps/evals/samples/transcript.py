@@ -40,9 +40,9 @@ def conversation(sample: Sample) -> list[dict]:
 
 def opening(run: EvalRun) -> list[dict]:
     """The messages before a task's own: the environment's, or those of the prompt version that was
-    evaluated.
+    evaluated. None of an agent that played: it has its own prompt.
     """
-    return run.environment.opening_with(run.prompt)
+    return [] if run.spec.get("harness") else run.environment.opening_with(run.prompt)
 
 
 def offered(sample: Sample) -> list[dict]:

@@ -161,6 +161,11 @@ def _require_same(a: Evaluation, b: Evaluation) -> None:
             raise NotComparable(
                 f"The two evaluations differ in {what}. Evaluate both the same way first."
             )
+    if (a.is_played or b.is_played) and a.harness != b.harness:
+        raise NotComparable(
+            "The two evaluations differ in the agent's harness. Evaluate both in the same one"
+            " first."
+        )
     for name in sorted(a.scorer.keys() | b.scorer.keys()):
         _require_same_scorer(name, a, b)
     for side in (a, b):

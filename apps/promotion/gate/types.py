@@ -55,6 +55,10 @@ class Evaluation:
     # evaluations of this model on these tasks up to this one, among which it could have been chosen
     tries: int = 1
     engine: str = ""  # the engine that generated it, in words
+    # The digest of the agent in whose loop it answered ("": the built-in one), and whether that
+    # agent was chosen to play, and is not the model itself.
+    harness: str = ""
+    is_played: bool = False
 
 
 @dataclass(frozen=True)

@@ -254,7 +254,8 @@ class OpenRollout:
             none = OPEN_AT_END if self._asked else NO_CALL
             reasons = [none, *self._failed.values(), *self.refusals, problem]
             return " ".join(filter(None, dict.fromkeys(reasons)))
-        return WEIGHTS if len({reply.model for reply in replies}) > 1 else ""
+        weights = {reply.model for reply in replies if reply.token_ids}
+        return WEIGHTS if len(weights) > 1 else ""
 
     def _broken(self, conversation: list[dict]) -> str:
         """Why what the agent did cannot be credited to what was sampled here; "" if it can."""
@@ -316,7 +317,7 @@ class OpenRollout:
             self.busy(False)
         text, reply, so_far = self._cut(reply, so_far, asked.stops)
         self._tokens += reply.output_tokens
-        answer = message_of(text, bool(tools), asked.parallel_tool_calls is not False)
+        answer = _message(reply, text, bool(tools), asked)
         finish = "length" if reply.truncated else "stop"
         if answer.get("tool_calls") and finish == "stop":
             finish = "tool_calls"
@@ -334,6 +335,8 @@ class OpenRollout:
         if at < 0:
             return reply.text, reply, so_far
         ids, decode = reply.token_ids, self.sampler.decode
+        if not ids:
+            return reply.text[:at], replace(reply, text=reply.text[:at]), so_far
 
         def has_stop(count: int) -> bool:
             return any(stop in decode(ids[:count]) for stop in stops)
@@ -384,6 +387,13 @@ class OpenRollout:
         if asked.model not in ("", self.settings.model):
             self.notes[f"model {asked.model}"[:SHOWN]] += 1
         self.notes.update(ignored)
+
+
+def _message(reply: Reply, text: str, has_tools: bool, asked: ChatRequest) -> dict:
+    """An answer whose tokens are known is read from their text; a server's is as it read it."""
+    if reply.token_ids:
+        return message_of(text, has_tools, asked.parallel_tool_calls is not False)
+    return reply.message if text == reply.text else reply.message | {"content": text}
 
 
 def _tools_of(asked: ChatRequest) -> list[dict]:

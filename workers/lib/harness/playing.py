@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from workers.lib.clocks import Clock, Overtime
 from workers.lib.environments import Episode
+from workers.lib.harness.addressed import as_it_ran
 from workers.lib.harness.gateway import Gateway
 from workers.lib.harness.launchers import (
     AgentAway,
@@ -113,8 +114,9 @@ async def _apply(rollout: OpenRollout, episode: Episode, captured: Captured) -> 
     now, like those of any other agent that returns them.
     """
     said: Sequence[Message] = captured.conversation
-    if rollout.episode_calls:
-        episode.add_messages(list(said))
+    if made := rollout.episode_calls:
+        has_results = any(message.get("role") == "tool" for message in said)
+        episode.add_messages(list(said) if has_results else as_it_ran(said, made))
         return Ended("")
     if any(message.get("role") == "tool" for message in said):
         said = agent_turns(list(said), [])  # with the results that the model was given
