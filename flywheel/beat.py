@@ -19,7 +19,7 @@ class Scheduler(DatabaseScheduler):
     def tick(self, *args: Any, **kwargs: Any) -> float:
         soon = datetime.now(UTC) + SLACK
         for entry in (self._schedule or {}).values():
-            if entry.last_run_at > soon:
+            if entry.model.last_run_at > soon:  # the heap has a newer entry of the same model
                 entry.last_run_at = entry.model.last_run_at = NEVER
                 self._dirty.add(entry.name)
                 self._heap = None  # is made again by what follows

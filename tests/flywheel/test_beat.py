@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from celery.beat import event_t
 from django.conf import settings
 from django_celery_beat import schedulers
 from django_celery_beat.models import PeriodicTask
@@ -43,7 +44,7 @@ def ours(sent: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("is_started_again", [True, False])
 def test_all_is_sent_after_the_clock_was_an_hour_ahead(
-    sent: list[str], is_started_again: bool
+    sent: list[str], is_started_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = Scheduler(app=app)
     rounds(scheduler)
@@ -52,9 +53,10 @@ def test_all_is_sent_after_the_clock_was_an_hour_ahead(
         PeriodicTask.objects.update(last_run_at=ahead)
         scheduler = Scheduler(app=app)
     else:
-        for entry in scheduler.schedule.values():
-            entry.last_run_at = entry.model.last_run_at = ahead
-        scheduler.populate_heap()
+        with monkeypatch.context() as clock:
+            clock.setattr(schedulers.ModelEntry, "_default_now", lambda _: ahead)
+            entries = [scheduler.reserve(entry) for entry in scheduler.schedule.values()]
+        scheduler._heap = [event_t(ahead.timestamp(), 5, entry) for entry in entries]
     sent.clear()
     rounds(scheduler)
     assert len(ours(sent)) == len(settings.CELERY_BEAT_SCHEDULE)

@@ -26,18 +26,22 @@ def bound(server: Client, tool: Any) -> StructuredTool:
     return StructuredTool(coroutine=call, **named)
 
 
-async def run(messages: list[dict[str, Any]], mcp_url: str) -> list[dict[str, Any]]:
+async def run(
+    messages: list[dict[str, Any]], mcp_url: str, model_url: str | None = None
+) -> list[dict[str, Any]]:
     """What the agent says and does, after the messages that it is given."""
     async with Client(mcp_url) as server:
         tools = [bound(server, tool) for tool in (await server.list_tools()).tools]
-        agent = create_agent(ChatOpenAI(model="gpt-5-mini"), tools)
+        agent = create_agent(ChatOpenAI(model="gpt-5-mini", base_url=model_url), tools)
         done = await agent.ainvoke({"messages": messages})
         return convert_to_openai_messages(done["messages"][len(messages) :])
 
 
 @app.post("/v1/chat/completions")
 async def chat(body: dict[str, Any]) -> dict[str, Any]:
-    return {"messages": await run(body["messages"], body["metadata"]["flywheel_mcp"])}
+    place = body["metadata"]
+    model_url = place.get("flywheel_model_url")  # where the model is trained or compared here
+    return {"messages": await run(body["messages"], place["flywheel_mcp"], model_url)}
 
 
 def answer(task: Any) -> list[dict[str, Any]]:
