@@ -68,7 +68,9 @@ def main() -> None:
 
 
 def uses_services(command: str) -> bool:
-    return bool(command) and command not in NO_SERVICES and not HELP & {*sys.argv}
+    verifies = command == "backup" and "--verify" in sys.argv  # reads the backup only
+    needless = command in NO_SERVICES or verifies
+    return bool(command) and not needless and not HELP & {*sys.argv}
 
 
 def use_direct_database() -> None:
@@ -102,7 +104,11 @@ def run_django(command: str) -> None:
 
     try:
         if uses_services(command):
-            embedded.ensure()
+            try:
+                embedded.ensure()
+            except embedded.ServiceStopped:
+                if command != "doctor":  # which says it with all that it can still check
+                    raise
         if command == "dbshell":
             embedded.offer_programs()
         if command and command not in SERVICES:

@@ -271,9 +271,17 @@ def _start_supervisor(layout: Layout) -> None:
         )
 
 
+class ServiceStopped(ServiceError):
+    """Somebody stopped a service (SIGSTOP): it will not answer however long one waits."""
+
+
 def _wait(layout: Layout) -> None:
     deadline, looked = time.monotonic() + START_PATIENCE_S, time.monotonic()
     while not (_postgres_answers(layout) and _broker_answers(layout)):
+        for name, pid in stopped().items():
+            raise ServiceStopped(
+                f"{name} (process {pid}) is stopped. “kill -CONT {pid}” lets it go on."
+            )
         if layout.error.exists() and (text := layout.error.read_text().strip()):
             raise ServiceError(text)
         now = time.monotonic()

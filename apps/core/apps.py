@@ -29,6 +29,7 @@ class CoreConfig(AppConfig):
         "kept",
         "projects.deletion",
         "watching.own",
+        "watching.alerts",
         "watching.machines",
         "watching.own_measures",
         "watching.log_ins",

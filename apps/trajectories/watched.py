@@ -27,8 +27,9 @@ def _wake(about: str, by: Any) -> str:
 @condition(
     "digest_late",
     "The digest is late",
-    todo="If no worker of the queue “ingest” is heard of, start one; if all of them are busy for"
-    " minutes, add one (docs/machines.md#add-a-worker). No run is lost: charts, search and failures"
+    todo="If no worker of the queue that does it (“ingest”; for what is to be classified"
+    " “default”) is heard of, start one; if all of them are busy for minutes, add one"
+    " (docs/machines.md#add-a-worker). No run is lost: charts, search and failures"
     " show it later.",
     part="digest",
     button=Button("Wake the digest", _wake),

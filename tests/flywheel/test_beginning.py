@@ -26,6 +26,13 @@ def test_a_command_refuses_where_there_is_no_installation(folder: Path, command:
     assert list(folder.iterdir()) == []
 
 
+def test_a_copy_of_a_backup_is_verified_where_there_is_no_installation(folder: Path) -> None:
+    done = Machine(folder / "data").run("manage.py", "backup", "--verify", str(folder / "copy"))
+    assert done.returncode == 1 and "copy" in done.stdout
+    assert REFUSED not in done.stdout and "Traceback" not in done.stdout
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", [["help"], ["migrate", "--help"], ["routes"]])
 def test_a_command_that_needs_no_installation_begins_none(folder: Path, command: list[str]) -> None:
     done = Machine(folder / "data").run("manage.py", *command)

@@ -215,6 +215,22 @@ def test_a_full_disk_is_said_in_a_sentence(folder: Path) -> None:
     assert "No space left on device" in machine.run("-c", program).stdout
 
 
+def test_a_stopped_broker_is_named_at_once_and_by_the_doctor(machine: Machine) -> None:
+    machine.run("manage.py", "migrate")
+    user = machine.user()
+    pid = int(Layout.of(machine.data).broker_pid.read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        refused = machine.run("manage.py", "drain", "somewhere")
+        said = machine.run("manage.py", "doctor")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for done in (refused, said):
+        assert done.returncode == 1 and f"“kill -CONT {pid}” lets it go on." in done.stdout
+    assert "The broker does not answer" in said.stdout and "conditions are well" in said.stdout
+    user.kill()
+
+
 def test_psql_is_that_of_the_embedded_database(machine: Machine) -> None:
     machine.python(CREATE, apps=False)
     done = machine.run("manage.py", "dbshell", "--", "-tc", "SELECT 'it is ' || current_database()")

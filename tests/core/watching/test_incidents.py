@@ -8,7 +8,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from io import StringIO
@@ -29,7 +29,8 @@ from redis.retry import Retry
 
 from apps.core import schema
 from apps.core.models import Incident, JobState, Project, Worker
-from apps.core.watching import disks, incidents, measures, own, watcher
+from apps.core.watching import disks, incidents, measures, own, undelivered, watcher
+from apps.core.watching.alerts import try_out
 from apps.core.watching.told import CLAIM, Told
 from apps.promotion.policies import channel_of
 from apps.registry.models import Health, Server, ServerProbe
@@ -370,3 +371,37 @@ def test_an_alert_that_could_not_be_sent_is_sent_again(
 
 def _refused(*given: Any, **options: Any) -> int:
     raise OSError("no mail server")
+
+
+def doctor() -> str:
+    out = StringIO()
+    with suppress(SystemExit):
+        call_command("doctor", stdout=out)
+    return out.getvalue()
+
+
+@pytest.mark.django_db
+def test_that_operators_are_not_reached_is_a_condition(
+    operator: Client, project: Project, monkeypatch: Patch, settings: Any, data_dir: Path
+) -> None:
+    settings.FLYWHEEL_DATA_DIR = data_dir
+    disk(96)(project, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr("django.core.mail.EmailMessage.send", _refused)
+        watcher.Watcher().look()
+        said = doctor()
+        assert "Operators are not reached" in said
+        assert "The last alert could not be sent by mail: no mail server." in said
+        assert try_out() == "Not sent by mail: no mail server."
+        since = undelivered.ways()["mail"][0]
+        assert try_out() and undelivered.ways()["mail"][0] == since
+    page = operator.get("/operator/").content.decode()
+    assert "Send a test alert" in page
+    assert try_out() == "Sent by mail." and "This is a test" in mail.outbox[-1].body
+    assert "Operators are not reached" not in doctor()
+
+
+def test_a_test_says_that_nobody_is_alerted(settings: Any, data_dir: Path) -> None:
+    settings.FLYWHEEL_DATA_DIR, settings.FLYWHEEL_MAIL = data_dir, False
+    settings.FLYWHEEL_OPERATOR_WEBHOOK = ""
+    assert "Nobody is alerted" in try_out()

@@ -11,6 +11,8 @@ from django.core import checks
 from django.core.management import BaseCommand, CommandParser
 from django.utils import timezone
 
+from apps.core.watching import undelivered
+from apps.core.watching.alerts import try_out
 from apps.core.watching.conditions import Checked, Severity, check_all, unknown
 from apps.core.watching.incidents import Memory, Wrong, with_rows
 from apps.core.watching.probes import wrong_json
@@ -45,8 +47,14 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument(
+            "--send-test", action="store_true", help="sends operators a test alert, and ends"
+        )
 
-    def handle(self, *, json: bool, **options: Any) -> None:
+    def handle(self, *, json: bool, send_test: bool, **options: Any) -> None:
+        if send_test:
+            self.stdout.write(try_out())
+            sys.exit(WRONG if undelivered.ways() else 0)
         checked = check_patiently()
         wrongs = with_rows(Memory().see(checked, timezone.now()))
         unfit = checks.run_checks()
