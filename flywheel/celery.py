@@ -94,6 +94,8 @@ class Present(StartStopStep):
         from apps.core.watching import workers
 
         workers.presence.join(consumer)
+        if os.environ.get(processes.NAMED):  # of `up`, which says so itself, it is not
+            print(f"{consumer.hostname} is ready.", flush=True)
 
 
 @worker_shutdown.connect

@@ -98,13 +98,16 @@ def stopped() -> dict[str, int]:
     wanted = {"PostgreSQL": wants_postgres(), "Valkey": wants_broker()}
     for name, file in files.items():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            if wanted[name] and _is_stopped(pid := int(file.read_text().split()[0])):
+            if wanted[name] and is_stopped(pid := int(file.read_text().split()[0])):
                 found[name] = pid
     return found
 
 
-def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "tT"
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine was stopped (SIGSTOP)."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] in "tT"
+    return False
 
 
 def offer_programs() -> None:

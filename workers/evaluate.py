@@ -81,7 +81,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     if spec.rollouts:
         environment, rollouts = Addressed(environment), Rollouts(spec.rollouts, tasks, n)
     shares = Shares()
-    player = HarnessPlayer(spec.harness) if spec.harness else None
+    player = HarnessPlayer(spec.harness, learns=False) if spec.harness else None
     if isinstance(engine, InProcess) and not environment.multi_turn and not player:
         shares = divided("workers.evaluate", Path(spec.model.base), len(tasks))
         engine = msgspec.structs.replace(engine, threads=engine.threads or shares.threads)

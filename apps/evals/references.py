@@ -109,6 +109,14 @@ def has_agents(project: Project) -> bool:
     return versions_of(project).filter(kind=ModelKind.AGENT).exists()
 
 
+def find_agent(project: Project, name: str | int) -> ModelVersion:
+    """Raises Http404."""
+    version = _version(ModelVersion.objects.filter(project=project), name)
+    if version is None:
+        raise Http404("No agent of this project has this name@version or number (`played_by`).")
+    return version
+
+
 def agents_of(project: Project) -> QuerySet[ModelVersion]:
     return playable(project.model_versions)
 
@@ -145,7 +153,7 @@ VersionNamed = Annotated[
 ]
 AgentNamed = Annotated[
     ModelVersion,
-    Reference(find_version, rows=agents_of, sent=Text | int),
+    Reference(find_agent, rows=agents_of, sent=Text | int),
     Meta(description="An agent's name@version, or its number"),
 ]
 RunNamed = Annotated[EvalRun, Reference(find_run, rows=finished_on), Meta(description="Its id")]

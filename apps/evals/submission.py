@@ -131,7 +131,9 @@ def submit_eval(
             tokens_per_call=tokens_per_call or 0,
             usd_per_call=usd_per_call or 0.0,
         )
-        chosen = engines.with_patience(chosen, timeout_s=timeout_s or 0, at_once=at_once or 0)
+        patience = {"timeout_s": timeout_s or 0, "at_once": at_once or 0}
+        if played_by is None:
+            chosen = engines.with_patience(chosen, **patience)
     except ModelError as error:
         raise EvalSetError(str(error)) from error
     if "server" in chosen:
@@ -139,6 +141,8 @@ def submit_eval(
     run = prepare_eval(
         model_version=model_version, by=by, engine=chosen, played_by=played_by, **given
     )
+    if played_by is not None:
+        run.spec["harness"] |= {name: value for name, value in patience.items() if value}
     if chosen.get("most_tokens") or chosen.get("most_usd"):
         # nobody knows what an attempt used if its worker died, and another attempt would spend it
         # again

@@ -13,6 +13,8 @@ from apps.registry.engines import agent_endpoint
 from apps.registry.models import ModelKind, ModelVersion, Reach
 from workers.lib.specs.harness import AgentHarness
 
+AT_ONCE = 16  # rollouts, where nobody says another number
+
 
 def playable(versions: Any) -> Any:
     """Of a project's model versions, those that may play."""
@@ -46,10 +48,13 @@ def harness_spec(spec: Mapping[str, Any]) -> AgentHarness | None:
     agent = agent_in(spec)
     if agent is None:
         return None
+    endpoint, given = agent_endpoint(agent), spec["harness"]
+    endpoint.timeout_s = given.get("timeout_s", endpoint.timeout_s)
     return AgentHarness(
         name=agent.name,
         version=agent.agent_version,
-        endpoint=agent_endpoint(agent),
+        endpoint=endpoint,
+        at_once=given.get("at_once", AT_ONCE),
         host=settings.FLYWHEEL_ROLLOUTS_HOST,
         port=settings.FLYWHEEL_ROLLOUTS_PORT,
         url=settings.FLYWHEEL_ROLLOUTS_URL,

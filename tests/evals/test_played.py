@@ -163,12 +163,32 @@ def test_an_agent_with_another_model_is_not_credited(make: Callable[..., World])
     assert {sample.mask_reason for sample in run.samples.all()} == {open_rollout.NO_CALL}
 
 
+def test_an_agent_that_fails_before_it_asks_fails_the_sample(make: Callable[..., World]) -> None:
+    def sometimes(body: dict) -> tuple[int, dict]:
+        if "00000001" in json.dumps(body["messages"]):
+            return 500, {"error": {"message": "out of ideas"}}
+        return loop(body)
+
+    run = make(agent=sometimes).evaluate()
+    assert run.result["metrics"]["counts"]["masked"] == 0
+    assert run.result["metrics"]["success"]["mean"] == 0.5
+    (failed,) = run.samples.filter(success=False)
+    assert failed.stop_reason == "agent error" and "HTTP 500" in str(failed.details)
+
+
+def test_its_patience_is_the_agents(make: Callable[..., World]) -> None:
+    world = make()
+    started = world.start(played_by=str(world.agent), timeout_s=7, at_once=3)
+    given = as_read(evaluation_spec(EvalRun.objects.get(pk=started.json()["id"]))).harness
+    assert (given.endpoint.timeout_s, given.at_once) == (7, 3)
+
+
 def test_what_cannot_play_is_refused(make: Callable[..., World]) -> None:
     world = make()
     for changes, sentence in (
         ({"played_by": str(world.model)}, "is not an agent that is called over HTTP"),
         ({"model_version": str(world.agent), "played_by": str(world.agent)}, "plays itself"),
-        ({"played_by": "tidy@9"}, "No model version of this project"),
+        ({"played_by": "tidy@9"}, "No agent of this project"),
     ):
         assert sentence in world.start(**changes).content.decode()
     with serving({PATH: loop}) as elsewhere:

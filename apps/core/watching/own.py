@@ -10,10 +10,11 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
-from django.db import connection, models
+from django.db import ProgrammingError, connection, models
 from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
+from psycopg.errors import UndefinedTable
 
 from apps.core import jobs, schema
 from apps.core.backups import schedule
@@ -61,8 +62,12 @@ def _stopped(name: str) -> Callable[[Exception | None], str]:
 def database() -> Iterator[Finding]:
     """Whatever a query raises is the finding."""
     watch.require_answers()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM core_project")
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM core_project")
+    except ProgrammingError as error:
+        if not isinstance(error.__cause__, UndefinedTable):  # that is what `schema` says
+            raise
     yield from ()
 
 
@@ -137,15 +142,18 @@ def _forget_worker(about: str, by: Any) -> str:
 @condition(
     "worker_silent",
     "A worker stopped answering",
-    todo="Its process is dead or frozen: start it again, or kill it so that it is started again."
+    todo="Its process is dead or frozen: start it again, or “kill -9” it so that it is started."
     " Its jobs are taken over by others. Forget it if it is not to come back.",
     button=Button("Forget", _forget_worker),
 )
 def silent_workers() -> Iterator[Finding]:
     for worker in Worker.objects.silent():
+        says = f"The worker {worker.name} (process {worker.pid} on {worker.host}) "
+        is_here = worker.host == socket.gethostname()
         yield Finding(
-            f"The worker {worker.name} (process {worker.pid} on {worker.host}) has not been heard"
-            " of.",
+            says + f"is stopped. “kill -CONT {worker.pid}” lets it go on."
+            if is_here and embedded.is_stopped(worker.pid)
+            else f"{says}has not been heard of.",
             worker.name,
             worker.beat_at,
         )
@@ -291,8 +299,9 @@ def unserved_queues() -> Iterator[Finding]:
 @condition(
     "beat_silent",
     "Nothing is scheduled",
-    todo="Start beat: “python -m flywheel.processes beat”. Schedules, alerts of projects and"
-    " recovery from lost messages rest until then.",
+    todo="Start beat: “python -m flywheel.processes beat”; or, where it runs, a worker of the queue"
+    " “default”, which does what beat sends. Schedules, alerts of projects and recovery from lost"
+    " messages rest until then.",
     lane=Lane.BROKER,
     part="beat",
 )

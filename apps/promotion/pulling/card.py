@@ -205,7 +205,9 @@ def evaluations_of(version: ModelVersion) -> Iterator[tuple[str, ...]]:
             f"{success.get('n') or 0:,} × {run.samples_per_task}",
             shown(success, 100, "%"),
             shown(metrics.get("reward") or {}, 1, ""),
-            str(run.environment),
+            f"{run.environment}, played by {run.played_by}"
+            if run.played_by
+            else str(run.environment),
         )
 
 

@@ -39,10 +39,15 @@ STOPPED = (
 
 
 class HarnessPlayer:
-    """Plays episodes with an agent. Open it with `start`, close it with `close`."""
+    """Plays episodes with an agent. Open it with `start`, close it with `close`. `learns`: what is
+    sampled is trained on; where it is not, an agent that fails before it asks the model fails the
+    episode, too.
+    """
 
-    def __init__(self, harness: AgentHarness, launcher: Launcher | None = None) -> None:
-        self.harness = harness
+    def __init__(
+        self, harness: AgentHarness, launcher: Launcher | None = None, *, learns: bool = True
+    ) -> None:
+        self.harness, self.learns = harness, learns
         self.launcher = launcher or launcher_of(harness)
         self.gateway = Gateway(harness.host, harness.port, harness.url)
 
@@ -98,7 +103,8 @@ class HarnessPlayer:
             raise rollout.final
         replies[:] = captured.replies
         end = await _apply(rollout, episode, captured)
-        if captured.mask:
+        failed_alone = bool(stop) and not captured.replies and not self.learns
+        if captured.mask and not failed_alone:
             end = Ended("policy error", captured.mask)
         elif stop:
             end = Ended(stop, problem=outcome.problem)
