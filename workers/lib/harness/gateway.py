@@ -187,9 +187,8 @@ class Gateway:
     async def _answer(
         self, rollout: OpenRollout, dialect: Dialect, gone: asyncio.Task[None], send: Send
     ) -> None:
-        asked = dialect.asked
-        work = asyncio.ensure_future(_in(rollout, rollout.answer(asked, dialect.ignored)))
-        if not asked.stream:
+        work = asyncio.ensure_future(_in(rollout, rollout.answer(dialect.asked, dialect.ignored)))
+        if not dialect.asked.stream:
             answered = await _unless(gone, work)
             await answer(send, 200, dialect.whole(answered))
         else:
@@ -213,7 +212,7 @@ class Gateway:
             begun = begun or await _begin_stream(send)
             await events(send, rows)
             await send({"type": "http.response.body", "body": dialect.last})
-        rollout.loop.call_soon_threadsafe(rollout.delivered, asked, work.result())
+        rollout.loop.call_soon_threadsafe(rollout.delivered, work.result())
 
 
 def _path(rest: str) -> str:

@@ -70,17 +70,17 @@ class AgentAway(Exception):
 
 def variables_of(work: Work) -> dict[str, str]:
     """The environment variables in which agents and SDKs look for their model and tools."""
-    model = f"{work.address}/v1"
+    address = Address.below(work.address, has_model=True)
     return {
-        "OPENAI_BASE_URL": model,
-        "OPENAI_API_BASE": model,
+        "OPENAI_BASE_URL": address.model,
+        "OPENAI_API_BASE": address.model,
         "OPENAI_API_KEY": work.token,
         "ANTHROPIC_BASE_URL": work.address,
         "ANTHROPIC_API_KEY": work.token,
-        "FLYWHEEL_MODEL_URL": model,
+        "FLYWHEEL_MODEL_URL": address.model,
         "FLYWHEEL_MODEL": work.model,
-        "FLYWHEEL_MCP_URL": f"{work.address}/mcp",
-        "FLYWHEEL_TOOLS_URL": f"{work.address}/tools",
+        "FLYWHEEL_MCP_URL": address.mcp,
+        "FLYWHEEL_TOOLS_URL": address.tools,
         "FLYWHEEL_TASK": TASK,
     }
 
@@ -145,8 +145,6 @@ class CalledLauncher:
         self.agent = agent
 
     async def run(self, work: Work) -> Outcome:
-        root = work.address
-        address = Address(f"{root}/mcp", f"{root}/tools", f"{root}/v1")
         try:
             client = AgentClient(self.agent)
             async with contextlib.aclosing(client):
@@ -156,7 +154,7 @@ class CalledLauncher:
                     seed=work.seed,
                     name=work.token,
                     seconds=self.agent.timeout_s,
-                    address=address,
+                    address=Address.below(work.address, has_model=True),
                 )
         except AgentError as error:
             if error.limit and not error.final:

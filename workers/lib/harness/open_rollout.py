@@ -20,7 +20,7 @@ from workers.lib.answer_text import message_of
 from workers.lib.engines import SoFar
 from workers.lib.environments import Episode
 from workers.lib.errors import sentence
-from workers.lib.harness.lineage import Call, Tree, joined, meaning_of, request_key
+from workers.lib.harness.lineage import Call, History, Tree, joined, meaning_of
 from workers.lib.harness.tools import Called, Refused, names_of
 from workers.lib.messages import ToolCall, native_calls, same_value, text_of
 from workers.lib.openai_requests import ApiError, ChatRequest
@@ -139,11 +139,12 @@ class OpenRollout:
         self._check_open()
         self._note(asked, ignored)
         tools = _tools_of(asked)
-        key = request_key(asked.messages, tools)
+        history = History(asked.messages, tools)
+        key = history.key
         future = self._asked.get(key)
         if future is None:
             self._check_limits()
-            work = self._sample(asked, tools, self._times[key])
+            work = self._sample(asked, tools, history, self._times[key])
             future = self._asked[key] = asyncio.ensure_future(work)
             self._times[key] += 1
         else:
@@ -158,12 +159,10 @@ class OpenRollout:
         self._failed.pop(key, None)
         return answered
 
-    def delivered(self, asked: ChatRequest, answered: Answered) -> None:
+    def delivered(self, answered: Answered) -> None:
         """The agent has this answer: the same request is a new one from now on."""
-        key = request_key(asked.messages, _tools_of(asked))
-        future = self._asked.get(key)
-        if future is not None and future.done() and future.result() is answered:
-            del self._asked[key]
+        done = (key for key, future in self._asked.items() if _has(future, answered))
+        self._asked.pop(next(done, ""), None)
 
     @property
     def tools(self) -> Sequence[dict]:
@@ -296,8 +295,10 @@ class OpenRollout:
 
     # Sampling
 
-    async def _sample(self, asked: ChatRequest, tools: list[dict], times: int) -> Answered:
-        parent = self.tree.continued_by(asked.messages, tools)
+    async def _sample(
+        self, asked: ChatRequest, tools: list[dict], history: History, times: int
+    ) -> Answered:
+        parent = self.tree.continued_by(history)
         messages = joined(parent, asked.messages) if parent else asked.messages
         turn = sum(message["role"] == "assistant" for message in messages)
         self.busy(True)
@@ -322,7 +323,8 @@ class OpenRollout:
         if answer.get("tool_calls") and finish == "stop":
             finish = "tool_calls"
         number = len(self.tree.calls) + 1
-        self.tree.add(Call(number, messages, tools, answer, reply, so_far, parent))
+        end = history.end(answer)
+        self.tree.add(Call(number, messages, tools, answer, reply, so_far, end, parent))
         asked_for, written = reply.prompt_tokens, reply.output_tokens
         usage = {"prompt_tokens": asked_for, "completion_tokens": written}
         return Answered(answer, finish, usage | {"total_tokens": asked_for + written})
@@ -387,6 +389,11 @@ class OpenRollout:
         if asked.model not in ("", self.settings.model):
             self.notes[f"model {asked.model}"[:SHOWN]] += 1
         self.notes.update(ignored)
+
+
+def _has(future: asyncio.Future[Answered], answered: Answered) -> bool:
+    is_whole = future.done() and not future.cancelled() and not future.exception()
+    return is_whole and future.result() is answered
 
 
 def _message(reply: Reply, text: str, has_tools: bool, asked: ChatRequest) -> dict:
