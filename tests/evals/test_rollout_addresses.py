@@ -14,6 +14,7 @@ import pytest
 from django.test import Client
 
 from apps.core.models import JobState
+from apps.evals import rollouts
 from apps.evals.models import HoldoutView, SampleRollout, Split
 from tests.evals import office
 from tests.evals.test_answers import Agent, work

@@ -22,6 +22,7 @@ from workers.lib.storable import storable
 from workers.lib.transcripts import agent_turns
 
 MOST_OUTPUT = 4 * 1024 * 1024  # bytes of a command's output that are kept
+LAST_WORDS_S = 2.0  # for reading them, if a process that it left behind keeps its output open
 TASK = "task.json"
 SHOWN = 400
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "VIRTUAL_ENV", "NODE_PATH")
@@ -122,13 +123,18 @@ class CommandLauncher:
         except OSError as error:
             said = f"The agent's command cannot be started: {error}."
             raise AgentAway(said, final=True) from error
+        out, errors = bytearray(), bytearray()
+        reading = asyncio.gather(_keep(process.stdout, out), _keep(process.stderr, errors))
         try:
-            out, errors = await asyncio.gather(_kept(process.stdout), _kept(process.stderr))
-            status = await process.wait()
+            try:
+                status = await process.wait()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            await asyncio.wait({reading}, timeout=LAST_WORDS_S)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            reading.cancel()
         if status != 0:
             said = storable(errors.decode(errors="replace")).strip()[-SHOWN:]
             problem = f"The agent's command ended with status {status}. {said}"
@@ -179,11 +185,9 @@ def reported_in(output: str) -> list[dict]:
     return [{"role": "assistant", "content": said}] if isinstance(said, str) else []
 
 
-async def _kept(stream: asyncio.StreamReader | None) -> bytes:
+async def _keep(stream: asyncio.StreamReader | None, found: bytearray) -> None:
     """The end of what a process writes; all of it is read, so that it never waits."""
     assert stream is not None
-    found = bytearray()
     while data := await stream.read(65536):
         found += data
         del found[:-MOST_OUTPUT]
-    return bytes(found)
