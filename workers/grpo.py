@@ -45,7 +45,7 @@ from workers.ml import checkpoint
 from workers.ml.correction import correction_of
 from workers.ml.groups import (
     Group,
-    mask_reason,
+    mask_reasons,
     outputs_of,
     passed_of,
     rollout_metrics,
@@ -149,7 +149,7 @@ class Trainer:
             self.model, spec.config, self.resume
         )
         self.done = checkpoint.step_of(self.resume)
-        self.masked_by = ""  # why the last rollout without a reward was masked
+        self.masked_by = ""  # why rollouts were masked in the last step with such ones
         self.shown = ShownProgress(events, self.config.steps)
         self.saved = self.done if self.resume else None  # the step of the last checkpoint
 
@@ -217,8 +217,8 @@ class Trainer:
         learning_rate = self.scheduler.get_last_lr()[0]
         self.shown.show(self.done, "updating")
         metrics = self.update(groups, stale=bool(served.get("rollout/staleness")))
-        seen, masked = watch.look(outputs_of(groups)), mask_reason(groups)
-        self.masked_by = masked.get("masked", self.masked_by)
+        seen, masked_by = watch.look(outputs_of(groups)), mask_reasons(groups)
+        self.masked_by = masked_by or self.masked_by
         per_turn = self.config if self.config.advantages == "turn" else None
         rolled = rollout_metrics(groups, turns=self.environment.multi_turn, per_turn=per_turn)
         metrics |= seen.metrics | rolled | served
@@ -231,7 +231,8 @@ class Trainer:
             lambda: metrics
         )  # all processes decide on the same times and alarms
         self.events.metric(step, metrics)
-        alarms = self.watchman.look(step, metrics, seen.examples | masked)
+        notes = dict.fromkeys(("masked", "bypasses"), masked_by)
+        alarms = self.watchman.look(step, metrics, seen.examples | notes)
         if any(alarm.name == "non_finite" for alarm in alarms):
             report(
                 self.events, alarms

@@ -24,14 +24,13 @@ from apps.environments.protocol.scoring import call, tools_of
 from apps.environments.protocol.sessions import brief
 from apps.evals.models import Answer, EvalRun, SampleRollout
 from workers.lib.harness import tools
+from workers.lib.harness.addressed import Address
 from workers.lib.harness.tools import Asked, Called, Reply
 
 Place = tuple[str, int]  # a sample: its task's id and its index
 PATH = "/rollout/"
-MOST_CALLS = 1_000  # of one sample
 ANSWERED = "This rollout has ended: the agent has answered."
 OVER = "This rollout has ended: its evaluation takes no more answers."
-TOO_MANY = f"This rollout has made the {MOST_CALLS:,} calls that it may."
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,8 @@ def links(run: EvalRun, places: Iterable[Place], base: str) -> dict[Place, dict[
     if not has_tools(run.environment):
         return {}
     root = base.rstrip("/") + PATH
-    return {place: links_of(root + token) for place, token in _open(run, places).items()}
-
-
-def links_of(address: str) -> dict[str, str]:
-    return {"mcp": f"{address}/mcp", "tools": f"{address}/tools"}
+    found = {place: Address.below(root + token) for place, token in _open(run, places).items()}
+    return {place: {"mcp": one.mcp, "tools": one.tools} for place, one in found.items()}
 
 
 def _open(run: EvalRun, places: Iterable[Place]) -> dict[Place, str]:
@@ -145,8 +141,8 @@ def _call(rollout: SampleRollout, asked: Asked) -> Called:
         )
         if ended := why_ended(row):
             raise tools.Refused(410, ended)
-        if row.calls >= MOST_CALLS:
-            raise tools.Refused(429, TOO_MANY)
+        if row.calls >= tools.MOST_CALLS:
+            raise tools.Refused(429, tools.TOO_MANY)
         environment = load_for(rollout.run.environment)
         done = call(environment, row.task.as_spec(), row.state, asked.name, asked.args)
         row.state, row.calls = done.state, row.calls + 1

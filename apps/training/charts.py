@@ -44,8 +44,22 @@ FIGURES = (
     ("grad", "Gradient norm", {"norm": "train/grad_norm"}),
     (
         "groups",
-        "Groups without spread, truncated answers",
-        {"zero spread": "train/zero_std_share", "truncated": "train/truncated_share"},
+        "Groups without spread, truncated answers, masked rollouts",
+        {
+            "zero spread": "train/zero_std_share",
+            "truncated": "train/truncated_share",
+            "masked": "train/masked_share",
+        },
+    ),
+    (
+        "harness",
+        "The agent’s calls and branches per rollout",
+        {"calls": "harness/calls", "branches": "harness/branches"},
+    ),
+    (
+        "bypasses",
+        "Calls that begin a branch, rollouts that did without the model",
+        {"branches": "harness/branch_share", "bypasses": "harness/bypasses"},
     ),
     (
         "watch",

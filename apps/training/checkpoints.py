@@ -14,7 +14,12 @@ from apps.training.models import Checkpoint, RunAlarm, TrainingRun
 from workers.lib.sampled_tasks import SAMPLED
 from workers.lib.teacher_server import LEDGER
 
-SPARES_WEIGHTS = ("stall", "masked", "tool_failures")  # alarms whose cause is outside of the policy
+SPARES_WEIGHTS = (
+    "stall",
+    "masked",
+    "tool_failures",
+    "bypasses",
+)  # alarms whose cause is outside of the policy
 BEST_BY = (
     "validation/success",
     "validation/reward",

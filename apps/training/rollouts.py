@@ -14,6 +14,7 @@ from apps.core.http import QueryFilters
 from apps.evals.samples.filters import OUTCOMES
 from apps.training.models import Method, Rollout, TrainingRun
 from workers.lib.advantages import OVERLONG, group_advantages, returns, turn_advantages
+from workers.lib.reasons import by_reason
 
 OUTCOME = {
     name: OUTCOMES[name]
@@ -257,6 +258,12 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
     if config.get("beta"):
         return Standing("no signal", "", f"{why}, so its advantage is 0; only the KL term uses it.")
     return Standing("left out", "warn", f"{why}, so the group is left out of the update.")
+
+
+def mask_reasons(run: TrainingRun) -> list[tuple[str, int]]:
+    """Why rollouts of the run were masked, and how often, the most frequent reason first."""
+    masked = run.rollouts.filter(masked=True, phase=Rollout.Phase.TRAIN).order_by()
+    return by_reason(masked.values_list("mask_reason").annotate(n=Count("pk")))
 
 
 def rewards_of(group: list[Rollout]) -> list[float]:

@@ -38,6 +38,7 @@ from apps.training.models import Method, Metric, Source, TrainingRun
 from apps.training.pages.rollouts import OF_ROLLOUTS, listed
 from apps.training.picks import PickForm
 from apps.training.reward_lock import uses_reward
+from apps.training.rollouts import mask_reasons
 from apps.training.starts import submit_seeds
 from apps.training.teachers import words_of_engine
 
@@ -245,6 +246,7 @@ def detail(request: HttpRequest, project: Project, pk: str) -> HttpResponse:
         | listed(request, run)
         | {
             "checkpoints": run.checkpoints.all()[:20],
+            "mask_reasons": mask_reasons(run),
             "sources": [
                 (Source(name).label, count) for name, count in run.spec.get("sources", {}).items()
             ],

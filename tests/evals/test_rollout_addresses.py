@@ -20,6 +20,7 @@ from tests.evals import office
 from tests.evals.test_answers import Agent, work
 from tests.factories import make_environment, make_eval_set, make_project
 from tests.shared import copied, once
+from workers.lib.harness import tools
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("warm_jobs")]
 SEARCH = ("email_search_emails", {"query": "Pavel"})
@@ -169,8 +170,8 @@ def test_bad_requests_get_a_sentence(agent: Agent, monkeypatch: pytest.MonkeyPat
         "detail": "No rollout has this address."
     }
     assert Client().get("/rollout/").status_code == Client().get("/rollout/a/b").status_code == 404
-    monkeypatch.setattr(rollouts, "MOST_CALLS", 1)
-    assert post(one, {}).json() == {"detail": rollouts.TOO_MANY}
+    monkeypatch.setattr(tools, "MOST_CALLS", 1)
+    assert post(one, {}).json() == {"detail": tools.TOO_MANY}
     assert SampleRollout.objects.get(calls__gt=0).calls == 1
 
 

@@ -17,7 +17,7 @@ from django.urls import reverse
 from apps.core.models import Role
 from apps.training.actions import freeze_dataset, submit_training
 from apps.training.models import Method, Rollout, TrainingRun
-from apps.training.rollouts import Filters, group_of, neighbours, standing
+from apps.training.rollouts import Filters, group_of, mask_reasons, neighbours, standing
 from tests.amounts import few
 from tests.factories import (
     admin_of,
@@ -165,6 +165,19 @@ def test_the_reason_of_a_mask_is_said(run: TrainingRun, client: Client) -> None:
         reverse("training:detail", args=[run.project.slug, run.pk])
     ).content.decode()
     assert '<td class="num" data-of="Advantage">masked</td>' in answer
+
+
+def test_the_runs_page_counts_the_reasons(run: TrainingRun, client: Client) -> None:
+    rows = make_rollouts(run, [None, None, None, 1.0])
+    for row, quoted in zip(rows[:2], ("12", "<b>34</b>"), strict=True):
+        Rollout.objects.filter(pk=row.pk).update(mask_reason=f"The agent wrote “{quoted}”.")
+    assert mask_reasons(run) == [("The agent wrote “…”.", 2), ("The judge did not answer.", 1)]
+    url = reverse("training:detail", args=[run.project.slug, run.pk])
+    text = " ".join(client.get(url).content.decode().split())
+    assert "Masked rollouts" in text and "?outcome=masked#rollouts" in text
+    assert 'The agent wrote “…”.</span> <span class="muted small">2</span>' in text
+    Rollout.objects.filter(masked=True).delete()
+    assert "Masked rollouts" not in client.get(url).content.decode()
 
 
 def test_j_and_k_walk_the_list_over_steps_within_its_filters(

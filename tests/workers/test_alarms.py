@@ -80,6 +80,20 @@ ORDINARY = [1.0] * 6
         ),
         ("masked", flat("masked_share", 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0), []),
         (
+            "bypasses",
+            [{"harness/bypasses": one} for one in (0.0, 0.0, 0.0, 0.1, 0.1)],
+            [("warn", 5)],
+        ),
+        ("bypasses", [{"harness/bypasses": 1.0}] * 3, [("pause", 3)]),
+        ("branches", [{"harness/branch_share": 0.6}] * 5, [("warn", 5)]),
+        ("branches", [{"harness/branch_share": 0.4}] * 9, []),
+        (
+            "agent_calls",
+            [{"harness/calls": one} for one in (2.0, *[2.0] * 4, *[7.0] * 3)],
+            [("warn", 8)],
+        ),
+        ("altered_results", [{"harness/altered": 1.0}] * 5, [("warn", 5)]),
+        (
             "same_reward",
             [{"train/zero_std_share": 1.0, "train/reward_mean": -1.0}] * 10,
             [("warn", 5), ("pause", 10)],

@@ -15,10 +15,13 @@ import torch
 from tests.workers.conftest import Recorder, typed
 from tests.workers.test_grpo_episodes import talk, two_turns  # noqa: F401
 from workers import grpo
+from workers.lib.alarms import RULES
 from workers.lib.harness import open_rollout
 from workers.lib.program import StopFlag
+from workers.lib.reasons import by_reason, counted
 from workers.lib.rollouts import EXCEEDED
 from workers.lib.token_rows import rows_of
+from workers.lib.watching import Paused
 from workers.ml.groups import Group, rollout_metrics
 from workers.ml.policy_gradient import add_gradients
 
@@ -132,3 +135,27 @@ def test_an_agent_that_fails_is_not_masked(way: str, rollouts_of: Callable[..., 
             assert (done.score.masked, done.score.success) == (False, False)
             assert EXCEEDED["agent error"] in done.score.details
             assert "out of ideas" in done.problem
+
+
+def test_a_run_whose_agent_does_without_the_model_pauses_with_the_reasons_counted(
+    talk: Callable[..., dict],  # noqa: F811
+    events: Recorder,
+) -> None:
+    alarms = {"bypasses": {"over": 1}}
+    spec = typed(talk({"alarms": alarms, "steps": 2}, harness=harness("silent")), "grpo")
+    trainer = grpo.Trainer(spec, events, StopFlag())
+    with pytest.raises(Paused) as paused:
+        trainer.train()
+    count = spec.config.prompts_per_step * spec.config.generations
+    assert RULES["bypasses"].title in str(paused.value)
+    assert f"{count} × {open_rollout.NO_CALL}" in str(paused.value)
+
+
+def test_reasons_that_differ_in_what_they_quote_are_counted_as_one() -> None:
+    quoted = [(open_rollout.NOT_SAMPLED.format(text), 2) for text in ("12", "34")]
+    same = open_rollout.NOT_SAMPLED.format("…")
+    assert by_reason([*quoted, (open_rollout.CUT, 3)]) == [(same, 4), (open_rollout.CUT, 3)]
+    assert by_reason([("It said “12", 1)]) == [("It said “…”", 1)]  # a reason that was cut
+    texts = [open_rollout.CUT, *"abcd"]
+    assert counted(texts) == f"1 × {open_rollout.CUT} 1 × a 1 × b 2 × other reasons."
+    assert counted([]) == ""

@@ -921,6 +921,46 @@ TABLE: tuple[Rule, ...] = (
         source="prime-rl: sustained above 5%",
     ),
     Rule(
+        "bypasses",
+        "Share of rollouts whose agent did without the model in training",
+        "Open a masked rollout to see what its agent did. Its model and its tools are those at the"
+        " rollout's address; if its own code may act, start a run with “own_code”.",
+        reads=("harness/bypasses",),
+        warn=0.02,
+        act=0.2,
+        action="pause",
+        over=3,
+        source="chosen: where this happens, other models or code earn the rewards",
+    ),
+    Rule(
+        "branches",
+        "Share of the agent's calls that continue no earlier one",
+        "A clock in the prompt, a rewritten history or thinking that the chat template drops makes"
+        " each call a row of its own, which costs time: keep what was said before as it was.",
+        reads=("harness/branch_share",),
+        warn=0.5,
+        source="chosen: sub-agents and compaction branch, too, but not at every other call",
+    ),
+    Rule(
+        "agent_calls",
+        "The agent's calls to the model per rollout, relative to the start",
+        "Open a long rollout: the agent repeats itself, or its tools fail.",
+        reads=("harness/calls",),
+        warn=3.0,
+        relative=True,
+        least=1.0,
+        source="relative to the run's start",
+    ),
+    Rule(
+        "altered_results",
+        "Results of tools that the agent's code altered, per rollout",
+        "The model acts on results that the environment did not give. Check that the agent shows"
+        " them as they are, or knowingly cuts them.",
+        reads=("harness/altered",),
+        warn=0.5,
+        source="chosen",
+    ),
+    Rule(
         "held_out",
         "Gain in training success minus gain in validation success",
         "The policy memorises or exploits "

@@ -9,6 +9,7 @@ from typing import Any
 from workers.lib.openai_requests import ApiError
 
 MOST_BYTES = 16 * 1024 * 1024
+MOST_READ = 1024 * 1024 * 1024  # of a body that is too large, so that its client reads the answer
 JSON = [(b"content-type", b"application/json")]
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -40,16 +41,24 @@ async def answer(send: Send, status: int, value: Any, retry_after_s: int = 0) ->
 
 
 async def body_of(receive: Receive) -> bytes:
+    """Raises ApiError for a body that is too large, once it has been sent: clients that are still
+    sending do not read an answer.
+    """
     parts, size = list[bytes](), 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
-        parts.append(message.get("body", b""))
-        if (size := size + len(parts[-1])) > MOST_BYTES:
-            raise ApiError(413, f"The body is larger than {MOST_BYTES // 2**20} MiB.")
-        if not message.get("more_body"):
-            return b"".join(parts)
+        part, is_last = message.get("body", b""), not message.get("more_body")
+        size += len(part)
+        if size > MOST_BYTES:
+            parts = []
+            if is_last or size > MOST_READ:
+                raise ApiError(413, f"The body is larger than {MOST_BYTES // 2**20} MiB.")
+        elif is_last:
+            return b"".join([*parts, part])
+        else:
+            parts.append(part)
 
 
 async def left(receive: Receive) -> None:

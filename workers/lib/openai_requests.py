@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from workers.lib.storable import storable_json
 from workers.lib.typed import know
 
 NUCLEUS = Annotated[float, Meta(gt=0, le=1)]
@@ -230,7 +231,7 @@ def read(
     refused. Raises ApiError.
     """
     try:
-        given = json.loads(data)
+        given = storable_json(json.loads(data))
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body is not JSON: {str(error)[:200]}") from error
     if not isinstance(given, dict):

@@ -31,7 +31,8 @@ FOREIGN = {
     "function_call",
     "function_response",
 }
-WRAPPERS = ({"result"}, {"output"})  # frameworks put a result that is not an object into one
+# Frameworks put a result that is not an object into one, and rollouts' addresses every result.
+WRAPPERS = ({"result"}, {"output"}, {"output", "is_error"})
 LONGEST_COMPARED = 200_000  # characters that are read as data; longer results are compared as text
 MCP = {"content", "isError", "is_error", "structuredContent", "_meta", "meta"}
 PART = {"type", "text", "annotations", "meta", "_meta"}
@@ -175,7 +176,7 @@ def _plain(value: Any, text: str) -> Any:
     if isinstance(value, str):
         return _value(value) if value != text else value
     if isinstance(value, dict) and value.keys() in WRAPPERS:
-        inner = next(iter(value.values()))
+        inner = value["output"] if "output" in value else value["result"]
         return _value(inner) if isinstance(inner, str) else _plain(inner, text)
     if isinstance(value, dict) and isinstance(value.get("content"), list) and value.keys() <= MCP:
         value = value["content"]

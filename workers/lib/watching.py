@@ -50,5 +50,5 @@ def require_scores(watchman: Watchman, done: int, masked_by: str) -> None:
     if "train/learning_rate" in seen and "train/reward_mean" not in seen:
         raise JobError(
             f"None of the rollouts of {done} steps could be scored, so nothing was learned. The"
-            f" last reason: {masked_by}"
+            f" last reasons: {masked_by}"
         )

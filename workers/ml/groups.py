@@ -19,6 +19,7 @@ from workers.lib.advantages import (
     turn_advantages,
 )
 from workers.lib.probes import watch
+from workers.lib.reasons import counted
 from workers.lib.rollouts import Finished
 from workers.lib.specs.grpo import GrpoConfig
 from workers.lib.verifiers import Score
@@ -84,8 +85,7 @@ def rollout_metrics(
     groups: Sequence[Group], *, turns: bool = False, per_turn: GrpoConfig | None = None
 ) -> dict[str, float]:
     """Metrics of a step's episodes. `turns`: include the number of turns. `per_turn`: the config,
-    if advantages are per turn. Of an agent in its own harness: calls to the model, branches, and
-    what it asked of sampling in vain, per rollout.
+    if advantages are per turn.
     """
     rewards = torch.stack([group.rewards for group in groups])
     seen = rewards[~rewards.isnan()]
@@ -110,15 +110,30 @@ def rollout_metrics(
     }
     if turns:
         found["train/turns"] = sum(len(done.replies) for done in episodes) / n
-    if played := [done.rollout.stats for done in episodes if "branches" in done.rollout.stats]:
-        found |= {
-            "harness/calls": sum(len(done.replies) for done in episodes) / n,
-            "harness/branches": sum(stats["branches"] for stats in played) / len(played),
-            "harness/ignored": sum(stats["ignored"] for stats in played) / len(played),
-        }
+    if played := [done for done in episodes if "branches" in done.rollout.stats]:
+        found |= harness_metrics(played)
     if calls:
         found["train/tool_failures"] = calls[False] / calls.total()
     return found
+
+
+def harness_metrics(played: Sequence[Finished]) -> dict[str, float]:
+    """Of episodes that an agent played in its own harness, per rollout: calls to the model,
+    branches, what it asked of sampling in vain, results of tools that it altered, and whether it
+    did without the model. `branch_share`: of the calls that could have continued an earlier one,
+    how many did not.
+    """
+    stats, n = [done.rollout.stats for done in played], len(played)
+    later = [max(0, len(done.replies) - 1) for done in played]
+    begun = [max(0, one["branches"] - 1) for one in stats]
+    return {
+        "harness/calls": sum(len(done.replies) for done in played) / n,
+        "harness/branches": sum(one["branches"] for one in stats) / n,
+        "harness/branch_share": sum(begun) / max(1, sum(later)),
+        "harness/ignored": sum(one["ignored"] for one in stats) / n,
+        "harness/altered": sum(one["altered"] for one in stats) / n,
+        "harness/bypasses": sum(one["bypassed"] for one in stats) / n,
+    }
 
 
 def validation_metrics(episodes: Sequence[Sequence[Finished]]) -> dict[str, float]:
@@ -161,9 +176,6 @@ def outputs_of(groups: Sequence[Group]) -> list[watch.Paid]:
     ]
 
 
-def mask_reason(groups: Sequence[Group]) -> dict[str, str]:
-    """{alarm: the most frequent reason for which rollouts of the step were masked}."""
-    reasons = Counter(
-        score.mask_reason for group in groups for score in group.scores if score.masked
-    )
-    return {"masked": reasons.most_common(1)[0][0]} if reasons else {}
+def mask_reasons(groups: Sequence[Group]) -> str:
+    """Why rollouts of the step were masked, counted; "" if none was."""
+    return counted(score.mask_reason for group in groups for score in group.scores if score.masked)

@@ -140,6 +140,11 @@ class Address:
     tools: str
     model: str = ""
 
+    @classmethod
+    def below(cls, root: str, *, has_model: bool = False) -> Address:
+        """The parts of a rollout's address."""
+        return cls(f"{root}/mcp", f"{root}/tools", f"{root}/v1" if has_model else "")
+
 
 class Rollouts:
     """The addresses of the samples of a job, which its runner opens and ends. Raises JobError where
@@ -151,8 +156,7 @@ class Rollouts:
 
     async def begin(self, key: int) -> Address:
         said = await self._ask(key, do="begin")
-        root = self.door.url + said["token"]
-        return Address(f"{root}/mcp", f"{root}/tools")
+        return Address.below(self.door.url + said["token"])
 
     async def take(self, key: int) -> dict | None:
         """Ends it. The state of its episode if a tool was called there, else None."""

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -114,6 +114,7 @@ class Gateway:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         gone: asyncio.Task[None] | None = None
+        asked: _Asked | None = None
         error_of = DIALECTS.get(_path(scope["path"]), Chat).error
         try:
             asked = self._find(scope)
@@ -121,6 +122,8 @@ class Gateway:
             gone = asyncio.create_task(left(receive))
             await self._route(scope, asked, data, gone, send)
         except ApiError as error:
+            if asked is not None and error.status < 500:
+                _tell(asked.rollout, asked.rollout.refused, str(error))
             body = error_of(error)
             await answer(send, error.status, body, retry_after_s=error.retry_after_s)
         except Gone:
@@ -144,7 +147,9 @@ class Gateway:
         if rollout is None:
             raise ApiError(410, ENDED) if token in self.ended else ApiError(404, UNKNOWN)
         if key != token and (key in self.rollouts or key in self.ended):
-            rollout.loop.call_soon_threadsafe(rollout.distrust, OTHERS)
+            _tell(rollout, rollout.distrust, OTHERS)
+            if other := self.rollouts.get(key):
+                _tell(other, other.refused, OTHERS)
             raise ApiError(403, OTHERS)
         return _Asked(rollout, rest)
 
@@ -173,11 +178,7 @@ class Gateway:
                 send, 200, counted(await asyncio.to_thread(count, chat.messages, chat.tools or []))
             )
         elif path in DIALECTS and method == "POST":
-            try:
-                dialect = DIALECTS[path](data, rollout.settings.model)
-            except ApiError as error:
-                rollout.loop.call_soon_threadsafe(rollout.refused, str(error))
-                raise
+            dialect = DIALECTS[path](data, rollout.settings.model)
             await self._answer(rollout, dialect, gone, send)
         elif path in DIALECTS:
             raise ApiError(405, "Method Not Allowed")
@@ -187,9 +188,8 @@ class Gateway:
     async def _answer(
         self, rollout: OpenRollout, dialect: Dialect, gone: asyncio.Task[None], send: Send
     ) -> None:
-        asked = dialect.asked
-        work = asyncio.ensure_future(_in(rollout, rollout.answer(asked, dialect.ignored)))
-        if not asked.stream:
+        work = asyncio.ensure_future(_in(rollout, rollout.answer(dialect.asked, dialect.ignored)))
+        if not dialect.asked.stream:
             answered = await _unless(gone, work)
             await answer(send, 200, dialect.whole(answered))
         else:
@@ -213,13 +213,18 @@ class Gateway:
             begun = begun or await _begin_stream(send)
             await events(send, rows)
             await send({"type": "http.response.body", "body": dialect.last})
-        rollout.loop.call_soon_threadsafe(rollout.delivered, asked, work.result())
+        _tell(rollout, rollout.delivered, work.result())
 
 
 def _path(rest: str) -> str:
     """Without the version, which clients put before it or leave out."""
     path = rest.strip("/")
     return path.removeprefix("v1/") if path.startswith("v1/") else path.partition("/v1/")[2] or path
+
+
+def _tell(rollout: OpenRollout, told: Callable[[Any], None], what: Any) -> None:
+    """In the rollout's own event loop, before anything that its agent does next."""
+    rollout.loop.call_soon_threadsafe(told, what)
 
 
 def _in(rollout: OpenRollout, work: Coroutine[Any, Any, T]) -> Awaitable[T]:

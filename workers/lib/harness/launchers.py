@@ -22,6 +22,7 @@ from workers.lib.storable import storable
 from workers.lib.transcripts import agent_turns
 
 MOST_OUTPUT = 4 * 1024 * 1024  # bytes of a command's output that are kept
+LAST_WORDS_S = 2.0  # for reading them, if a process that it left behind keeps its output open
 TASK = "task.json"
 SHOWN = 400
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "VIRTUAL_ENV", "NODE_PATH")
@@ -70,17 +71,17 @@ class AgentAway(Exception):
 
 def variables_of(work: Work) -> dict[str, str]:
     """The environment variables in which agents and SDKs look for their model and tools."""
-    model = f"{work.address}/v1"
+    address = Address.below(work.address, has_model=True)
     return {
-        "OPENAI_BASE_URL": model,
-        "OPENAI_API_BASE": model,
+        "OPENAI_BASE_URL": address.model,
+        "OPENAI_API_BASE": address.model,
         "OPENAI_API_KEY": work.token,
         "ANTHROPIC_BASE_URL": work.address,
         "ANTHROPIC_API_KEY": work.token,
-        "FLYWHEEL_MODEL_URL": model,
+        "FLYWHEEL_MODEL_URL": address.model,
         "FLYWHEEL_MODEL": work.model,
-        "FLYWHEEL_MCP_URL": f"{work.address}/mcp",
-        "FLYWHEEL_TOOLS_URL": f"{work.address}/tools",
+        "FLYWHEEL_MCP_URL": address.mcp,
+        "FLYWHEEL_TOOLS_URL": address.tools,
         "FLYWHEEL_TASK": TASK,
     }
 
@@ -122,13 +123,18 @@ class CommandLauncher:
         except OSError as error:
             said = f"The agent's command cannot be started: {error}."
             raise AgentAway(said, final=True) from error
+        out, errors = bytearray(), bytearray()
+        reading = asyncio.gather(_keep(process.stdout, out), _keep(process.stderr, errors))
         try:
-            out, errors = await asyncio.gather(_kept(process.stdout), _kept(process.stderr))
-            status = await process.wait()
+            try:
+                status = await process.wait()
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            await asyncio.wait({reading}, timeout=LAST_WORDS_S)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            reading.cancel()
         if status != 0:
             said = storable(errors.decode(errors="replace")).strip()[-SHOWN:]
             problem = f"The agent's command ended with status {status}. {said}"
@@ -145,8 +151,6 @@ class CalledLauncher:
         self.agent = agent
 
     async def run(self, work: Work) -> Outcome:
-        root = work.address
-        address = Address(f"{root}/mcp", f"{root}/tools", f"{root}/v1")
         try:
             client = AgentClient(self.agent)
             async with contextlib.aclosing(client):
@@ -156,7 +160,7 @@ class CalledLauncher:
                     seed=work.seed,
                     name=work.token,
                     seconds=self.agent.timeout_s,
-                    address=address,
+                    address=Address.below(work.address, has_model=True),
                 )
         except AgentError as error:
             if error.limit and not error.final:
@@ -181,11 +185,9 @@ def reported_in(output: str) -> list[dict]:
     return [{"role": "assistant", "content": said}] if isinstance(said, str) else []
 
 
-async def _kept(stream: asyncio.StreamReader | None) -> bytes:
+async def _keep(stream: asyncio.StreamReader | None, found: bytearray) -> None:
     """The end of what a process writes; all of it is read, so that it never waits."""
     assert stream is not None
-    found = bytearray()
     while data := await stream.read(65536):
         found += data
         del found[:-MOST_OUTPUT]
-    return bytes(found)

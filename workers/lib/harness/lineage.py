@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from workers.lib.engines import SoFar
 from workers.lib.messages import ToolCall, native_calls, text_of
 from workers.lib.policies import Reply
+from workers.lib.storable import storable_json
 
 SYSTEM = "developer"  # the newer name of the role “system”
 
@@ -24,8 +25,8 @@ SYSTEM = "developer"  # the newer name of the role “system”
 @dataclass
 class Call:
     """A request and its answer. `messages` are as the model was given them, `answer` as the agent
-    was; `so_far` ends with the answer's tokens. `parent` is the call whose tokens its prompt
-    continues. `begins` says why it continues none, although its messages do: "" if they do not.
+    was; `so_far` ends with the answer's tokens. `end` is the digest of the conversation up to the
+    answer. `parent` is the call whose tokens its prompt continues.
     """
 
     number: int
@@ -34,8 +35,13 @@ class Call:
     answer: dict
     reply: Reply
     so_far: SoFar
+    end: str
     parent: Call | None = None
-    begins: str = ""
+
+    @property
+    def new_messages(self) -> list[dict]:
+        """Those that its prompt adds to that of its parent, and the parent's answer."""
+        return self.messages[len(self.parent.messages) + 1 if self.parent else 0 :]
 
 
 @dataclass
@@ -43,25 +49,20 @@ class Tree:
     """The calls of one rollout, in the order in which they were answered."""
 
     calls: list[Call] = field(default_factory=list)
-    _ends: dict[str, Call] = field(default_factory=dict)  # by the digest up to their answers
+    _ends: dict[str, Call] = field(default_factory=dict)
 
-    def continued_by(self, messages: Sequence[dict], tools: list[dict]) -> Call | None:
+    def continued_by(self, said: History) -> Call | None:
         """The call whose answer is the last one in a request, with the same before it."""
-        places = [at for at, one in enumerate(messages[:-1]) if one.get("role") == "assistant"]
-        if not places:
-            return None
-        digests = list(_digests(messages[: places[-1] + 1], tools))
-        return self._ends.get(digests[-1])
+        return self._ends.get(said.last_answer)
 
     def add(self, call: Call) -> None:
-        parent = call.parent
-        if parent is not None:
-            ids = parent.so_far.ids
+        """It continues no tokens if the chat template writes what came before in another way."""
+        if call.parent is not None:
+            ids = call.parent.so_far.ids
             if call.reply.prompt_token_ids[: len(ids)] != ids:
-                call.parent, call.begins = None, TEMPLATE
+                call.parent = None
         self.calls.append(call)
-        *_, last = _digests([*call.messages, call.answer], call.tools)
-        self._ends[last] = call
+        self._ends[call.end] = call
 
     def branches(self) -> list[list[Call]]:
         """Every call in exactly one branch: the first that continues a call is in that call's
@@ -78,27 +79,34 @@ class Tree:
         return found
 
 
-TEMPLATE = "the chat template writes what came before in another way once the conversation goes on"
-
-
 def joined(parent: Call, messages: list[dict]) -> list[dict]:
     """A request that continues `parent`, with the earlier messages as the model was given them."""
     return [*parent.messages, *messages[len(parent.messages) :]]
 
 
-def request_key(messages: Sequence[dict], tools: list[dict]) -> str:
-    """Equal for requests that ask the same."""
-    *_, last = _digests(messages, tools)
-    return last
+class History:
+    """A request's tools and messages, read once, as digests that are equal for those that say the
+    same: `key` of all, `last_answer` of everything up to the last answer before the last message.
+    """
 
+    def __init__(self, messages: Sequence[dict], tools: list[dict]) -> None:
+        self._hash = hashlib.sha256(json.dumps(tools, sort_keys=True).encode())
+        self.last_answer = ""
+        for message in messages[:-1]:
+            self._add(message)
+            if message.get("role") == "assistant":
+                self.last_answer = self._hash.hexdigest()
+        self._add(messages[-1])
+        self.key = self._hash.hexdigest()
 
-def _digests(messages: Sequence[dict], tools: list[dict]) -> Iterator[str]:
-    """For each message, of the tools and everything up to it."""
-    so_far = hashlib.sha256(json.dumps(tools, sort_keys=True).encode())
-    for message in messages:
-        so_far = so_far.copy()
-        so_far.update(json.dumps(meaning_of(message), sort_keys=True).encode() + b"\n")
-        yield so_far.hexdigest()
+    def end(self, answer: dict) -> str:
+        """The digest up to the answer to it, which is asked for once."""
+        self._add(answer)
+        return self._hash.hexdigest()
+
+    def _add(self, message: dict) -> None:
+        said = storable_json(meaning_of(message))
+        self._hash.update(json.dumps(said, sort_keys=True).encode() + b"\n")
 
 
 def meaning_of(message: dict) -> list:

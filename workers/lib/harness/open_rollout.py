@@ -20,11 +20,12 @@ from workers.lib.answer_text import message_of
 from workers.lib.engines import SoFar
 from workers.lib.environments import Episode
 from workers.lib.errors import sentence
-from workers.lib.harness.lineage import Call, Tree, joined, meaning_of, request_key
-from workers.lib.harness.tools import Called, Refused, names_of
-from workers.lib.messages import ToolCall, native_calls, same_value, text_of
+from workers.lib.harness.lineage import Call, History, Tree, joined, meaning_of
+from workers.lib.harness.tools import MOST_CALLS, TOO_MANY, Called, Refused, names_of
+from workers.lib.messages import ToolCall, calls_of, native_calls, same_value, text_of
 from workers.lib.openai_requests import ApiError, ChatRequest
 from workers.lib.policies import PolicyError, Reply, Sampler, seed_of
+from workers.lib.transcripts import agent_turns, reported_results, same_result
 from workers.lib.verifiers import Execution
 
 AT_ONCE = 32  # requests of one rollout that are answered at the same time
@@ -85,7 +86,8 @@ class Answered:
 class Captured:
     """A frozen rollout. `replies` are in the order of branches, so that rows of tokens continue
     where calls do. `mask` says why it must not be trained on; "" if it may. `notes` counts what the
-    agent asked for and did not get.
+    agent asked for and did not get. `bypassed`: it did without the model here. `altered`: how many
+    of the tools' results its model was given in other words.
     """
 
     replies: list[Reply]
@@ -93,6 +95,8 @@ class Captured:
     mask: str
     notes: Counter[str]
     branches: int
+    bypassed: bool
+    altered: int
 
 
 class OpenRollout:
@@ -128,6 +132,7 @@ class OpenRollout:
         self._made: Calls = Counter()  # the written calls that ran
         self._own = ""  # why a call that ran cannot be credited to the model
         self._tool = asyncio.Lock()  # an episode runs its calls one after the other
+        self._tool_calls = 0
 
     # What the agent asks for
 
@@ -139,11 +144,12 @@ class OpenRollout:
         self._check_open()
         self._note(asked, ignored)
         tools = _tools_of(asked)
-        key = request_key(asked.messages, tools)
+        history = History(asked.messages, tools)
+        key = history.key
         future = self._asked.get(key)
         if future is None:
             self._check_limits()
-            work = self._sample(asked, tools, self._times[key])
+            work = self._sample(asked, tools, history, self._times[key])
             future = self._asked[key] = asyncio.ensure_future(work)
             self._times[key] += 1
         else:
@@ -158,12 +164,10 @@ class OpenRollout:
         self._failed.pop(key, None)
         return answered
 
-    def delivered(self, asked: ChatRequest, answered: Answered) -> None:
+    def delivered(self, answered: Answered) -> None:
         """The agent has this answer: the same request is a new one from now on."""
-        key = request_key(asked.messages, _tools_of(asked))
-        future = self._asked.get(key)
-        if future is not None and future.done() and future.result() is answered:
-            del self._asked[key]
+        done = (key for key, future in self._asked.items() if _has(future, answered))
+        self._asked.pop(next(done, ""), None)
 
     @property
     def tools(self) -> Sequence[dict]:
@@ -178,6 +182,9 @@ class OpenRollout:
 
         Each written call may run once, after it was written; one that failed may be tried again.
         """
+        self._tool_calls += 1
+        if self._tool_calls > MOST_CALLS:
+            raise Refused(429, TOO_MANY)
         async with self._tool:
             if not self.is_open:
                 raise Refused(410, ENDED)
@@ -228,14 +235,23 @@ class OpenRollout:
         branches = self.tree.branches()
         replies = [call.reply for branch in branches for call in branch]
         conversation = self._conversation(reported)
+        own = "" if self.settings.own_code else self._unwritten(conversation) or self._own
         mask = (
             self.mask
             or self._untrusted(replies, problem)
-            or ("" if has_failed else self._broken(conversation))
+            or ("" if has_failed else self._unfinished() or own)
         )
         for future in self._asked.values():
             future.cancel()
-        return Captured(replies, conversation, mask, self.notes, len(branches))
+        return Captured(
+            replies,
+            conversation,
+            mask,
+            self.notes,
+            len(branches),
+            bypassed=bool(own) or mask == NO_CALL,
+            altered=self._altered(),
+        )
 
     def _conversation(self, reported: Sequence[dict]) -> list[dict]:
         """What was said after the task: as the agent reports it, or along the branch whose call was
@@ -257,18 +273,14 @@ class OpenRollout:
         weights = {reply.model for reply in replies if reply.token_ids}
         return WEIGHTS if len(weights) > 1 else ""
 
-    def _broken(self, conversation: list[dict]) -> str:
-        """Why what the agent did cannot be credited to what was sampled here; "" if it can."""
+    def _unfinished(self) -> str:
+        """What had not ended, or failed, when the agent ended; "" if nothing."""
         if self._asked:
             is_done = all(future.done() for future in self._asked.values())
             return CUT if is_done else OPEN_AT_END
         if self._tool.locked():
             return TOOL_AT_END
-        if self._failed:
-            return FAILED.format(next(iter(self._failed.values())))
-        if self.settings.own_code:
-            return ""
-        return self._unwritten(conversation) or self._own
+        return FAILED.format(next(iter(self._failed.values()))) if self._failed else ""
 
     def _unwritten(self, conversation: list[dict]) -> str:
         """What the agent reports and the model here did not write: its last message as a whole,
@@ -289,6 +301,24 @@ class OpenRollout:
             self._claim(call.tool, call.args or {}, made)
         return ""
 
+    def _altered(self) -> int:
+        """The results that the environment's tools returned to no call here, although a model was
+        given them: the agent's code cut or rewrote them. That is part of the agent, like its
+        prompts: what was sampled after them is as it was, and the state is the environment's.
+        """
+        found, names = set[tuple[str, str]](), names_of(self.episode.tools)
+        for call in self.tree.calls:
+            for turn in agent_turns([*_last_answer(call), *call.new_messages], []):
+                for written, text in zip(calls_of(turn), reported_results(turn), strict=False):
+                    name = next((one for one in names if _is_named(written.tool, one, names)), "")
+                    if name and text is not None and not self._returned(name, text):
+                        found.add((name, text))
+        return len(found)
+
+    def _returned(self, name: str, text: str) -> bool:
+        results = {call.observation for call in self.episode_calls if call.name == name}
+        return text in results or any(same_result(text, one) for one in results)
+
     @property
     def episode_calls(self) -> Sequence[Execution]:
         """The calls of tools that ran at this rollout's address."""
@@ -296,8 +326,10 @@ class OpenRollout:
 
     # Sampling
 
-    async def _sample(self, asked: ChatRequest, tools: list[dict], times: int) -> Answered:
-        parent = self.tree.continued_by(asked.messages, tools)
+    async def _sample(
+        self, asked: ChatRequest, tools: list[dict], history: History, times: int
+    ) -> Answered:
+        parent = self.tree.continued_by(history)
         messages = joined(parent, asked.messages) if parent else asked.messages
         turn = sum(message["role"] == "assistant" for message in messages)
         self.busy(True)
@@ -322,7 +354,8 @@ class OpenRollout:
         if answer.get("tool_calls") and finish == "stop":
             finish = "tool_calls"
         number = len(self.tree.calls) + 1
-        self.tree.add(Call(number, messages, tools, answer, reply, so_far, parent))
+        end = history.end(answer)
+        self.tree.add(Call(number, messages, tools, answer, reply, so_far, end, parent))
         asked_for, written = reply.prompt_tokens, reply.output_tokens
         usage = {"prompt_tokens": asked_for, "completion_tokens": written}
         return Answered(answer, finish, usage | {"total_tokens": asked_for + written})
@@ -389,6 +422,11 @@ class OpenRollout:
         self.notes.update(ignored)
 
 
+def _has(future: asyncio.Future[Answered], answered: Answered) -> bool:
+    is_whole = future.done() and not future.cancelled() and not future.exception()
+    return is_whole and future.result() is answered
+
+
 def _message(reply: Reply, text: str, has_tools: bool, asked: ChatRequest) -> dict:
     """An answer whose tokens are known is read from their text; a server's is as it read it."""
     if reply.token_ids:
@@ -425,14 +463,21 @@ def _is_same(written: ToolCall, name: str, args: dict, tools: Sequence[dict]) ->
     """A framework may put its server's name before the tool's, unless that is another tool's name,
     and add arguments that have defaults.
     """
-    tool, asked = written.tool, written.args or {}
-    prefixed = tuple(f"{mark}{name}" for mark in "_.-/")
-    is_named = tool == name or (tool.endswith(prefixed) and tool not in names_of(tools))
+    asked = written.args or {}
     return (
-        is_named
+        _is_named(written.tool, name, names_of(tools))
         and all(key in args and same_value(value, args[key]) for key, value in asked.items())
         and not _without_defaults(name, args, asked, tools)
     )
+
+
+def _is_named(tool: str, name: str, names: Sequence[str]) -> bool:
+    prefixed = tuple(f"{mark}{name}" for mark in "_.-/")
+    return tool == name or (tool.endswith(prefixed) and tool not in names)
+
+
+def _last_answer(call: Call) -> list[dict]:
+    return [call.parent.answer] if call.parent else []
 
 
 def _without_defaults(name: str, args: dict, asked: dict, tools: Sequence[dict]) -> dict:

@@ -111,6 +111,8 @@ class HarnessPlayer:
         end.facts = {
             "branches": captured.branches,
             "ignored": sum(captured.notes.values()),
+            "bypassed": captured.bypassed,
+            "altered": captured.altered,
         }
         return end
 

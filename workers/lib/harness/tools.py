@@ -21,6 +21,8 @@ from workers.lib.storable import storable_json
 
 MiB = 2**20
 MAX_BYTES = MiB  # of a request
+MOST_CALLS = 1_000  # of tools in one rollout
+TOO_MANY = f"This rollout has made the {MOST_CALLS:,} calls that it may."
 REVISION = "2026-07-28"
 HANDSHAKES = ("2025-06-18", "2025-11-25")  # revisions that begin by `initialize`
 SERVER = {"name": "flywheel", "version": "1"}
