@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,21 +106,16 @@ def place(
         yield Place(url, file)
 
 
-@dataclass
-class Run:
-    """What a run sampled and learned: the rows as they are trained, its loss and its gradients."""
-
-    groups: list[Group]
-    loss: float
-    gradients: list[torch.Tensor]
-    log: Log
-
-
-def run(name: str, place: Place, model: Path, folder: Path, tools: list[dict], **more: Any) -> Run:
-    if place.url:
-        server = {"base_url": place.url, "model": "base", "allow_private": True, "lora_slots": 2}
+@contextmanager
+def trainer_of(
+    name: str, url: str, model: Path, folder: Path, **more: Any
+) -> Iterator[grpo.Trainer]:
+    """A trainer whose weights are not those of the base, ready to sample: at `url`, or in its own
+    process.
+    """
+    if url:
+        server = {"base_url": url, "model": "base", "allow_private": True, "lora_slots": 2}
         more["rollouts"] = {"servers": [server], "folder": str(folder / "adapters")}
-    config = {"steps": 1, "learning_rate": 1e-3, "lora_rank": 8, "max_new_tokens": 40}
     spec = {
         "job_id": name,
         "attempt": 1,
@@ -128,11 +125,10 @@ def run(name: str, place: Place, model: Path, folder: Path, tools: list[dict], *
         "engine": {"kind": "transformers", "dtype": "float32", "threads": 1},
         "environment": ENVIRONMENT,
         "tasks": [task(number) for number in range(1, 1 + TRIED)],
-        "config": config,
+        "config": {"steps": 1, "learning_rate": 1e-3, "lora_rank": 8, "max_new_tokens": 40},
     }
     events = Recorder(folder / f"{name}.jsonl")
     trainer = grpo.Trainer(typed(spec | more, "grpo"), events, StopFlag())
-    trainer.environment.tools = tools
     torch.manual_seed(1)
     for parameter in (p for key, p in trainer.model.named_parameters() if "lora_B" in key):
         torch.nn.init.normal_(parameter, std=0.01)
@@ -142,19 +138,27 @@ def run(name: str, place: Place, model: Path, folder: Path, tools: list[dict], *
             trainer.servers.publish(0)
         if trainer.player:
             trainer.player.start()
-        place.log()  # so far, only the server's weights were checked
-        found = trainer.play(
-            trainer.tasks, trainer.sampling, 1, seed=trainer.seed, phase="train", step=1
-        )
+        yield trainer
     finally:
         for part in filter(None, (trainer.player, trainer.servers)):
             part.close()
-    groups = [Group(one, episodes) for one, episodes in zip(trainer.tasks, found, strict=True)]
+
+
+def rollouts(trainer: grpo.Trainer) -> list[Group]:
+    """One of each task."""
+    found = trainer.play(
+        trainer.tasks, trainer.sampling, 1, seed=trainer.seed, phase="train", step=1
+    )
+    return [Group(one, episodes) for one, episodes in zip(trainer.tasks, found, strict=True)]
+
+
+def learned(trainer: grpo.Trainer, groups: list[Group]) -> tuple[float, list[torch.Tensor]]:
+    """Loss and gradients, with an advantage of its own for each rollout."""
     weights = [torch.tensor([(-1.0) ** at * (1 + at / TRIED)]) for at in range(TRIED)]
     batch = trainer.batch_from(list(zip(groups, weights, strict=True)))
     _, metrics = add_gradients(trainer.model, batch, None, None, trainer.config)
-    gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
-    return Run(groups, metrics["train/loss"], gradients, place.log())
+    found = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+    return metrics["train/loss"], found
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -164,31 +168,44 @@ def test_an_agent_learns_what_its_server_sampled_as_the_built_in_loop_does(
     (folder := tmp_path / "agent").mkdir()
     command: AgentCommand = AGENT[agent](folder)
     harness = {"name": agent, "version": "1", "command": to_builtins(command), "at_once": 4}
-    tools = tools_of(agent)
-    theirs = run("theirs", place, model, tmp_path, load(ENVIRONMENT).tools, harness=harness)
-    assert reasons(theirs.groups) == {""}
-    episodes = [done for group in theirs.groups for done in group.episodes]
-    assert sum(done.score.success for done in episodes) > len(episodes) / 2
+    began = time.monotonic()
+    with trainer_of("theirs", place.url, model, tmp_path, harness=harness) as trainer:
+        place.log()  # so far, only the server's weights were checked
+        groups, log = rollouts(trainer), place.log()
+        loss, gradients = learned(trainer, groups)
+    took = time.monotonic() - began
+    assert reasons(groups) == {""}
+    episodes = [done for group in groups for done in group.episodes]
+    successes = sum(done.score.success for done in episodes)
+    assert successes > len(episodes) / 2
 
     replies = [reply for done in episodes for reply in done.replies]
-    learned = Counter((tuple(one.prompt_token_ids), tuple(one.token_ids)) for one in replies)
-    assert learned == Counter(theirs.log)
+    answers = Counter((tuple(one.prompt_token_ids), tuple(one.token_ids)) for one in replies)
+    assert answers == Counter(log)
     for done in episodes:
         (row,) = rows_of(done)
         ids = [i for i, is_learned in zip(row.ids, row.learnt, strict=True) if is_learned]
         assert ids == [i for reply in done.replies for i in reply.token_ids]
 
-    ours = run("ours", place, model, tmp_path, tools)
-    assert sampled(ours.groups) == sampled(theirs.groups)
-    assert theirs.loss == pytest.approx(ours.loss, abs=TOLERANCE)
-    gaps = [
-        float((a - b).abs().max()) for a, b in zip(theirs.gradients, ours.gradients, strict=True)
-    ]
-    largest = max(float(gradient.abs().max()) for gradient in ours.gradients)
+    with trainer_of("ours", place.url, model, tmp_path) as trainer:
+        trainer.environment.tools = tools_of(agent)
+        own = rollouts(trainer)
+        assert sampled(own) == sampled(groups)
+        same = [learned(trainer, own)]
+    with trainer_of("in-process", "", model, tmp_path) as trainer:
+        same.append(learned(trainer, groups))
+    gaps = [_gap(loss, other) for other, _ in same]
+    gaps += [max(map(_gap, gradients, others)) for _, others in same]
+    largest = max(float(gradient.abs().max()) for gradient in gradients)
     print(
-        f"{agent}: {len(episodes)} rollouts, {len(replies)} answers,"
-        f" {sum(len(one.token_ids) for one in replies)} tokens,"
-        f" {sum(done.score.success for done in episodes)} right; loss {theirs.loss:.6f}, apart"
-        f" {abs(theirs.loss - ours.loss):.1e}; gradients up to {largest:.2g}, apart {max(gaps):.1e}"
+        f"\n{agent}: {len(episodes)} rollouts, {successes} right, {len(replies)} answers of"
+        f" {sum(len(one.token_ids) for one in replies)} tokens, all in the log; loss {loss:.6f},"
+        f" gradients up to {largest:.2g}; apart from the built-in loop {gaps[0]:.1e} and"
+        f" {gaps[2]:.1e}, from the update in process {gaps[1]:.1e} and {gaps[3]:.1e};"
+        f" {took:.0f} s, load {os.getloadavg()[0]:.0f}"
     )
     assert largest > 1e-3 and max(gaps) < TOLERANCE
+
+
+def _gap(one: Any, other: Any) -> float:
+    return float(abs(one - other).max()) if torch.is_tensor(one) else abs(one - other)
