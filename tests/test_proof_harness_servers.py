@@ -30,7 +30,6 @@ from tests.workers.test_harness_tools import DELETE, SPEC, task
 from workers import grpo
 from workers.lib.environments import load
 from workers.lib.program import StopFlag
-from workers.lib.specs.harness import AgentCommand
 from workers.lib.token_rows import rows_of
 from workers.ml.groups import Group
 from workers.ml.policy_gradient import add_gradients
@@ -39,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TRIED = int(os.environ.get("FLYWHEEL_ROLLOUTS_TRIED", 8))
 ENVIRONMENT = SPEC | {"config": {"tools": [DELETE]}}
 TOLERANCE = 1e-5
+CONFIG = {"steps": 1, "learning_rate": 1e-2, "lora_rank": 8, "max_new_tokens": 40, "kl_every": 0}
 SHOWN: dict[str, dict] = {"OpenAI Agents SDK": {"strict": False}}  # what a client adds to each tool
 AGENTS = ["LangGraph", "OpenAI Agents SDK", "AI SDK"]
 PLACES = ["in process", "our server", "vLLM"]
@@ -108,7 +108,7 @@ def place(
 
 @contextmanager
 def trainer_of(
-    name: str, url: str, model: Path, folder: Path, **more: Any
+    name: str, url: str, model: Path, folder: Path, config: dict = CONFIG, **more: Any
 ) -> Iterator[grpo.Trainer]:
     """A trainer whose weights are not those of the base, ready to sample: at `url`, or in its own
     process.
@@ -125,7 +125,7 @@ def trainer_of(
         "engine": {"kind": "transformers", "dtype": "float32", "threads": 1},
         "environment": ENVIRONMENT,
         "tasks": [task(number) for number in range(1, 1 + TRIED)],
-        "config": {"steps": 1, "learning_rate": 1e-3, "lora_rank": 8, "max_new_tokens": 40},
+        "config": config,
     }
     events = Recorder(folder / f"{name}.jsonl")
     trainer = grpo.Trainer(typed(spec | more, "grpo"), events, StopFlag())
@@ -161,13 +161,23 @@ def learned(trainer: grpo.Trainer, groups: list[Group]) -> tuple[float, list[tor
     return metrics["train/loss"], found
 
 
+def harness_of(agent: str, folder: Path) -> dict:
+    (own := folder / "agent").mkdir()
+    command = to_builtins(AGENT[agent](own))
+    return {"name": agent, "version": "1", "command": command, "at_once": 4}
+
+
+def answers_of(groups: list[Group]) -> Counter[tuple]:
+    """What the rollouts learn, as a server logs it."""
+    replies = [reply for group in groups for done in group.episodes for reply in done.replies]
+    return Counter((tuple(one.prompt_token_ids), tuple(one.token_ids)) for one in replies)
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_learns_what_its_server_sampled_as_the_built_in_loop_does(
     agent: str, place: Place, model: Path, tmp_path: Path
 ) -> None:
-    (folder := tmp_path / "agent").mkdir()
-    command: AgentCommand = AGENT[agent](folder)
-    harness = {"name": agent, "version": "1", "command": to_builtins(command), "at_once": 4}
+    harness = harness_of(agent, tmp_path)
     began = time.monotonic()
     with trainer_of("theirs", place.url, model, tmp_path, harness=harness) as trainer:
         place.log()  # so far, only the server's weights were checked
@@ -177,11 +187,9 @@ def test_an_agent_learns_what_its_server_sampled_as_the_built_in_loop_does(
     assert reasons(groups) == {""}
     episodes = [done for group in groups for done in group.episodes]
     successes = sum(done.score.success for done in episodes)
-    assert successes > len(episodes) / 2
+    assert successes > len(episodes) / 4
 
-    replies = [reply for done in episodes for reply in done.replies]
-    answers = Counter((tuple(one.prompt_token_ids), tuple(one.token_ids)) for one in replies)
-    assert answers == Counter(log)
+    assert answers_of(groups) == Counter(log)
     for done in episodes:
         (row,) = rows_of(done)
         ids = [i for i, is_learned in zip(row.ids, row.learnt, strict=True) if is_learned]
@@ -198,8 +206,8 @@ def test_an_agent_learns_what_its_server_sampled_as_the_built_in_loop_does(
     gaps += [max(map(_gap, gradients, others)) for _, others in same]
     largest = max(float(gradient.abs().max()) for gradient in gradients)
     print(
-        f"\n{agent}: {len(episodes)} rollouts, {successes} right, {len(replies)} answers of"
-        f" {sum(len(one.token_ids) for one in replies)} tokens, all in the log; loss {loss:.6f},"
+        f"\n{agent}: {len(episodes)} rollouts, {successes} right, {len(log)} answers of"
+        f" {sum(len(ids) for _, ids in log)} tokens, all in the log; loss {loss:.6f},"
         f" gradients up to {largest:.2g}; apart from the built-in loop {gaps[0]:.1e} and"
         f" {gaps[2]:.1e}, from the update in process {gaps[1]:.1e} and {gaps[3]:.1e};"
         f" {took:.0f} s, load {os.getloadavg()[0]:.0f}"
