@@ -38,7 +38,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TRIED = int(os.environ.get("FLYWHEEL_ROLLOUTS_TRIED", 8))
 ENVIRONMENT = SPEC | {"config": {"tools": [DELETE]}}
 TOLERANCE = 1e-5
-CONFIG = {"steps": 1, "learning_rate": 1e-2, "lora_rank": 8, "max_new_tokens": 40, "kl_every": 0}
 SHOWN: dict[str, dict] = {"OpenAI Agents SDK": {"strict": False}}  # what a client adds to each tool
 AGENTS = ["LangGraph", "OpenAI Agents SDK", "AI SDK"]
 PLACES = ["in process", "our server", "vLLM"]
@@ -108,7 +107,7 @@ def place(
 
 @contextmanager
 def trainer_of(
-    name: str, url: str, model: Path, folder: Path, config: dict = CONFIG, **more: Any
+    name: str, url: str, model: Path, folder: Path, **more: Any
 ) -> Iterator[grpo.Trainer]:
     """A trainer whose weights are not those of the base, ready to sample: at `url`, or in its own
     process.
@@ -125,7 +124,7 @@ def trainer_of(
         "engine": {"kind": "transformers", "dtype": "float32", "threads": 1},
         "environment": ENVIRONMENT,
         "tasks": [task(number) for number in range(1, 1 + TRIED)],
-        "config": config,
+        "config": {"steps": 1, "learning_rate": 1e-3, "lora_rank": 8, "max_new_tokens": 40},
     }
     events = Recorder(folder / f"{name}.jsonl")
     trainer = grpo.Trainer(typed(spec | more, "grpo"), events, StopFlag())
