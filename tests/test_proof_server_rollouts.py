@@ -5,16 +5,18 @@ process on the same samples.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from bench.server_rollouts import MODEL, SMALL, TOLERANCE, compared
 from workers.lib.serving import Address, list_models
+from workers.prepare_demo_model import prepare
 
 ROOT = Path(__file__).resolve().parent.parent
 VLLM = ROOT / ".venv-vllm" / "bin" / "vllm"
@@ -25,42 +27,47 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def base_url(tmp_path: Path) -> Iterator[str]:
-    subprocess.run(
-        [sys.executable, "-m", "workers.prepare_demo_model", str(ROOT / MODEL)],
-        cwd=ROOT,
-        check=True,
-    )
-    options = (
-        "--served-model-name base --dtype float32 --enforce-eager --generation-config vllm"
-        " --enable-lora --max-lora-rank 16 --max-loras 2 --logprobs-mode processed_logprobs"
-        f" --max-model-len 1024 --max-num-seqs 8 --port {PORT}"
-    )
-    more = {
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
-    url = f"http://127.0.0.1:{PORT}/v1"
-    with (tmp_path / "vllm.log").open("wb") as log:
+OPTIONS = shlex.split("""
+    --served-model-name base --dtype float32 --enforce-eager --generation-config vllm --enable-lora
+    --max-lora-rank 16 --max-loras 2 --logprobs-mode processed_logprobs --max-model-len 1024
+    --max-num-seqs 8 --gpu-memory-utilization 0.15
+""")
+VARIABLES = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+
+@contextmanager
+def serving(command: Sequence[str | Path], port: int, log: Path) -> Iterator[str]:
+    """The base URL of a model server while it runs, from when it answers."""
+    url = f"http://127.0.0.1:{port}/v1"
+    with log.open("wb") as out:
         process = subprocess.Popen(
-            [VLLM, "serve", str(ROOT / MODEL), *options.split()],
-            stdout=log,
-            stderr=log,
-            env=os.environ | more,
+            [*command, "--port", str(port)],
+            cwd=ROOT,
+            stdout=out,
+            stderr=out,
+            env=os.environ | VARIABLES,
         )
         try:
             until = time.monotonic() + PATIENCE_S
             while list_models(Address(url, allow_private=True)).health != "healthy":
-                assert process.poll() is None and time.monotonic() < until, (
-                    tmp_path / "vllm.log"
-                ).read_text()[-3000:]
+                assert process.poll() is None and time.monotonic() < until, log.read_text()[-3000:]
                 time.sleep(2)
             yield url
         finally:
             process.terminate()
             process.wait(60)
+
+
+@pytest.fixture
+def base_url(tmp_path: Path) -> Iterator[str]:
+    prepare(ROOT / MODEL)
+    command = [VLLM, "serve", ROOT / MODEL, *OPTIONS]
+    with serving(command, PORT, tmp_path / "vllm.log") as url:
+        yield url
 
 
 def test_five_steps_through_vllm_have_the_loss_of_the_update_in_process(
