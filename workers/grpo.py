@@ -7,7 +7,9 @@ sampled (workers.lib.token_rows); what tools and users said between the agent's 
 Rollouts and update share prompts (workers.ml.tree): the system prompt is computed once per step,
 each task's own prompt once, and only what follows G times.
 
-Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071.
+With PPO (`advantages: gae`), advantages come from a critic instead (workers.ml.critic).
+
+Sources: GRPO 2402.03300, DAPO 2503.14476, Dr. GRPO 2503.20783, GSPO 2507.18071, PPO 1707.06347.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from workers.lib.task_draw import TaskDraw
 from workers.lib.watching import Alarmed, judge_end, report, require_scores
 from workers.ml import checkpoint
 from workers.ml.correction import correction_of
+from workers.ml.critic import Critic, adapted
 from workers.ml.groups import (
     Group,
     mask_reasons,
@@ -57,6 +60,7 @@ from workers.ml.policy_gradient import (
     Batch,
     add_gradients,
     batch_from,
+    minibatches,
     sampler_gap,
     shared_logprobs,
 )
@@ -64,6 +68,7 @@ from workers.ml.ranks import ALONE, join
 from workers.ml.reference import Reference
 from workers.ml.server_rollouts import Ahead, ServerRollouts
 from workers.ml.transformers_engine import TransformersEngine
+from workers.ml.tree import logprobs_of
 
 DOING = {
     "train": "{}",
@@ -120,6 +125,14 @@ class Trainer:
         self.reference = (
             Reference(self.model, start) if self.config.beta or self.config.kl_every else None
         )
+        self.critic = (
+            Critic(self.model, self.config, start, self.resume)
+            if self.config.advantages == "gae"
+            else None
+        )
+        # PPO's coefficient of the KL penalty, which may be adapted
+        kept = checkpoint.seen_by("kl", self.resume) if self.config.kl_target else {}
+        self.kl_coefficient = kept.get("coefficient", self.config.beta)
         # The engine generates with this same model object: the policy that acts is the policy that
         # learns.
         self.engine = TransformersEngine(self.model, tokenizer, spec.engine.batch_size)
@@ -146,7 +159,7 @@ class Trainer:
             self.config.alarms, "grpo", checkpoint.seen_by("alarms", self.resume)
         )
         self.optimizer, self.scheduler = checkpoint.optimizer_of(
-            self.model, spec.config, self.resume
+            self.model, spec.config, self.resume, self.critic and self.critic.weights
         )
         self.done = checkpoint.step_of(self.resume)
         self.masked_by = ""  # why rollouts were masked in the last step with such ones
@@ -219,8 +232,7 @@ class Trainer:
         metrics = self.update(groups, stale=bool(served.get("rollout/staleness")))
         seen, masked_by = watch.look(outputs_of(groups)), mask_reasons(groups)
         self.masked_by = masked_by or self.masked_by
-        per_turn = self.config if self.config.advantages == "turn" else None
-        rolled = rollout_metrics(groups, turns=self.environment.multi_turn, per_turn=per_turn)
+        rolled = rollout_metrics(groups, self.config, turns=self.environment.multi_turn)
         metrics |= seen.metrics | rolled | served
         metrics |= {
             "train/learning_rate": learning_rate,
@@ -350,7 +362,7 @@ class Trainer:
         weights.
 
         Groups without reward spread are left out, of the mean too, unless a KL term needs them and
-        dynamic sampling has not replaced them.
+        dynamic sampling has not replaced them. With PPO, all groups are trained on.
         """
         config = self.config
         batch = self.batch_from(
@@ -358,6 +370,7 @@ class Trainer:
                 (group, advantages)
                 for group in groups
                 if (advantages := group.advantages(config)).any()
+                or self.critic
                 or (config.beta and not config.dynamic_sampling)
             ]
         )
@@ -367,49 +380,80 @@ class Trainer:
             # are masked.
             return nothing | ({"train/grad_norm": 0.0} if batch.rows else {})
         reference = self.reference_logprobs(batch)
-        computed = count_tokens([row.ids for row in batch.rows], config.micro_batch)
-        old: Tensor | None = None
+        penalised = self.critic is not None and reference is not None and bool(config.beta)
+        old = self.logprobs(batch) if penalised or config.minibatches > 1 else None
         metrics: dict[str, float] = {}
-        before = (
-            checkpoint.snapshot(self.model, self.optimizer)
-            if config.updates_per_batch > 1
-            else None
-        )
-        for at in range(config.updates_per_batch):
+        if self.critic:
+            gap = (old - reference) * batch.used if penalised else None
+            batch, metrics = self.critic.estimate(
+                batch, None if gap is None else self.kl_coefficient * gap, self.check, self.ranks
+            )
+        parts = [
+            rows
+            for at in range(config.updates_per_batch)
+            for rows in minibatches(
+                batch, config.minibatches, (self.seed * 100_003 + self.done) * 100 + at
+            )
+        ]
+        before = checkpoint.snapshot(self.model, self.optimizer) if len(parts) > 1 else None
+        for at, rows in enumerate(parts):
+            part = batch.only(rows)
+            # On policy the ratio is exactly 1.
+            of_part = None if at == 0 or old is None else old[rows]
+            far = None if reference is None else reference[rows]
             try:
-                logprobs, found = add_gradients(
-                    self.model, batch, old, reference, config, self.stop.check, self.ranks
+                found = (
+                    self.critic.add_gradients(part, self.check, self.ranks) if self.critic else {}
+                )
+                logprobs, learnt = add_gradients(
+                    self.model, part, of_part, far, config, self.stop.check, self.ranks
                 )
             except Stop:
                 self.undo(before if at else None)
                 raise
-            metrics |= found
+            metrics |= found | learnt
+            computed = count_tokens([row.ids for row in part.rows], config.micro_batch)
             metrics |= {name: metrics.get(name, 0.0) + value for name, value in computed.items()}
-            if old is None:
-                # On policy the ratio is exactly 1. How far the sampler really was from the trainer
-                # is measured rather than assumed.
-                old, entropy = logprobs, found["train/entropy"]
+            if at == 0:
+                # How far the sampler really was from the trainer is measured rather than assumed.
+                old, entropy = logprobs if old is None else old, learnt["train/entropy"]
                 metrics |= sampler_gap(old, batch.rows, same=config.top_p == 1 and not stale)
             metrics["train/entropy"] = entropy
             if not self.move(metrics, before if at else None):
-                break
-        return metrics
+                return metrics
+        return metrics | (self.adapt(gap, batch) if penalised else {})
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """Log-probabilities of the policy before the update, [R, U]."""
+        compute = partial(
+            logprobs_of, self.model, temperature=self.config.temperature, check=self.check
+        )
+        return shared_logprobs(self.ranks, batch, compute)
+
+    def adapt(self, gap: Tensor, batch: Batch) -> dict[str, float]:
+        """Set the coefficient of the next step's KL penalty. `gap` [R, U]: the log-probabilities'
+        difference from the start's.
+        """
+        used, episodes = self.kl_coefficient, len(batch.episode[batch.used.any(-1)].unique())
+        kl = float(gap.sum()) / episodes
+        if self.config.kl_target:
+            self.kl_coefficient = adapted(
+                used, kl, self.config.kl_target, self.config.kl_horizon, episodes
+            )
+        return {"train/kl_coefficient": used, "train/kl_episode": kl}
 
     def move(self, metrics: dict[str, float], before: Any = None) -> bool:
         """Apply the optimizer's step. If the loss or a gradient is not finite, `undo` instead and
         return False.
         """
-        norm = float(
-            torch.nn.utils.clip_grad_norm_(
-                checkpoint.trained(self.model), self.config.max_grad_norm
-            )
-        )
-        # The largest of the step's updates: in a later one on the same rollouts, all ratios may be
-        # clipped.
-        metrics["train/grad_norm"] = (
-            max(norm, metrics.get("train/grad_norm", 0.0)) if math.isfinite(norm) else norm
-        )
-        if not math.isfinite(metrics["train/loss"] + metrics["train/grad_norm"]):
+        names = ("train/grad_norm", "train/critic_grad_norm")
+        for name, group in zip(names, self.optimizer.param_groups, strict=False):
+            norm = float(torch.nn.utils.clip_grad_norm_(group["params"], self.config.max_grad_norm))
+            # The largest of the step's updates: in a later one on the same rollouts, all ratios may
+            # be clipped.
+            metrics[name] = max(norm, metrics.get(name, 0.0)) if math.isfinite(norm) else norm
+        steps = ("train/loss", "train/value_loss", *names)
+        if not math.isfinite(sum(metrics.get(name, 0.0) for name in steps)):
             self.undo(before)
             return False
         self.optimizer.step()
@@ -497,6 +541,8 @@ class Trainer:
                 optimizer=self.optimizer,
                 alarms=self.watchman.state(),
                 draw=self.draw.state(),
+                kl={"coefficient": self.kl_coefficient},
+                critic=self.critic and self.critic.weights,
             )
             self.events.checkpoint(self.done, str(folder))
         self.saved = self.done

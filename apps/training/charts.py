@@ -40,6 +40,13 @@ FIGURES = (
     ("reward", "Reward", {"train": "train/reward_mean", "validation": "validation/reward"}),
     ("success", "Success", {"train": "train/success", "validation": "validation/success"}),
     ("kl", "KL to the start", {"kl": "train/kl"}),
+    ("kl-coefficient", "Coefficient of the KL penalty", {"coefficient": "train/kl_coefficient"}),
+    ("value-loss", "Value loss of the critic", {"loss": "train/value_loss"}),
+    (
+        "critic",
+        "Explained variance of the critic’s values",
+        {"explained": "train/explained_variance"},
+    ),
     ("entropy", "Entropy", {"entropy": "train/entropy"}),
     ("grad", "Gradient norm", {"norm": "train/grad_norm"}),
     (

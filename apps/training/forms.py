@@ -225,7 +225,7 @@ class TrainingForm(GrpoFields, PlainForm):
     batch_size = forms.IntegerField(initial=8, help_text="Rows per step")
     prompts_per_step = forms.IntegerField(initial=4, help_text="Groups per step")
     generations = forms.IntegerField(
-        initial=8, help_text="Completions per prompt, which are compared with each other"
+        initial=8, help_text="Completions per prompt, which are compared; PPO needs only 1"
     )
     preference_beta = forms.FloatField(
         initial=0.1,

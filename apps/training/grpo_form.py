@@ -26,11 +26,16 @@ OPTIONAL = (
     "dynamic_sampling",
     "overlong_buffer",
     "updates_per_batch",
+    "minibatches",
     "replay_share",
     "micro_batch",
     "sample_batch",
     "correction",
     "advantages",
+    "gamma",
+    "gae_lambda",
+    "critic_learning_rate",
+    "kl_target",
 )
 FLAGS = ("mask_truncated", "curriculum", "gradient_checkpointing")
 GRPO_FIELDS = ("preset", *OPTIONAL, *FLAGS)
@@ -83,7 +88,14 @@ class GrpoFields(forms.Form):
         ),
     )
     updates_per_batch = forms.IntegerField(
-        required=False, label="Updates per batch", help_text="1 if empty: on policy"
+        required=False,
+        label="Updates per batch",
+        help_text="Passes over a step’s episodes. If empty 1, on policy; 4 for PPO",
+    )
+    minibatches = forms.IntegerField(
+        required=False,
+        label="Minibatches",
+        help_text="Parts of each pass, with an update after each. 1 if empty",
     )
     replay_share = forms.FloatField(
         required=False,
@@ -110,12 +122,36 @@ class GrpoFields(forms.Form):
         choices=CORRECTIONS, initial="auto", required=False, label="Rollout correction"
     )
     advantages = forms.ChoiceField(
-        choices=(("episode", "Per episode"), ("turn", "Per turn")),
-        initial="episode",
+        choices=(
+            ("", "The algorithm’s own"),
+            ("episode", "Per episode"),
+            ("turn", "Per turn"),
+            ("gae", "Per token, from a critic (PPO)"),
+        ),
         required=False,
         label="Advantages",
         help_text=(
             "Per turn: compares the reward earned from each turn on, in environments that report it"
+        ),
+    )
+    gamma = forms.FloatField(
+        required=False, label="Discount γ", help_text="PPO only, per token. 1 if empty"
+    )
+    gae_lambda = forms.FloatField(
+        required=False,
+        label="GAE λ",
+        help_text=(
+            "PPO only: 1 trusts the rewards, with more noise; 0 trusts the critic. 0.95 if empty"
+        ),
+    )
+    critic_learning_rate = forms.FloatField(
+        required=False, label="Learning rate of the critic", help_text="PPO only. As above if empty"
+    )
+    kl_target = forms.FloatField(
+        required=False,
+        label="KL target",
+        help_text=(
+            "PPO only: nats per episode that the KL penalty (beta) is adapted to. Fixed if empty"
         ),
     )
     mask_truncated = forms.BooleanField(

@@ -143,7 +143,7 @@ def with_advantages(run: TrainingRun, shown: Iterable[Rollout]) -> list[Rollout]
 
 def _weigh(run: TrainingRun, group: list[Rollout]) -> None:
     config = run.spec["config"]
-    if run.method != Method.GRPO:
+    if run.method != Method.GRPO or config.get("advantages") == "gae":
         for row in group:
             row.advantage = None
         return
@@ -243,6 +243,13 @@ def standing(row: Rollout, group: list[Rollout], updated: bool) -> Standing:
             "good",
             "Its tokens are in the update of this step, each weighted by how likely the teacher"
             " finds it.",
+        )
+    if config.get("advantages") == "gae":
+        return Standing(
+            "trained",
+            "good",
+            "Its tokens are in the update of this step, each weighted by how much better it went"
+            " than the critic expected.",
         )
     if any(other.advantage or any(getattr(other, "turn_advantages", ())) for other in group):
         return Standing(

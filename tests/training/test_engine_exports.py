@@ -323,6 +323,7 @@ def test_a_script_prints_hostile_words_as_they_are(tmp_path: Path) -> None:
             {"adapter": Adapter(8, {})},
             "cannot continue an adapter.*choose veRL or Unsloth or TRL",
         ),
+        ("verl", {"config": {"advantages": "gae"}}, "PPO’s critic is not part of the exports"),
         ("nemo-rl", {"config": {"loss_type": "dr_grpo"}}, "no loss “dr_grpo”"),
         (
             "prime-rl",

@@ -251,6 +251,24 @@ def test_advantages_per_turn_are_offered_where_an_environment_reports_them(
     assert TrainingRun.objects.get().spec["config"]["advantages"] == "turn"
 
 
+def test_ppo_is_offered_and_its_settings_belong_to_it(client: Client, run: EvalRun) -> None:
+    text = page(client, run, method="grpo").content.decode()
+    assert "PPO: A critic learns what each token is worth" in text
+    given = {"method": "grpo", "preset": "ppo", "generations": "1", "gae_lambda": "0.9"}
+    refused = post(client, run, **given, kl_target="6")
+    assert "set beta" in refused.context["form"].errors["kl_target"][0]
+    refused = post(client, run, **given | {"preset": "dapo", "generations": "8"})
+    assert "choose gae (PPO)" in refused.context["form"].errors["gae_lambda"][0]
+    made = post(client, run, **given, kl_target="6", beta="0.1", minibatches="2")
+    assert made.status_code == 302
+    job = TrainingRun.objects.get()
+    names = ("advantages", "gae_lambda", "kl_target", "minibatches", "updates_per_batch")
+    assert [job.spec["config"][name] for name in names] == ["gae", 0.9, 6.0, 2, 4]
+    fields = fields_from(read(write(config_of(job))), run.project)
+    assert (fields["preset"], fields["gae_lambda"], fields["generations"]) == ("ppo", 0.9, 1)
+    assert "advantages" not in fields["more"]
+
+
 def test_a_finished_run_leads_to_its_evaluation_against_its_parent(
     client: Client, run: EvalRun, data_dir: Path
 ) -> None:

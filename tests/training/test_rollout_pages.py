@@ -123,6 +123,7 @@ def test_htmx_gets_only_the_rollout(run: TrainingRun, client: Client) -> None:
             ([1.0, 1.0], {}, "train", "running", 0, "left out"),
             ([1.0, None], {}, "train", "running", 0, "left out"),
             ([1.0, 1.0], {"beta": 0.1}, "train", "running", 0, "no signal"),
+            ([1.0, 1.0], {"advantages": "gae"}, "train", "running", 0, "trained"),
             ([1.0, 0.0], {}, "validation", "running", 0, "validation"),
             ([1.0, 0.0], {"mask_truncated": True}, "train", "running", 1, "masked"),
         ],

@@ -16,9 +16,27 @@ from msgspec import Struct, structs
 
 from tests.forms import form_of
 from tests.workers.at_hand import models_at_hand
+from workers.lib import environments
 from workers.lib.events import Emitter
 from workers.lib.specs.job import checked
 from workers.lib.specs.methods import CONFIGS
+
+TALK = {
+    "steps": 2,
+    "prompts_per_step": 2,
+    "generations": 4,
+    "learning_rate": 1e-2,
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "max_new_tokens": 6,
+    "save_every": 1,
+    "kl_every": 0,
+}
+FORGETS = (  # of an earlier answer, all but its first letter
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.role != 'assistant' or"
+    " loop.last else m.content[:1] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt"
+    " %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 class Recorder(Emitter):
@@ -149,3 +167,42 @@ def tasks() -> list[dict]:
         }
         for number in (1234, 2345, 3456)
     ]
+
+
+@pytest.fixture
+def talk(make_spec: Callable[..., dict], monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict]:
+    """GRPO's spec in an environment of two turns."""
+    monkeypatch.setitem(environments.BUILTIN, "two_turns", "tests.workers.two_turns:TwoTurns")
+
+    def make(config: dict | None = None, environment: dict | None = None, **fields: Any) -> dict:
+        tasks = [
+            {
+                "id": f"talk-{n}",
+                "messages": [{"role": "user", "content": f"Letters {n}."}],
+                "expected": {},
+            }
+            for n in range(2)
+        ]
+        spec = make_spec(tasks=tasks, config=TALK | (config or {}), **fields)
+        spec["engine"] = spec["engine"] | {"batch_size": 64}
+        spec["environment"] = {
+            "kind": "builtin",
+            "name": "two_turns",
+            "harness": {"max_new_tokens": 6},
+            "verifier": {},
+            "config": environment or {},
+        }
+        return spec
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def forgetful_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import AutoTokenizer
+
+    folder = make_tiny_model(tmp_path_factory.mktemp("forgetful"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = FORGETS
+    tokenizer.save_pretrained(folder)
+    return folder

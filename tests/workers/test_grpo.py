@@ -106,6 +106,8 @@ class Drift:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model, self.gradients = model, []
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.param_groups = [{"params": trained}]
 
     def step(self) -> None:
         self.gradients.append(own_gradients(self.model))
@@ -928,8 +930,8 @@ def test_a_run_whose_policy_climbs_a_hole_does_what_the_alarm_says(
     monkeypatch.setattr(
         grpo,
         "rollout_metrics",
-        lambda groups, **options: (
-            real(groups, **options) | {"train/reward_mean": next(rising) / 10}
+        lambda groups, config, **options: (
+            real(groups, config, **options) | {"train/reward_mean": next(rising) / 10}
         ),
     )
     alarms = {"hacking": {"action": action, "over": 2}}

@@ -6,78 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
 
-from tests.workers.conftest import Recorder, make_tiny_model, typed
+from tests.workers.conftest import TALK, Recorder, typed
 from workers import grpo
-from workers.lib import environments
 from workers.lib.errors import JobError, SpecError
 from workers.lib.program import StopFlag
 from workers.lib.watching import Paused
 from workers.ml.models import load_base, lora
 from workers.ml.policy_gradient import add_gradients, sampler_gap
 from workers.ml.tree import logprobs_of
-
-CONFIG = {
-    "steps": 2,
-    "prompts_per_step": 2,
-    "generations": 4,
-    "learning_rate": 1e-2,
-    "lora_rank": 4,
-    "lora_alpha": 8,
-    "max_new_tokens": 6,
-    "save_every": 1,
-    "kl_every": 0,
-}
-FORGETS = (  # of an earlier answer, all but its first letter
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.role != 'assistant' or"
-    " loop.last else m.content[:1] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt"
-    " %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-@pytest.fixture(autouse=True)
-def two_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(environments.BUILTIN, "two_turns", "tests.workers.two_turns:TwoTurns")
-
-
-@pytest.fixture
-def talk(make_spec: Callable[..., dict]) -> Callable[..., dict]:
-    def make(config: dict | None = None, environment: dict | None = None, **fields: Any) -> dict:
-        tasks = [
-            {
-                "id": f"talk-{n}",
-                "messages": [{"role": "user", "content": f"Letters {n}."}],
-                "expected": {},
-            }
-            for n in range(2)
-        ]
-        spec = make_spec(tasks=tasks, config=CONFIG | (config or {}), **fields)
-        spec["engine"] = spec["engine"] | {"batch_size": 64}
-        spec["environment"] = {
-            "kind": "builtin",
-            "name": "two_turns",
-            "harness": {"max_new_tokens": 6},
-            "verifier": {},
-            "config": environment or {},
-        }
-        return spec
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def forgetful_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_tiny_model(tmp_path_factory.mktemp("forgetful"))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = FORGETS
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def main(spec: dict, events: Recorder) -> list[dict]:
@@ -261,7 +202,7 @@ def test_a_run_whose_rewards_never_differ_makes_no_version(
     with pytest.raises(
         JobError, match=r"No weight has changed in 2 steps.*different rewards.*learnability"
     ):
-        main(make_spec(config=CONFIG), events)  # of random weights: no answer is a call
+        main(make_spec(config=TALK), events)  # of random weights: no answer is a call
     assert not events.rows("result")
 
 

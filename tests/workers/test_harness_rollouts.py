@@ -20,6 +20,7 @@ from workers.lib.harness import open_rollout
 from workers.lib.program import StopFlag
 from workers.lib.reasons import by_reason, counted
 from workers.lib.rollouts import EXCEEDED
+from workers.lib.specs.grpo import GrpoConfig
 from workers.lib.token_rows import rows_of
 from workers.lib.watching import Paused
 from workers.ml.groups import Group, rollout_metrics
@@ -88,7 +89,7 @@ def test_what_the_agent_asks_of_sampling_changes_nothing(rollouts_of: Callable[.
     _, plain = rollouts_of("plain")
     _, other = rollouts_of("hotter")
     assert sampled(other) == sampled(plain)
-    metrics = rollout_metrics(other)
+    metrics = rollout_metrics(other, GrpoConfig(steps=1, learning_rate=1e-3))
     assert (metrics["harness/calls"], metrics["harness/branches"]) == (2, 1)
     assert metrics["harness/ignored"] == 6
 

@@ -12,6 +12,7 @@ from workers.lib.memory import gigabytes
 from workers.lib.training_cost import (
     Lengths,
     Line,
+    Rates,
     Row,
     kept_tokens,
     work_of_compared,
@@ -68,6 +69,16 @@ def test_grpo_counts_prompts_once_and_answers_each() -> None:
         > work({"kl_every": 5}, [Row(PROMPT)]).forward
         > 0
     )
+
+
+def test_a_critic_is_computed_trained_and_kept_in_memory() -> None:
+    grpo, ppo = (work({"advantages": kind}, [Row(PROMPT)]) for kind in ("episode", "gae"))
+    assert (ppo.updates, ppo.forward) == (2 * grpo.updates, ppo.distinct + ppo.learnt)
+    penalised = work({"advantages": "gae", "beta": 0.1}, [Row(PROMPT)])
+    assert penalised.forward == 3 * ppo.forward  # the start and the policy before the update
+    flat = Line(0, 0)
+    rates = Rates(0, 0, 5e6, 1000, 256, 0, 0, flat, flat, flat, 0, flat, flat, flat, 0)
+    assert ppo.peak(rates) - grpo.peak(rates) == 1000 * (4 + 4 + 8)
 
 
 def test_groups_that_teach_nothing_are_sampled_but_not_trained() -> None:

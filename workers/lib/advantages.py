@@ -45,17 +45,22 @@ def turn_rewards(components: Mapping[str, float]) -> list[float]:
     return found
 
 
-def returns(reward: float, components: Mapping[str, float], turns: int) -> list[float]:
-    """The reward from each turn on: the sum of that turn's reward and all later ones.
-
-    If the turns' rewards are unknown, or do not add up to the reward (because the episode was
-    failed for exceeding a limit), the whole reward counts as earned at the end, so it is the return
-    of every turn.
+def earned(reward: float, components: Mapping[str, float], turns: int) -> list[float]:
+    """The reward of each turn. If the turns' rewards are unknown, or do not add up to the reward
+    (because the episode was failed for exceeding a limit), the last turn earns all of it.
     """
-    earned = turn_rewards(components)
-    if len(earned) != turns or not isclose(sum(earned), reward, rel_tol=1e-6, abs_tol=1e-6):
-        return [reward] * turns
-    return [sum(earned[turn:]) for turn in range(turns)]
+    found = turn_rewards(components)
+    if len(found) != turns or not isclose(sum(found), reward, rel_tol=1e-6, abs_tol=1e-6):
+        return [*[0.0] * (turns - 1), reward][:turns]
+    return found
+
+
+def returns(reward: float, components: Mapping[str, float], turns: int) -> list[float]:
+    """The reward from each turn on: the sum of that turn's reward and all later ones. A reward that
+    was earned at the end is the return of every turn.
+    """
+    found = earned(reward, components, turns)
+    return [sum(found[turn:]) for turn in range(turns)]
 
 
 def turn_advantages(

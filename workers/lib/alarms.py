@@ -900,6 +900,18 @@ TABLE: tuple[Rule, ...] = (
         but=NO_REWARD,
     ),
     Rule(
+        "critic",
+        "Explained variance of the critic's values",
+        "The critic estimates worse than a constant would, so PPO's advantages are noise: lower"
+        " critic_learning_rate, or raise clip_value if rewards are much larger than 1.",
+        reads=("train/explained_variance",),
+        warn=-0.5,
+        over=10,
+        below=True,
+        source="chosen: 0 is a constant",
+        only=("grpo",),
+    ),
+    Rule(
         "tool_failures",
         "Share of tool calls that failed",
         "Open a rollout to see whether the policy's arguments or the environment are at fault.",
@@ -1148,6 +1160,8 @@ class Alarm:
 LEVELS = {"ignore": 0, "warn": 1, "pause": 2, "stop": 3}
 NEVER_FINITE = (
     "train/loss",
+    "train/value_loss",
+    "train/critic_grad_norm",
     "train/grad_norm",
     "train/entropy",
     "train/kl",

@@ -49,6 +49,18 @@ PRESETS = {
             "baseline": "leave_one_out",
         },
     ),
+    "ppo": Preset(
+        "PPO",
+        "A critic learns what each token is worth, so one answer per prompt is enough. Usual for"
+        " reward models (RLHF); needs twice the time per update.",
+        {
+            "advantages": "gae",
+            "loss_type": "dapo",
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "updates_per_batch": 4,
+        },
+    ),
     "grpo": Preset(
         "GRPO",
         "As first published: mean over tokens, then over answers, clipped alike on both sides.",

@@ -19,6 +19,7 @@ from workers.lib.prefixes import Part, Tree
 DRAWN = 4  # steps whose rows are drawn to count shared tokens
 SAMPLED_TOGETHER = 16  # tasks in workers.best_of_n
 LARGEST = 200_000  # maximum tokens put into a tree for that
+WEIGHT_BYTES = 4  # per weight of an adapter, always in float32
 OPTIMIZER_BYTES = 12  # per trained weight: its gradient and two moments in float32
 
 Ids = Sequence[int]
@@ -134,6 +135,7 @@ class Work:
     batches: float = 0
     cached: float = 0  # tokens whose keys and values exist at the same time during sampling
     updates: float = 1
+    adapters: float = 1  # trained adapters: PPO's critic is a second one
 
     def sampling_s(self, rates: Rates) -> float:
         if not self.answers:
@@ -148,7 +150,8 @@ class Work:
         return self.updates * rates.update.at(size) + rates.forward * self.forward
 
     def peak(self, rates: Rates, servers: bool = False) -> float:
-        resting = rates.resting + rates.trained * OPTIMIZER_BYTES
+        others = (self.adapters - 1) * rates.trained * (WEIGHT_BYTES + OPTIMIZER_BYTES)
+        resting = rates.resting + rates.trained * OPTIMIZER_BYTES + others
         update = (
             rates.plain_memory.at(self.plain_kept)
             if self.plain
@@ -277,11 +280,13 @@ def work_of_groups(
 ) -> Work:
     """GRPO, and on-policy distillation from a `teacher` of a size relative to the model's:
     `generations` answers to each of `prompts_per_step` prompts. Groups without reward spread do not
-    train. `redrawn_at`: the share of informative groups that determines how many are redrawn; the
-    expensive case has few of them while sampling but many in the update.
+    train. PPO computes and updates a critic besides. `redrawn_at`: the share of informative groups
+    that determines how many are redrawn; the expensive case has few of them while sampling but many
+    in the update.
     """
     groups, each = config["prompts_per_step"], config["generations"]
     count, found = groups * each, []
+    adapters = 2 if config.get("advantages") == "gae" else 1
     for drawn in draws(rows, groups):
         prompts = [row.prompt for row in drawn]
         tree, whole = Tree(prompts), sum(map(len, prompts))
@@ -305,9 +310,12 @@ def work_of_groups(
             longest=redrawn * lengths.longest,
             batches=batches,
             cached=len(tree) + min(count, together * each) * (own * (together > 1) + lengths.after),
-            updates=config.get("updates_per_batch", 1),
+            updates=config.get("updates_per_batch", 1) * adapters,
+            adapters=adapters,
         )
-        found.append(replace(work, forward=(every + teacher) * (work.distinct + work.learnt)))
+        before = bool(config.get("beta")) or config.get("minibatches", 1) > 1
+        again = every + teacher + (adapters - 1) + (before and adapters > 1)
+        found.append(replace(work, forward=again * (work.distinct + work.learnt)))
     return average(found)
 
 

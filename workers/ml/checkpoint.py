@@ -22,6 +22,7 @@ NOTHING_LEFT = (
     " left to learn."
 )
 OPTIMIZER = "optimizer.safetensors"
+CRITIC = "critic.safetensors"
 STATE = "state.json"
 
 
@@ -97,10 +98,16 @@ def update_size(model: Any) -> float | None:
 
 
 def save(
-    folder: Path, *, step: int, model: Any, optimizer: torch.optim.Optimizer, **seen: dict
+    folder: Path,
+    *,
+    step: int,
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    critic: dict[str, torch.Tensor] | None = None,
+    **seen: dict,
 ) -> Path:
-    """Save adapter, optimizer state, step, and any other state by name (`alarms`: `Watchman.state`;
-    `draw`: `TaskDraw.state`).
+    """Save adapter, optimizer state, the weights of PPO's critic, step, and any other state by name
+    (`alarms`: `Watchman.state`; `draw`: `TaskDraw.state`).
 
     Raises OSError (for example if the disk is full), and JobError if a weight is not finite; both
     leave the last checkpoint unchanged.
@@ -115,6 +122,8 @@ def save(
         _write_adapter(model, new)
         tensors, numbers = _flat(optimizer)
         save_file(tensors, new / OPTIMIZER)
+        if critic:
+            save_file(critic, new / CRITIC)
         (new / STATE).write_text(json.dumps({"step": step, "optimizer": numbers} | seen))
 
     return _beside(folder, write)
@@ -154,9 +163,18 @@ def _flat(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], di
     return tensors, numbers
 
 
-def optimizer_of(model: Any, config: Training, resume: str | None) -> tuple[Any, Any]:
-    """(optimizer, scheduler) over the trainable parameters, in the state of the checkpoint."""
-    optimizer = torch.optim.AdamW(trained(model), lr=config.learning_rate, weight_decay=0.0)
+def optimizer_of(
+    model: Any, config: Training, resume: str | None, critic: dict[str, torch.Tensor] | None = None
+) -> tuple[Any, Any]:
+    """(optimizer, scheduler) over the trainable parameters, in the state of the checkpoint. Those
+    of PPO's critic are a group with its own learning rate.
+    """
+    others = list((critic or {}).values())
+    known = set(map(id, others))
+    groups: list[dict[str, Any]] = [{"params": [p for p in trained(model) if id(p) not in known]}]
+    if others:
+        groups.append({"params": others, "lr": config.critic_learning_rate or config.learning_rate})
+    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=0.0)
     load_optimizer(resume, optimizer)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(
         optimizer, schedule(config, step_of(resume))

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from workers.lib.advantages import (
     OVERLONG,
+    earned,
     group_advantages,
     overlong_shaping,
     returns,
     turn_advantages,
+    turn_rewards,
 )
 from workers.lib.probes import watch
 from workers.lib.reasons import counted
@@ -49,7 +51,11 @@ class Group:
         )
 
     def advantages(self, config: GrpoConfig) -> Tensor:
-        """[G], or [G, T] per turn: advantages of the rewards minus the overlong penalty."""
+        """[G], or [G, T] per turn: advantages of the rewards minus the overlong penalty. Those of
+        PPO come from a critic (workers.ml.critic); here they are 0.
+        """
+        if config.advantages == "gae":
+            return torch.zeros(len(self.episodes))
         lost = torch.tensor([score.components.get(OVERLONG, 0.0) for score in self.scores])
         if config.advantages == "turn":
             return self._turn_advantages(lost.tolist(), config)
@@ -57,7 +63,7 @@ class Group:
 
     def _turn_advantages(self, lost: list[float], config: GrpoConfig) -> Tensor:
         """[G, T]; 0 after an episode's last turn. The overlong penalty applies to the last turn."""
-        earned = [
+        since_turn = [
             (
                 None
                 if done.score.masked
@@ -70,7 +76,7 @@ class Group:
             )
             for done, less in zip(self.episodes, lost, strict=True)
         ]
-        found = turn_advantages(earned, config.scale_rewards, config.baseline)
+        found = turn_advantages(since_turn, config.scale_rewards, config.baseline)
         width = max(len(done.replies) for done in self.episodes)
         return torch.tensor([row + [0.0] * (width - len(row)) for row in found])
 
@@ -82,19 +88,14 @@ def advantages(rewards: Tensor, scale: str = "group", baseline: str = "mean") ->
 
 
 def rollout_metrics(
-    groups: Sequence[Group], *, turns: bool = False, per_turn: GrpoConfig | None = None
+    groups: Sequence[Group], config: GrpoConfig, *, turns: bool = False
 ) -> dict[str, float]:
-    """Metrics of a step's episodes. `turns`: include the number of turns. `per_turn`: the config,
-    if advantages are per turn.
-    """
+    """Metrics of a step's episodes. `turns`: include the number of turns."""
     rewards = torch.stack([group.rewards for group in groups])
     seen = rewards[~rewards.isnan()]
     episodes = [done for group in groups for done in group.episodes]
     scores = [done.score for done in episodes]
-    compared = (
-        [group.advantages(per_turn) for group in groups] if per_turn else map(advantages, rewards)
-    )
-    flat = [not bool(found.any()) for found in compared]
+    flat = without_spread(groups, config)
     calls = Counter(bool(call.ok) for done in episodes for call in done.rollout.calls)
     n = len(episodes)
     found = {
@@ -134,6 +135,40 @@ def harness_metrics(played: Sequence[Finished]) -> dict[str, float]:
         "harness/altered": sum(one["altered"] for one in stats) / n,
         "harness/bypasses": sum(one["bypassed"] for one in stats) / n,
     }
+
+
+def without_spread(groups: Sequence[Group], config: GrpoConfig) -> list[bool]:
+    """Which groups have equal rewards, so that nothing is learned from them. PPO learns from the
+    step as a whole.
+    """
+    if config.advantages == "gae":
+        scores = [score for group in groups for score in group.scores if not score.masked]
+        rewards = {(score.reward, *turn_rewards(score.components)) for score in scores}
+        return [len(scores) > 1 and len(rewards) == 1]
+    compared = [
+        group.advantages(config) if config.advantages == "turn" else advantages(group.rewards)
+        for group in groups
+    ]
+    return [not bool(found.any()) for found in compared]
+
+
+def token_rewards(done: Finished) -> list[float]:
+    """The reward of each token that the policy generated, in order: a turn's at its last token, the
+    overlong penalty at the episode's last.
+    """
+    found: list[float] = []
+    score = done.score
+    for reply, reward in zip(
+        done.replies,
+        earned(score.reward or 0.0, score.components, len(done.replies)),
+        strict=True,
+    ):
+        found += [0.0] * len(reply.token_ids)
+        if found:
+            found[-1] += reward
+    if found:
+        found[-1] += score.components.get(OVERLONG, 0.0)
+    return found
 
 
 def validation_metrics(episodes: Sequence[Sequence[Finished]]) -> dict[str, float]:

@@ -5,7 +5,8 @@ imports torch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,28 @@ def lora_config(config: Lora) -> LoraConfig:
         use_dora=config.use_dora,
         task_type="CAUSAL_LM",
     )
+
+
+@contextmanager
+def using(model: Any, adapter: str | None) -> Iterator[None]:
+    """Compute with another adapter than the policy's, or with the bare base. PEFT would from then
+    on train only the adapter that is active.
+    """
+    trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        if adapter is None:
+            with model.disable_adapter():
+                yield
+        else:
+            model.set_adapter(adapter)
+            for parameter, is_trained in trained:
+                parameter.requires_grad_(is_trained)
+            yield
+    finally:
+        if adapter is not None:
+            model.set_adapter("default")
+        for parameter, is_trained in trained:
+            parameter.requires_grad_(is_trained)
 
 
 def chat_with_tools(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, islice
 from typing import Any
 
@@ -18,10 +18,10 @@ from workers.lib.sampler_gap import gap_metrics
 from workers.lib.specs.grpo import GrpoConfig
 from workers.lib.token_rows import TokenRow, rows_of
 from workers.ml.correction import correction_metrics, ratios, sampler_logprobs, weights
-from workers.ml.groups import Group
+from workers.ml.groups import Group, token_rewards
 from workers.ml.policy_loss import OF_SEQUENCE, Completions, policy_loss
 from workers.ml.ranks import ALONE, Ranks
-from workers.ml.tree import Scored, logprobs_of, pad, scored_parts
+from workers.ml.tree import Score, Scored, logprobs_of, pad, scored_parts
 
 
 @dataclass
@@ -34,11 +34,21 @@ class Batch:
     # [R]: number of the row's episode, i.e. the completion that losses are averaged over
     episode: Tensor
     informative: Tensor | None = None  # [R]: rows of groups whose rewards differ; None means all
+    # PPO, [R, U]: the critic's values before the update, and what they should have been
+    values: Tensor | None = None
+    returns: Tensor | None = None
 
     @property
     def split(self) -> bool:
         """Whether some episode consists of several rows."""
         return len(self.episode.unique()) < len(self.episode)
+
+    def only(self, numbers: Tensor) -> Batch:
+        """Some rows, as a batch of their own."""
+        tensors = {
+            name: value[numbers] for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, rows=[self.rows[number] for number in numbers.tolist()], **tensors)
 
     def advantage_of(self, rows: Any, width: int) -> Tensor:
         """[r], or [r, width]."""
@@ -49,27 +59,28 @@ def batch_from(
     groups: Sequence[tuple[Group, Tensor]], config: GrpoConfig, device: torch.device
 ) -> Batch:
     """The rows of (group, advantages [G] or [G, T]). An episode whose turns cannot be joined has
-    several rows.
+    several rows. With PPO, `advantage` is at first the reward of each token.
     """
+    gae = config.advantages == "gae"
     rows, per_token, masked, informative, episode = [], [], [], [], []
     for group, advantages in groups:
         for done, given in zip(group.episodes, advantages, strict=True):
-            left = iter(token_advantages(done, given))
+            left = iter(token_rewards(done) if gae else token_advantages(done, given))
             for row in rows_of(done):
                 rows.append(row)
                 per_token.append(list(islice(left, sum(row.learnt))))
                 masked.append(done.score.masked or (config.mask_truncated and done.truncated))
-                informative.append(bool(advantages.any()))
+                informative.append(gae or bool(advantages.any()))
                 episode.append(done)
     real = pad([[1] * len(tokens) for tokens in per_token] or [[]], 0)[1][: len(rows)]
-    width = real.shape[1] if config.advantages == "turn" else 1
+    width = 1 if config.advantages == "episode" else real.shape[1]
     advantage = torch.tensor([(tokens + [0.0] * width)[:width] for tokens in per_token]).reshape(
         len(rows), width
     )
     number = {id(done): at for at, done in enumerate({id(done): done for done in episode}.values())}
     return Batch(
         rows=rows,
-        advantage=(advantage if config.advantages == "turn" else advantage[:, 0]).to(device),
+        advantage=(advantage[:, 0] if config.advantages == "episode" else advantage).to(device),
         used=(real & ~torch.tensor(masked, dtype=torch.bool)[:, None]).to(device),
         episode=torch.tensor([number[id(done)] for done in episode], dtype=torch.long).to(device),
         informative=torch.tensor(informative, dtype=torch.bool).to(device),
@@ -88,8 +99,28 @@ def token_advantages(done: Finished, given: Tensor) -> list[float]:
     ]
 
 
+def minibatches(batch: Batch, count: int, seed: int) -> Sequence[Tensor]:
+    """The rows of each part of a shuffled batch. The rows of an episode stay together; parts
+    without a token in use are left out.
+    """
+    everything = torch.arange(len(batch.rows), device=batch.used.device)
+    if count == 1:
+        return [everything]
+    episodes = batch.episode.unique().cpu()
+    order = torch.randperm(len(episodes), generator=torch.Generator().manual_seed(seed))
+    parts = [
+        everything[torch.isin(batch.episode, some.to(batch.episode.device))]
+        for some in episodes[order].tensor_split(count)
+    ]
+    return [rows for rows in parts if batch.used[rows].any()]
+
+
 def micro_batches(
-    model: Any, batch: Batch, config: GrpoConfig, numbers: Sequence[int]
+    model: Any,
+    batch: Batch,
+    config: GrpoConfig,
+    numbers: Sequence[int],
+    score: Score | None = None,
 ) -> Iterator[Scored]:
     """The parts of one tree over these rows of the batch, or of one tree for each `micro_batch` of
     them.
@@ -99,7 +130,7 @@ def micro_batches(
         some_numbers = torch.tensor(numbers[start : start + size], device=batch.used.device)
         rows = [batch.rows[number] for number in numbers[start : start + size]]
         for some in scored_parts(
-            model, rows, config.temperature, recompute=config.gradient_checkpointing
+            model, rows, config.temperature, recompute=config.gradient_checkpointing, score=score
         ):
             yield Scored(some_numbers[some.rows], some.tokens, some.real)
 

@@ -115,7 +115,7 @@ def policy_loss(
         gap = reference - logprobs
         kl = gap.exp() - gap - 1
         measured["train/kl"] = float((kl.detach() * real).sum() / tokens)
-        if config.beta:
+        if config.beta and config.advantages != "gae":  # PPO's penalty is part of its rewards
             # Multiplied by the ratio (1 on policy): without its gradient, that of the KL is biased
             # (DeepSeek-V3.2 2512.02556).
             loss = loss + config.beta * mean(ratio * kl, everything)

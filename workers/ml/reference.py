@@ -9,6 +9,7 @@ from torch import Tensor
 
 from workers.lib.lora_files import check_files
 from workers.lib.token_rows import TokenRow
+from workers.ml.models import using
 from workers.ml.tree import logprobs_of
 
 
@@ -29,11 +30,5 @@ class Reference:
         """[R, U]: log-probabilities of the rows' learned tokens. `check` is called after each part,
         and may raise.
         """
-        if not self.frozen:
-            with self.model.disable_adapter():
-                return logprobs_of(self.model, rows, temperature, check)
-        self.model.set_adapter("reference")
-        try:
+        with using(self.model, "reference" if self.frozen else None):
             return logprobs_of(self.model, rows, temperature, check)
-        finally:
-            self.model.set_adapter("default")

@@ -34,6 +34,7 @@ from workers.lib.specs.rollouts import RolloutServer
 from workers.lib.token_policy import Sampled, TokenPolicy, completion_body
 from workers.lib.token_rows import TokenRow
 from workers.ml import checkpoint
+from workers.ml.models import using
 from workers.ml.transformers_engine import TransformersEngine, nucleus
 from workers.ml.tree import decoder_of, logprobs_of, prefill
 
@@ -91,7 +92,7 @@ class ServerRollouts:
 
     def open(self, sampling: Sampling) -> None:
         """Unload adapters of an earlier attempt, and compare the base models. Raises JobError."""
-        with self.engine.model.disable_adapter():
+        with using(self.engine.model, None):
             ours = self._text_logprobs()
             for remote in self.remotes:
                 remote.rotation.clear()

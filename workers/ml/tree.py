@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +44,10 @@ PART = {
 NARROW = (torch.bfloat16, torch.float16)
 # Maximum difference of a log-probability between two orders of summation.
 TOLERANCES = {torch.float32: 1e-3, torch.float64: 1e-6}
+
+
+# Of hidden states [n, hidden] and the tokens [n] that they predict.
+Score = Callable[[Tensor, Tensor], Tokens]
 
 
 class Row(Protocol):
@@ -81,8 +86,10 @@ def scored_parts(
     *,
     recompute: bool = False,
     together: bool = False,
+    score: Score | None = None,
 ) -> Iterator[Scored]:
-    """Yield all rows that have learned tokens, each once, some at a time. `recompute` (gradient
+    """Yield all rows that have learned tokens, each once, some at a time. `score` replaces the
+    log-probabilities by another function of the hidden states. `recompute` (gradient
     checkpointing): a part's activations are not kept while those below it are computed, but
     recomputed for its backward pass.
 
@@ -91,11 +98,13 @@ def scored_parts(
     for a loss over all rows whose backward pass comes at the end, which keeps the activations of
     the whole tree.
     """
+    if score is None:
+        score = partial(token_logprobs, decoder_of(model)[1], temperature=temperature)
     targets = _Targets(rows)
     tree = Tree([row.ids[: last + 1] for row, last in zip(rows, targets.last, strict=True)])
     targets.place(tree)
     for part in tree.parts(part_size(model)):
-        yield from _walk(model, part, targets, temperature, [], [], recompute, together)
+        yield from _walk(model, part, targets, score, [], [], recompute, together)
 
 
 def logprobs_of(
@@ -103,14 +112,16 @@ def logprobs_of(
     rows: Sequence[Row],
     temperature: float = 1.0,
     check: Callable[[], None] = lambda: None,
+    score: Score | None = None,
 ) -> Tensor:
-    """Log-probabilities [R, U] of the rows' learned tokens, in order; 0 after the end of each row.
-    Without gradients. `check` is called after each part, and may raise.
+    """Log-probabilities [R, U] of the rows' learned tokens, in order, or what `score` computes in
+    their place; 0 after the end of each row. Without gradients. `check` is called after each part,
+    and may raise.
     """
     width = max(sum(row.learnt[1:]) for row in rows)
     found = torch.zeros(len(rows), width, device=next(model.parameters()).device)
     with torch.no_grad():
-        for some in scored_parts(model, rows, temperature):
+        for some in scored_parts(model, rows, temperature, score=score):
             found[some.rows, : some.real.shape[1]] = some.tokens.logprobs.to(found.dtype)
             check()
     return found
@@ -159,21 +170,21 @@ def _walk(
     model: Any,
     part: Part,
     targets: _Targets,
-    temperature: float,
+    score: Score,
     above: list[Segment],
     scored: list[Tokens],
     recompute: bool = False,
     together: bool = False,
 ) -> Iterator[Scored]:
     """Yield the rows that end in this part, then those of the parts below."""
-    decoder, head = decoder_of(model)
+    decoder, _ = decoder_of(model)
     hidden, segment = (forward_again if recompute and part.below else forward_part)(
         decoder, part, above
     )
     mine = targets.of(part)
     states = torch.from_numpy(np.searchsorted(part.numbers, targets.states[mine])).to(hidden.device)
     ids = torch.from_numpy(targets.ids[mine]).to(hidden.device)
-    found = token_logprobs(head, hidden[states], ids, temperature)
+    found = score(hidden[states], ids)
     targets.slots[mine] = sum(len(tokens.logprobs) for tokens in scored) + np.arange(len(mine))
     below = [segment] if part.below else []
     with (
@@ -187,7 +198,7 @@ def _walk(
             yield _gather(rows, targets, scored)
         for one in part.below:
             yield from _walk(
-                model, one, targets, temperature, [*above, *kept], scored, recompute, together
+                model, one, targets, score, [*above, *kept], scored, recompute, together
             )
 
 

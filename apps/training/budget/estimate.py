@@ -304,7 +304,7 @@ def size_beside(one: ModelVersion, other: ModelVersion) -> float:
 
 def signal_of(asked: Asked, known: Known | None) -> Span:
     """The share of groups with a reward spread; only those train."""
-    if asked.method != Method.GRPO:
+    if asked.method != Method.GRPO or asked.config.get("advantages") == "gae":
         return Span(1, 1, 1)
     found = expected_signal(known.run if known else None, asked.config["generations"])
     return Span(0.3, 0.8, 1.0) if found is None else Span(0.6 * found, max(found, 0.05), 1.0)

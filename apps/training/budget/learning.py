@@ -94,18 +94,18 @@ def _of_groups(asked: Asked, run: EvalRun, url: str) -> Teaching:
             url,
             "Learnability",
         )
-    size = asked.config["generations"]
-    found = RunLearnability(run, size).found
+    size, ppo = asked.config["generations"], asked.config.get("advantages") == "gae"
+    found = RunLearnability(run, max(2, size)).found
     if not found.tasks:
         return Teaching(NO_SCORES, "warn", url, "Learnability")
     chosen = {str(task.pk) for task in asked.tasks}
     tasks = [task for task in found.tasks if task.task in chosen]
     teach = sum(task.has_signal for task in tasks)
-    sentence = (
-        f"{teach:,} of {len(tasks):,} tasks have samples that differ in reward; about"
-        f" {found.expected_signal:.0%} of groups of {size} will."
-    )
+    of_groups = "" if ppo else f"; about {found.expected_signal:.0%} of groups of {size} will"
+    sentence = f"{teach:,} of {len(tasks):,} tasks have samples that differ in reward{of_groups}."
     if not teach:
-        return Teaching(f"{sentence} GRPO cannot learn from these.", "error", url, "Learnability")
+        method = "PPO" if ppo else "GRPO"
+        sentence = f"{sentence} {method} cannot learn from these."
+        return Teaching(sentence, "error", url, "Learnability")
     tone = "warn" if found.expected_signal < LITTLE else "success"
     return Teaching(sentence, tone, url, "Learnability, train on the informative ones")

@@ -185,6 +185,8 @@ def check(engine: Engine, plan: Plan) -> None:
             f"{engine.label} scores single answers here, and this environment has several turns."
             f" Choose {' or '.join(others)}."
         )
+    if getattr(plan.config, "advantages", "") == "gae":
+        raise ExportError("PPO’s critic is not part of the exports. Choose another algorithm.")
     if plan.method == "sft" and plan.episodes and engine.renders:
         check_episodes(engine, plan)
     if plan.adapter and not engine.resumes:

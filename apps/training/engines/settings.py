@@ -27,6 +27,7 @@ USED: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "rollout correction of whole sequences",
         lambda value: value == "sequence",
     ),
+    "minibatches": ("several minibatches per pass", lambda value: value > 1),
     "final_lr_share": ("the decay of the learning rate", lambda value: value != 1),
     "label_smoothing": ("label smoothing", bool),
     "validation_share": ("examples held back for validation, which train there", bool),

@@ -16,6 +16,7 @@ from workers.lib.specs.training import (
     AtOnce,
     DrawingTemperature,
     Drawn,
+    LearningRate,
     Needs,
     Training,
 )
@@ -29,9 +30,6 @@ from workers.lib.typed import (
     Text,
     TopP,
 )
-
-Compared = Annotated[int, Meta(ge=2, le=128)]  # answers per group
-
 
 Rounds = Annotated[int, Meta(ge=0, le=100)]
 
@@ -53,14 +51,21 @@ class GrpoConfig(Training, kw_only=True):
     """
 
     prompts_per_step: AtOnce = 4
-    generations: Compared = 8  # completions per prompt
+    generations: Drawn = 8  # completions per prompt
     loss_type: Literal["dapo", "grpo", "dr_grpo", "gspo", "rloo"] = "dapo"
     # What a reward is compared with: the mean of its group, or of the others in it.
     baseline: Literal["mean", "leave_one_out"] = "mean"
     scale_rewards: Literal["group", "none"] = "group"
-    advantages: Literal["episode", "turn"] = (
-        "episode"  # turn: advantages of the return from each turn on (workers.lib.advantages)
-    )
+    # turn: of the return from each turn on (workers.lib.advantages); gae: PPO, of each token, from
+    # the values of a critic (workers.ml.critic)
+    advantages: Literal["episode", "turn", "gae"] = "episode"
+    gamma: Share = 1.0  # discount per token
+    gae_lambda: Share = 0.95
+    critic_learning_rate: LearningRate | None = None  # None: the policy's
+    clip_value: NotNegative = 0.2  # how far a value may move from the old one; 0: not clipped
+    whiten_advantages: bool = True
+    kl_target: NotNegative = 0.0  # nats per episode that beta is adapted to; 0: beta is fixed
+    kl_horizon: Positive = 10_000.0  # episodes over which it is adapted
     clip_low: Share | None = None
     clip_high: Annotated[float, Meta(ge=0, le=100)] | None = None
     beta: Annotated[float, Meta(ge=0, le=100)] = 0.0
@@ -84,7 +89,8 @@ class GrpoConfig(Training, kw_only=True):
     replay_share: Share = (
         0.0  # share of a step's prompts: tasks that failed in one of the last steps
     )
-    updates_per_batch: Annotated[int, Meta(ge=1, le=100)] = 1
+    updates_per_batch: Annotated[int, Meta(ge=1, le=100)] = 1  # passes over a step's episodes
+    minibatches: AtOnce = 1  # parts of a pass, each with an update of its own
     correction: Literal["auto", "off", "tis", "mis", "icepop"] = (
         "auto"  # auto: tis if sampler and trainer differ
     )
@@ -101,10 +107,21 @@ class GrpoConfig(Training, kw_only=True):
     no_dropout: ClassVar[str] = AS_SAMPLED
     needs: ClassVar[dict[str, Needs]] = {
         "overlong_penalty": Needs("overlong_buffer", bool, "set overlong_buffer"),
-    } | dict.fromkeys(
-        ("correction_level", "correction_min", "correction_max"),
-        Needs("correction", lambda correction: correction != "off", "choose a correction"),
-    )
+        "kl_target": Needs("beta", bool, "set beta"),
+        "kl_horizon": Needs("kl_target", bool, "set kl_target"),
+        **dict.fromkeys(
+            ("correction_level", "correction_min", "correction_max"),
+            Needs("correction", lambda correction: correction != "off", "choose a correction"),
+        ),
+        **dict.fromkeys(
+            ("gamma", "gae_lambda", "critic_learning_rate", "clip_value", "whiten_advantages"),
+            Needs("advantages", lambda kind: kind == "gae", "choose gae (PPO)"),
+        ),
+        **dict.fromkeys(
+            ("scale_rewards", "baseline", "dynamic_sampling"),
+            Needs("advantages", lambda kind: kind != "gae", "a critic compares no groups"),
+        ),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,7 +149,17 @@ class GrpoConfig(Training, kw_only=True):
             raise ValueError(
                 f"correction_min: must be at most correction_max, which is {self.correction_max:g}"
             )
-        if self.advantages == "turn" and self.loss_type in ("gspo", "rloo"):
+        if self.advantages == "gae":
+            if self.minibatches > self.prompts_per_step * self.generations:
+                raise ValueError("minibatches: must be at most prompts_per_step × generations")
+        elif self.generations < 2:
+            raise ValueError(
+                "generations: must be at least 2, since the answers to a prompt are compared; with"
+                " advantages gae (PPO) it may be 1"
+            )
+        if self.kl_target and self.advantages != "gae":
+            raise ValueError("kl_target: must be 0 without advantages gae (PPO)")
+        if self.advantages != "episode" and self.loss_type in ("gspo", "rloo"):
             raise ValueError(
                 f"advantages: must be episode with {self.loss_type}, whose ratio is of a whole"
                 " episode"
