@@ -19,6 +19,7 @@ from apps.core.scopes import RUN
 from apps.evals.holdout.view_log import record_seen
 from apps.evals.lookups import may_see
 from apps.evals.models import EvalRun, Split
+from apps.evals.references import agent_named
 from apps.registry.harness import playable, work_address
 from apps.registry.models import ModelVersion, Reach
 from apps.training.models import TrainingRun
@@ -89,9 +90,8 @@ def work(request: Request) -> Response:
 
 
 def _agent(request: Request) -> ModelVersion:
-    name, _, version = request.query_params.get("agent", "").partition("@")
-    rows = playable(request.auth.project.model_versions).filter(reached_by=Reach.PULL, name=name)
-    found = rows.filter(agent_version=version).first()
+    rows = playable(request.auth.project.model_versions).filter(reached_by=Reach.PULL)
+    found = agent_named(rows, request.query_params.get("agent", ""))
     if found is None:
         raise NotFound(
             "No agent of this project that waits for work has this name@version (`agent`). Register"

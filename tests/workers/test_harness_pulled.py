@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.workers.conftest import Recorder, typed
+from tests.workers.test_grpo_episodes import (
+    talk,  # noqa: F401
+    two_turns,  # noqa: F401
+)
+from tests.workers.test_harness_rollouts import AGENT, reasons, sampled
 from tests.workers.test_harness_tools import SPEC, Playing, call, task
+from workers import grpo
 from workers.lib.environments import load
 from workers.lib.harness import pulled
 from workers.lib.harness.gateway import WORK
 from workers.lib.harness.playing import HarnessPlayer
 from workers.lib.policies import PolicyError
+from workers.lib.program import StopFlag
 from workers.lib.rollouts import Finished, Limits, play
 from workers.lib.specs.harness import AgentHarness, AgentPull
 
@@ -196,3 +208,40 @@ def test_what_is_not_work_is_refused() -> None:
         ask.post({"output": "Done."}, rollout["id"])
 
     played(worker, call(1))
+
+
+def test_training_samples_with_workers_what_the_built_in_loop_would(
+    talk: Callable[..., dict],  # noqa: F811
+    events: Recorder,
+    tmp_path: Path,
+) -> None:
+    """Over two steps, each with an event loop of its own."""
+    harness = {"name": "two-turns", "version": "1", "pull": {"token": TOKEN}}
+    pulled, own = (
+        grpo.Trainer(typed(talk(**fields), "grpo"), events, StopFlag())
+        for fields in ({"harness": harness}, {})
+    )
+    pulled.player.start()
+    ask, ended = Asked(pulled.player.gateway.url), threading.Event()
+
+    def worker() -> None:
+        while not ended.is_set():
+            if rollout := ask.take(1):
+                (file := tmp_path / rollout["id"]).write_text(json.dumps(rollout["task"]))
+                variables = os.environ | rollout["variables"] | {"FLYWHEEL_TASK": str(file)}
+                command = [sys.executable, str(AGENT), "plain"]
+                done = subprocess.run(command, env=variables, capture_output=True, check=True)
+                said = json.loads(done.stdout.splitlines()[-1])
+                ask.post({"messages": said["messages"]}, rollout["id"])
+
+    with ThreadPoolExecutor() as threads:
+        working = threads.submit(worker)
+        try:
+            for step in range(2):
+                groups = pulled.rollout(step)
+                assert reasons(groups) == {""}
+                assert sampled(groups) == sampled(own.rollout(step))
+        finally:
+            ended.set()
+            working.result()
+            pulled.player.close()
