@@ -81,7 +81,12 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     if spec.rollouts:
         environment, rollouts = Addressed(environment), Rollouts(spec.rollouts, tasks, n)
     shares = Shares()
-    player = HarnessPlayer(spec.harness, learns=False) if spec.harness else None
+
+    def notify(text: str) -> None:
+        events.progress(ended, total, text)
+        events.log("info", text)
+
+    player = HarnessPlayer(spec.harness, notify=notify, learns=False) if spec.harness else None
     if isinstance(engine, InProcess) and not environment.multi_turn and not player:
         shares = divided("workers.evaluate", Path(spec.model.base), len(tasks))
         engine = msgspec.structs.replace(engine, threads=engine.threads or shares.threads)
@@ -129,6 +134,7 @@ def main(spec: Evaluate, events: Emitter, stop: StopFlag) -> None:
     concurrency = episodes_at_once(engine, environment)
     if player:
         player.start()
+        events.emit("rollouts", url=player.gateway.url)
         concurrency = min(concurrency, player.harness.at_once)
     if not agent:
         events.progress(0, total, "waiting for the first samples")

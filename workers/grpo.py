@@ -144,7 +144,7 @@ class Trainer:
             ServerRollouts(spec, self.engine, warn) if self.serves and self.ranks.is_main else None
         )
         # An agent that is not ours may play the episodes, in its own harness.
-        self.player = HarnessPlayer(spec.harness) if spec.harness else None
+        self.player = HarnessPlayer(spec.harness, notify=self.notify) if spec.harness else None
         self.steps_ahead = spec.rollouts.steps_ahead if spec.rollouts else 0
         self.ahead = Ahead()
         self.outputs = CheckpointOutputs(
@@ -178,6 +178,7 @@ class Trainer:
                 self.ranks.from_main(lambda: self.servers.open(self.sampling))
             if self.player:
                 self.player.start()
+                self.events.emit("rollouts", url=self.player.gateway.url)
             while True:
                 self.ranks.check(self.stop.check)
                 validates = (
@@ -217,6 +218,10 @@ class Trainer:
 
     def measured(self, metrics: dict[str, float]) -> None:
         report(self.events, self.watchman.look(self.done, metrics))
+
+    def notify(self, text: str) -> None:
+        self.shown.show(self.done, text)
+        self.events.log("info", text)
 
     def require_scores(self) -> None:
         require_scores(self.watchman, self.done, self.masked_by)

@@ -44,7 +44,7 @@ from apps.evals.stats import NOTHING_SCORED, SampleRow, summarise
 from apps.evals.subsets import subset
 from apps.evals.variants import model_job
 from apps.registry.bases import needed_base
-from apps.registry.harness import harness_spec
+from apps.registry.harness import harness_spec, store_address
 from apps.registry.models import ModelKind
 from workers.lib.specs.evaluate import Evaluate
 from workers.lib.specs.score_answers import ScoreAnswers
@@ -94,7 +94,7 @@ def evaluation_spec(run: EvalRun) -> Evaluate | ScoreAnswers:
             batch_size=run.spec["batch_size"],
         ),
         rollouts=door_spec(run),
-        harness=harness_spec(run.spec),
+        harness=harness_spec(run),
         samples_per_task=run.samples_per_task,
         tasks=write_tasks(
             job_folder(run) / f"tasks-{run.attempt}.jsonl", (t.as_spec() for t in stream_tasks(run))
@@ -136,6 +136,7 @@ def planned_groups(run: EvalRun) -> dict[str, str]:
 
 
 def store_events(run: EvalRun, events: list[dict]) -> None:
+    store_address(run, events)
     said = [event for event in events if event["type"] == "sample"]
     tasks = run.eval_set.tasks.select_related("trajectory").in_bulk(
         {event["task_id"] for event in said}

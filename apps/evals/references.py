@@ -76,6 +76,11 @@ def _version(rows: QuerySet[ModelVersion], name: str | int) -> ModelVersion | No
         return rows.filter(pk=row_number(name)).first()
     if named := VERSION.fullmatch(name):
         return rows.filter(name=named[1], version=int(named[2])).first()
+    return agent_named(rows, name)
+
+
+def agent_named(rows: QuerySet[ModelVersion], name: str) -> ModelVersion | None:
+    """By “name@version”, or a prefix of it that only one has."""
     agent, at, version = name.partition("@")
     if not at:
         return None

@@ -116,6 +116,11 @@ def submit_eval(
     `tokens_per_call` and `usd_per_call` for calls that report none. `played_by`: an agent in whose
     own harness the model answers, instead of the built-in loop. Raises EvalSetError.
     """
+    if model_version.reached_by == Reach.PULL:
+        raise EvalSetError(
+            f"{model_version} waits for work and is run with a model. Choose the model to evaluate,"
+            " and the agent under “Played by”."
+        )
     called = model_version.engine == Engine.AGENT and model_version.reached_by == Reach.HTTP
     if model_version.engine == Engine.AGENT and not called:
         raise EvalSetError(
@@ -148,8 +153,8 @@ def submit_eval(
         # again
         run.max_attempts = 1
     agent = model_version if called else played_by
-    if agent and run.split == Split.HOLDOUT:
-        # the tasks leave this installation, like those served to CI
+    if agent and agent.reached_by == Reach.HTTP and run.split == Split.HOLDOUT:
+        # the tasks leave this installation, like those served to CI and to workers
         seen = f"sent to {agent} at {agent.base_url}"
         record_seen(
             run.project, run.eval_set.tasks.all(), by=given.get("viewer") or by, detail=seen

@@ -173,7 +173,7 @@ def register_agent(
 
     The same name and version are the same agent version, whether it answers from CI or is known
     from its traces. If it is called over HTTP, the address is part of its identity, and so is the
-    format in which it receives tasks (chat completions by default).
+    format in which it receives tasks (chat completions by default); that it waits for work is, too.
     """
     agent_version = agent_version.strip()
     _check_agent(name, agent_version)
@@ -186,6 +186,7 @@ def register_agent(
         )
     content = ["agent", name, agent_version, base_url]
     content += [protocol] if protocol not in ("", Protocol.CHAT) else []
+    content += [reached_by] if reached_by == Reach.PULL else []
     return _register(
         project=project,
         name=name,

@@ -58,6 +58,7 @@ class Reach(models.TextChoices):
     HTTP = "http", "Called over HTTP"
     CI = "ci", "Answers from CI"
     TRACES = "traces", "Known by its traces"
+    PULL = "pull", "Waits for work"
 
 
 class Protocol(models.TextChoices):
@@ -431,7 +432,11 @@ class ModelVersion(Archivable):
                 & ~Q(agent_version="")
                 & (
                     Q(reached_by=Reach.HTTP) & ~Q(base_url="") & ~Q(protocol="")
-                    | Q(reached_by__in=[Reach.CI, Reach.TRACES], base_url="", protocol="")
+                    | Q(
+                        reached_by__in=[Reach.CI, Reach.TRACES, Reach.PULL],
+                        base_url="",
+                        protocol="",
+                    )
                 )
                 | ~Q(kind=ModelKind.AGENT)
                 & ~Q(engine=Engine.AGENT)

@@ -120,7 +120,7 @@ class Agent(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", 
 
     name: Name
     agent_version: Short
-    reached_by: Literal["http", "ci", "traces"] = "ci"
+    reached_by: Literal["http", "ci", "traces", "pull"] = "ci"
     base_url: Line = ""
     key_variable: Variable = ""
     protocol: Literal["", "chat", "responses", "gym"] = ""
@@ -445,6 +445,12 @@ EXAMPLE_VERSIONS = {
         },
     },
     "An agent in CI": {"kind": "agent", "name": "support-agent", "agent_version": "3f2a9c1"},
+    "An agent that waits for work": {
+        "kind": "agent",
+        "name": "support-agent",
+        "agent_version": "3f2a9c1",
+        "reached_by": "pull",
+    },
     "An agent that is called": {
         "kind": "agent",
         "name": "support-agent",

@@ -91,6 +91,7 @@ def scorer_then(run: EvalRun, verifier: Verifier) -> dict[str, Any]:
     job = run if run.environment.verifier.hash == verifier.hash else rescoring_of(run, verifier)
     known = (job.spec if job else {}).get("scorer") or {"judge": None, "remote": None}
     agent = run.model_version.digest if run.model_version.kind == ModelKind.AGENT else ""
+    agent = agent or run.spec.get("harness", {}).get("digest", "")
     there = {"environment": str(run.environment), "runtime": runtime_hash(run.environment)}
     return known | there | {"agent": agent}
 

@@ -28,7 +28,7 @@ from apps.registry.trained_elsewhere import check_answer_length, check_target_mo
 from apps.training import checkpoints, judged
 from apps.training.budget.asked import asked_of
 from apps.training.budget.estimate import estimate
-from apps.training.harness import why_not_played
+from apps.training.harness import why_not_divided, why_not_played
 from apps.training.models import SHAPES, Dataset, DatasetRow, Example, Method, Shape, TrainingRun
 from apps.training.refusals import refusal_of
 from apps.training.reward_lock import require_reviewed
@@ -339,6 +339,9 @@ def prepared_run(
         raise TrainingError(
             f"Every prompt of {environment} would reveal held-out data. {leak}", [leak.theirs_hash]
         )
+    processes = getattr(settings, "processes", 1)
+    if agent and (sentence := why_not_divided(agent, processes)):
+        raise TrainingError(sentence)
     if (sample_on or steps_ahead) and method != Method.GRPO:
         raise TrainingError(f"{Method(method).label} does not sample; only GRPO does.")
     if sample_on and settings.load_in_4bit:

@@ -1,7 +1,14 @@
 from django.urls import path
 
 from apps.core.operations import rest_urls
-from apps.training import examples_api, lineage_api, outputs_api, runs_api, steering_api
+from apps.training import (
+    examples_api,
+    lineage_api,
+    outputs_api,
+    runs_api,
+    steering_api,
+    work_api,
+)
 from apps.training.engines import api as engines_api
 from apps.training.engines import ray_pages
 from apps.training.prompt_search import api
@@ -9,6 +16,7 @@ from apps.training.prompt_search import api
 app_name = "training_api"
 urlpatterns = [
     path("lineage/", lineage_api.lineage, name="lineage"),
+    path("work/", work_api.work, name="work"),
     path("training-runs/", runs_api.collection, name="runs"),
     path("training-runs/estimate/", runs_api.estimated, name="run_estimate"),
     path("training-runs/compare/", runs_api.compare, name="runs_compare"),

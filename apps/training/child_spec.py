@@ -111,7 +111,7 @@ def training_spec(run: TrainingRun) -> Job:
         teacher=model_spec(teacher, engine) if teacher else None,
         teacher_server=engine_spec(teacher, SIDE_BY_SIDE, engine) if teacher and engine else None,
         rollouts=rollouts_spec(run.pk, rollouts) if rollouts else None,
-        harness=harness_spec(run.spec),
+        harness=harness_spec(run),
         success_rates=success_rates(run) if getattr(config, "curriculum", False) else {},
     )
 

@@ -13,6 +13,7 @@ from apps.evals.sample_events import sample_fields
 from apps.registry.actions import register_adapter, register_reward_model
 from apps.registry.artifacts import store_folder
 from apps.registry.bases import needed_base
+from apps.registry.harness import store_address
 from apps.registry.trained_elsewhere import numbers_of
 from apps.training import checkpoints, memory, run_alarms
 from apps.training.budget import measuring
@@ -39,6 +40,7 @@ def needs(run: TrainingRun) -> Needs:
 
 
 def store_events(run: TrainingRun, events: list[dict]) -> None:
+    store_address(run, events)
     store_metrics(run, events)
     run_alarms.store(run, events)
     for event in events:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
+from apps.registry import harness
 from apps.registry.actions import ModelError, register_agent
 from apps.registry.engines import default_engine, model_spec
 from apps.registry.models import Engine, ModelKind, ModelVersion, Reach
@@ -84,6 +85,15 @@ def test_what_does_not_name_an_agent_is_refused(fields: dict, sentence: str) -> 
     with pytest.raises(ModelError, match=sentence):
         agent(make_project(), **fields)
     assert not ModelVersion.objects.exists()
+
+
+def test_an_agent_that_waits_for_work_is_another_than_that_of_ci() -> None:
+    project = make_project()
+    waits = agent(project, reached_by=Reach.PULL)
+    assert waits != agent(project) and waits == agent(project, reached_by=Reach.PULL)
+    assert harness.why_not_played(waits) == "" and not ModelVersion.objects.evaluated_here()
+    with pytest.raises(ModelError, match="Only an agent that is called over HTTP"):
+        agent(project, reached_by=Reach.PULL, base_url=URL, agent_version="9")
 
 
 def test_a_job_here_does_not_generate_for_an_agent() -> None:

@@ -317,6 +317,9 @@ def test_an_agent_is_registered_by_page_and_a_mistake_says_what_to_do() -> None:
         "support-agent@3f2a9c1"
         in member.post(register, given | {"reached_by": "ci"}, follow=True).content.decode()
     )
+    waits = given | {"reached_by": "pull", "agent_version": "4"}
+    page = member.post(register, waits, follow=True).content.decode()
+    assert "Waits for work" in page and "flywheel-work support-agent@4 -- COMMAND" in page
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from apps.environments.scorer import ScorerChanged, record_scorer, scorer_of
 from apps.evals import actions as evals
 from apps.evals import drafts
 from apps.evals.jobs import evaluation_spec
-from apps.evals.models import EvalSet, Origin, Sample, Split
+from apps.evals.models import EvalRun, EvalSet, Origin, Sample, Split
 from apps.failures.models import Rubric
 from apps.registry.actions import register_agent
 from apps.registry.engines import IN_PROCESS, choose
+from apps.registry.harness import in_spec
 from apps.registry.models import ModelVersion, Reach
 from apps.reviews import actions
 from apps.reviews.drift import drift_of
@@ -173,6 +174,11 @@ def test_outputs_of_our_loop_say_nothing_of_an_agent_and_its_version(made: Made)
     judge_all(actions.open_review(runs=[run], by=made.admin), made.admin)
     assert not lock_of(environment=made.environment, agent=first).locked
     assert lock_of(environment=made.environment, agent=second).locked
+    played = make_run(made.eval_set, made.base, made.environment)
+    EvalRun.objects.filter(pk=played.pk).update(spec=played.spec | in_spec(second))
+    played.refresh_from_db()
+    judge_all(actions.open_review(runs=[played], by=made.admin), made.admin)
+    assert not lock_of(environment=made.environment, agent=second).locked, "a model played by it"
 
 
 def test_probes_speak_of_the_environment_they_ran_in(made: Made) -> None:

@@ -12,13 +12,17 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from apps.core.actions import create_api_key
+from apps.core.models import JobState
 from apps.evals.models import EvalRun
 from apps.registry.actions import register_agent
 from apps.registry.models import ModelVersion, Reach
 from apps.training.child_spec import training_spec
 from apps.training.forking import fork
-from apps.training.harness import why_not_played
+from apps.training.harness import why_not_divided, why_not_played
+from apps.training.jobs import store_events
 from apps.training.models import Method, TrainingRun
+from tests.evals.test_runs_api import Api
 from tests.factories import admin_of
 from tests.forms import as_read
 from tests.shared import copied, once
@@ -89,3 +93,45 @@ def test_what_cannot_be_played_is_refused(run: EvalRun) -> None:
     assert "is not an agent" in why_not_played(run.model_version, Method.GRPO)
     agent.archived_at = timezone.now()
     assert "is archived" in why_not_played(agent, Method.GRPO)
+
+
+def test_workers_find_the_runs_of_an_agent_that_waits_for_work(
+    client: Client, run: EvalRun
+) -> None:
+    agent = make_agent(run, reached_by=Reach.PULL, base_url="")
+    post(client, run, agent=agent.pk)
+    made = TrainingRun.objects.get()
+    api = Api(run.project)
+    asked = {"agent": str(agent)}
+    assert api.get("training_api:work", **asked).json()["jobs"] == [], "it is queued"
+    TrainingRun.objects.filter(pk=made.pk).update(state=JobState.RUNNING, attempt=1)
+    made.refresh_from_db()
+    assert api.get("training_api:work", **asked).json()["jobs"] == [], "it does not listen yet"
+    given = as_read(training_spec(made)).harness
+    assert given.pull and not given.endpoint
+    store_events(made, [{"type": "rollouts", "seq": 1, "url": "http://gpu:7000"}])
+    (job,) = api.get("training_api:work", **asked).json()["jobs"]
+    assert (job["id"], job["kind"]) == (str(made.pk), "training")
+    assert job["url"] == f"http://gpu:7000/rollout/work/{given.pull.token}"
+    TrainingRun.objects.filter(pk=made.pk).update(attempt=2)
+    assert api.get("training_api:work", **asked).json()["jobs"] == [], "that program has ended"
+    assert "processes" in why_not_divided(agent, 2) and not why_not_divided(agent, 1)
+
+
+@pytest.mark.parametrize("agent", ["support-agent", "support-agent@9", "o@3f2a9c1"])
+def test_work_of_an_unknown_agent_is_not_found(agent: str, run: EvalRun) -> None:
+    make_agent(run)
+    make_agent(run, reached_by=Reach.PULL, base_url="")
+    api = Api(run.project)
+    assert "waits for work" in api.get("training_api:work", agent=agent).json()["detail"]
+
+
+def test_only_a_key_that_may_evaluate_gets_work(run: EvalRun) -> None:
+    agent = make_agent(run, reached_by=Reach.PULL, base_url="")
+    api = Api(run.project)
+    assert api.get("training_api:work", agent=str(agent)).status_code == 200
+    _, key = create_api_key(
+        project=run.project, name="reads", by=admin_of(run.project), scopes=["read", "manage"]
+    )
+    api.headers = {"HTTP_AUTHORIZATION": f"Bearer {key}"}
+    assert api.get("training_api:work", agent=str(agent)).status_code == 403

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,19 +51,18 @@ class Emitter:
         if fd is None:
             fd = int(os.environ.get("FLYWHEEL_EVENTS_FD") or sys.stdout.fileno())
         self.fd, self.mute = fd, mute
-        self.seq = 0
+        self.seq, self.lock = 0, threading.Lock()
         self.outcome: list[str] = []  # what a training run has achieved, in sentences
 
     def emit(self, type: str, **fields: Any) -> None:
         if self.mute and type != "error":
             return
-        self.seq += 1
-        line = (
-            encoded({"type": type, "seq": self.seq, "at": datetime.now(UTC).isoformat(), **fields})
-            + b"\n"
-        )
-        while line:
-            line = line[os.write(self.fd, line) :]
+        with self.lock:
+            self.seq += 1
+            at = datetime.now(UTC).isoformat()
+            line = encoded({"type": type, "seq": self.seq, "at": at, **fields}) + b"\n"
+            while line:
+                line = line[os.write(self.fd, line) :]
 
     def progress(self, done: int, total: int, label: str) -> None:
         self.emit("progress", done=done, total=total, label=label)

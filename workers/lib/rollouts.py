@@ -62,6 +62,7 @@ SHOWN = 120  # characters of a tool's result in a reason
 OTHER_RESULTS = (  # a stop reason: a replayed agent had run other tools than the environment's
     "other results"
 )
+LOST = "worker lost"  # a stop reason: whoever ran the agent is gone, so it is run once more
 HUNG = "The model's server hung, or is too busy to answer."
 MOST_TOKENS = 2**31 - 1  # per episode: what a database column can hold
 NO_LIMITS = Limits(seconds=0, turns=0, score_seconds=0)
@@ -179,7 +180,8 @@ async def rollout(
             end = await player.converse(policy, episode, limits, replies, seed=seed, key=key)
         else:
             end = await _converse(policy, episode, limits, replies, seed, key, recorded)
-        sampled()
+        if end.stop_reason != LOST:
+            sampled()
         stop_reason, reason = end.stop_reason or episode.stop_reason, end.masks or episode.failure
         async with scoring or contextlib.nullcontext():
             reason = reason or ("" if scored else "Only its time was measured.")
@@ -419,21 +421,24 @@ async def stream(
         try:
             for index, sample, task in todo:
                 own = {"seed": seed_of(seed, index, sample), "key": index * n + sample}
-                try:
-                    episode = environment.open(task)
-                except Exception as error:  # one bad task affects no other
-                    ended.put_nowait((index, sample, _unopened(task, error)))
-                    continue
-                done = await rollout(
-                    policy,
-                    episode,
-                    limits,
-                    scoring=scoring,
-                    sampled=sampled,
-                    recorded=recorded,
-                    player=player,
-                    **own,
-                )
+                for _ in range(2):
+                    try:
+                        episode = environment.open(task)
+                    except Exception as error:  # one bad task affects no other
+                        done = _unopened(task, error)
+                        break
+                    done = await rollout(
+                        policy,
+                        episode,
+                        limits,
+                        scoring=scoring,
+                        sampled=sampled,
+                        recorded=recorded,
+                        player=player,
+                        **own,
+                    )
+                    if done.stop_reason != LOST:
+                        break
                 ended.put_nowait((index, sample, done))
         except Exception as error:  # the policy cannot answer at all: left to the reader
             ended.put_nowait(error)

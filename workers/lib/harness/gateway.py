@@ -23,12 +23,15 @@ from workers.lib.errors import JobError, sentence
 from workers.lib.harness import tools
 from workers.lib.harness.dialects import DIALECTS, Chat, Dialect
 from workers.lib.harness.open_rollout import ENDED, OpenRollout
+from workers.lib.harness.pulled import PulledLauncher
 from workers.lib.messages_over_chat import counted, read_count
 from workers.lib.openai_requests import ApiError
 
 ROOT = "/rollout/"
+WORK = f"{ROOT}work/"
 ALIVE_EVERY_S = 10.0  # a comment in a stream that waits for its answer, so that no client gives up
 START_S = 30.0
+LAST_REPORTS_S = 5.0
 MOST_ENDED = 10_000  # tokens of ended rollouts, which get another sentence than unknown ones
 UNKNOWN = "No rollout has this address."
 OTHERS = "This request has the address of one rollout and the key of another."
@@ -51,6 +54,8 @@ class Gateway:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, url: str = "") -> None:
         self.host, self.port, self.url = host, port, url.rstrip("/")
+        self.work: PulledLauncher | None = None  # answers workers that ask for rollouts
+        self.reports = 0  # requests of workers that are being answered
         self.rollouts: dict[str, OpenRollout] = {}
         self.ended: OrderedDict[str, None] = OrderedDict()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,6 +99,12 @@ class Gateway:
         serving = asyncio.ensure_future(server.serve())
         closing = asyncio.ensure_future(self._closing.wait())
         await asyncio.wait({serving, closing}, return_when=asyncio.FIRST_COMPLETED)
+        if self.work is not None:
+            self.work.close()
+            until = self._loop.time() + LAST_REPORTS_S
+            while self.reports and self._loop.time() < until:
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)  # the last answer leaves
         server.stop()
         await asyncio.wait({serving}, timeout=START_S)
 
@@ -117,6 +128,16 @@ class Gateway:
         asked: _Asked | None = None
         error_of = DIALECTS.get(_path(scope["path"]), Chat).error
         try:
+            if self.work is not None and scope["path"].startswith(WORK):
+                self.reports += 1
+                try:
+                    data = await body_of(receive)
+                    gone = asyncio.create_task(left(receive))
+                    found = await self.work.answer(scope["path"].removeprefix(WORK), data, gone)
+                    await answer(send, 200, found)
+                finally:
+                    self.reports -= 1
+                return
             asked = self._find(scope)
             data = await body_of(receive)
             gone = asyncio.create_task(left(receive))

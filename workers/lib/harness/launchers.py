@@ -61,12 +61,12 @@ class Launcher(Protocol):
 
 class AgentAway(Exception):
     """The agent could not be started or reached, which says nothing about it. `final`: nor could
-    it for any other task.
+    it for any other task. `again`: the rollout may be played once more.
     """
 
-    def __init__(self, sentence: str, *, final: bool = False) -> None:
+    def __init__(self, sentence: str, *, final: bool = False, again: bool = False) -> None:
         super().__init__(sentence)
-        self.final = final
+        self.final, self.again = final, again
 
 
 def variables_of(work: Work) -> dict[str, str]:
@@ -86,6 +86,10 @@ def variables_of(work: Work) -> dict[str, str]:
     }
 
 
+def task_of(work: Work) -> dict[str, Any]:
+    return {"id": work.task_id, "messages": work.messages, "tools": work.tools}
+
+
 class CommandLauncher:
     """Starts a command for each rollout, in a process group and a folder of its own; both are
     removed at its end. The task is in the file `FLYWHEEL_TASK`, and on standard input. If the last
@@ -102,8 +106,7 @@ class CommandLauncher:
                 await asyncio.to_thread(shutil.copytree, self.command.folder, inside, symlinks=True)
             else:
                 inside.mkdir()
-            task = {"id": work.task_id, "messages": work.messages, "tools": work.tools}
-            (inside / TASK).write_text(json.dumps(task, ensure_ascii=False))
+            (inside / TASK).write_text(json.dumps(task_of(work), ensure_ascii=False))
             with (inside / TASK).open("rb") as given:
                 return await self._run(inside, folder, given, work)
 
@@ -176,8 +179,10 @@ def reported_in(output: str) -> list[dict]:
         found: Any = json.loads(lines[-1]) if lines else None
     except (ValueError, RecursionError):
         return []
-    if not isinstance(found, dict):
-        return []
+    return messages_in(found) if isinstance(found, dict) else []
+
+
+def messages_in(found: dict[str, Any]) -> list[dict]:
     messages = found.get("messages")
     if isinstance(messages, list):
         return [message for message in messages if isinstance(message, dict)]

@@ -6,7 +6,7 @@ no torch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from workers.lib.clocks import Clock, Overtime
 from workers.lib.environments import Episode
@@ -21,9 +21,10 @@ from workers.lib.harness.launchers import (
     Work,
 )
 from workers.lib.harness.open_rollout import Captured, OpenRollout, Settings
+from workers.lib.harness.pulled import PulledLauncher
 from workers.lib.messages import Message, calls_of
 from workers.lib.policies import PolicyError, RecordedPolicy, Reply, Sampler
-from workers.lib.rollouts import NO_LIMITS, Ended, Limits, take_turns
+from workers.lib.rollouts import LOST, NO_LIMITS, Ended, Limits, take_turns
 from workers.lib.specs.harness import AgentHarness
 from workers.lib.transcripts import agent_turns
 
@@ -41,15 +42,23 @@ STOPPED = (
 class HarnessPlayer:
     """Plays episodes with an agent. Open it with `start`, close it with `close`. `learns`: what is
     sampled is trained on; where it is not, an agent that fails before it asks the model fails the
-    episode, too.
+    episode, too. `notify` is called with what the job should say about an agent that waits for
+    work.
     """
 
     def __init__(
-        self, harness: AgentHarness, launcher: Launcher | None = None, *, learns: bool = True
+        self,
+        harness: AgentHarness,
+        launcher: Launcher | None = None,
+        *,
+        learns: bool = True,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.harness, self.learns = harness, learns
-        self.launcher = launcher or launcher_of(harness)
+        self.launcher = launcher or launcher_of(harness, notify)
         self.gateway = Gateway(harness.host, harness.port, harness.url)
+        if isinstance(self.launcher, PulledLauncher):
+            self.gateway.work = self.launcher
 
     def start(self) -> None:
         """Raises JobError."""
@@ -74,7 +83,7 @@ class HarnessPlayer:
             self.harness.model, self.harness.calls, limits.tokens, self.harness.own_code
         )
         rollout = OpenRollout(sampler, episode, settings, seed=seed, key=key, busy=clock.set)
-        prompt, outcome, stop = list(episode.messages), Outcome(), ""
+        prompt, outcome, stop, is_lost = list(episode.messages), Outcome(), "", False
         address = self.gateway.open(rollout)
         task_id = str(getattr(episode, "task", {}).get("id", ""))
         work = Work(
@@ -96,6 +105,7 @@ class HarnessPlayer:
             if error.final:
                 raise PolicyError(str(error), final=True) from error
             rollout.distrust(str(error))
+            is_lost = error.again
         finally:
             self.gateway.end(rollout)
             captured = rollout.freeze(outcome.turns, has_failed=bool(stop), problem=outcome.problem)
@@ -103,9 +113,22 @@ class HarnessPlayer:
             raise rollout.final
         replies[:] = captured.replies
         end = await _apply(rollout, episode, captured)
-        failed_alone = bool(stop) and not captured.replies and not self.learns
-        if captured.mask and not failed_alone:
-            end = Ended("policy error", captured.mask)
+    """Plays episodes with an agent. Open it with `start`, close it with `close`. `learns`: what is
+    sampled is trained on; where it is not, an agent that fails before it asks the model fails the
+    episode, too. `notify` is called with what the job should say about an agent that waits for
+    work.
+    """
+
+    def __init__(
+        self,
+        harness: AgentHarness,
+        launcher: Launcher | None = None,
+        *,
+        learns: bool = True,
+        notify: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.harness, self.learns = harness, learns
+        self.launcher = launcher or launcher_of(harness, notify)
         elif stop:
             end = Ended(stop, problem=outcome.problem)
         end.facts = {
@@ -138,7 +161,9 @@ async def _apply(rollout: OpenRollout, episode: Episode, captured: Captured) -> 
     return Ended("policy error", STOPPED if turns and calls_of(turns[-1]) else OTHER_USER)
 
 
-def launcher_of(harness: AgentHarness) -> Launcher:
+def launcher_of(harness: AgentHarness, notify: Callable[[str], None]) -> Launcher:
+    if harness.pull is not None:
+        return PulledLauncher(harness.pull, f"{harness.name}@{harness.version}", notify)
     if harness.endpoint is not None:
         return CalledLauncher(harness.endpoint)
     assert harness.command is not None

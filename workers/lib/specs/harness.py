@@ -20,9 +20,21 @@ class AgentCommand(Form, kw_only=True):
     variables: dict[str, str] = {}
 
 
+class AgentPull(Form, kw_only=True):
+    """Workers elsewhere ask for the agent's rollouts, with `token`. One that has not reported for
+    `lease_s` seconds loses its rollout. The job says that none asks after `noted_after_s`, and ends
+    after `most_silent_s`.
+    """
+
+    token: Text
+    lease_s: AtLeastOne = 30
+    noted_after_s: AtLeastOne = 120
+    most_silent_s: AtLeastOne = 3600
+
+
 class AgentHarness(Form, kw_only=True):
-    """An agent that plays training's episodes in its own harness: started by a command, or called
-    at an endpoint.
+    """An agent that plays training's episodes in its own harness: started by a command, called at
+    an endpoint, or run by workers that ask for its rollouts.
 
     `model` is the model's name for the agent. `calls` is how many calls to the model a rollout may
     make; `own_code`: whether the agent's own code, too, may call tools and write the answer.
@@ -34,6 +46,7 @@ class AgentHarness(Form, kw_only=True):
     version: Text
     command: AgentCommand | None = None
     endpoint: AgentEndpoint | None = None
+    pull: AgentPull | None = None
     model: Text = "flywheel"
     calls: AtLeastOne = 200
     own_code: bool = False
@@ -43,5 +56,5 @@ class AgentHarness(Form, kw_only=True):
     url: str = ""
 
     def __post_init__(self) -> None:
-        if (self.command is None) == (self.endpoint is None):
-            raise ValueError("give a command or an endpoint")
+        if [self.command, self.endpoint, self.pull].count(None) != 2:
+            raise ValueError("give a command, an endpoint or pull")
