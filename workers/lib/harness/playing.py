@@ -40,9 +40,22 @@ STOPPED = (
 
 
 class HarnessPlayer:
-        failed_alone = bool(stop) and not captured.replies and not self.learns
-        if captured.mask and not failed_alone:
-            end = Ended(LOST if is_lost else "policy error", captured.mask)
+    """Plays episodes with an agent. Open it with `start`, close it with `close`. `learns`: what is
+    sampled is trained on; where it is not, an agent that fails before it asks the model fails the
+    episode, too. `notify` is called with what the job should say about an agent that waits for
+    work.
+    """
+
+    def __init__(
+        self,
+        harness: AgentHarness,
+        launcher: Launcher | None = None,
+        *,
+        learns: bool = True,
+        notify: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.harness, self.learns = harness, learns
+        self.launcher = launcher or launcher_of(harness, notify)
         self.gateway = Gateway(harness.host, harness.port, harness.url)
         if isinstance(self.launcher, PulledLauncher):
             self.gateway.work = self.launcher
