@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from tests.workers.conftest import Recorder, typed
-from tests.workers.test_grpo_episodes import talk, two_turns  # noqa: F401
 from workers import grpo
 from workers.lib.alarms import RULES
 from workers.lib.harness import open_rollout
@@ -36,7 +35,7 @@ def harness(way: str, **more: Any) -> dict:
 
 
 @pytest.fixture
-def rollouts_of(talk: Callable[..., dict], events: Recorder) -> Iterator[Callable[..., Any]]:  # noqa: F811
+def rollouts_of(talk: Callable[..., dict], events: Recorder) -> Iterator[Callable[..., Any]]:
     """(trainer, its first groups) with an agent that acts in some way; None: the built-in loop."""
     opened: list[grpo.Trainer] = []
 

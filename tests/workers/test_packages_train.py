@@ -10,9 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.factories import PACKAGE, write_package
-from tests.workers.conftest import Recorder, typed
+from tests.workers.conftest import TALK, Recorder, typed
 from tests.workers.test_evaluate import answering
-from tests.workers.test_grpo_episodes import CONFIG
 from workers import evaluate, grpo
 from workers.lib.environments.packages import checking, config_of, runners
 from workers.lib.environments.packages.discovery import discover
@@ -73,7 +72,7 @@ def test_grpo_learns_from_a_packages_verifier(
     config: dict[str, Any] = config_of(
         "letters", found.digest, checking.describe(found), trusted=trusted
     )
-    spec = make_spec(tasks=checking.tasks_of(found.runner), config=CONFIG)
+    spec = make_spec(tasks=checking.tasks_of(found.runner), config=TALK)
     spec["environment"] = {
         "kind": "package",
         "config": config | {"files": found.files},

@@ -17,8 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests import warm
-from tests.workers.conftest import Recorder, of_kind, tasks, typed
-from tests.workers.test_grpo_episodes import FORGETS
+from tests.workers.conftest import FORGETS, Recorder, of_kind, tasks, typed
 from workers import sft
 from workers.lib.errors import SpecError
 from workers.lib.program import Stop, StopFlag

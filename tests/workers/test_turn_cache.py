@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.workers.conftest import FORGETS
 from tests.workers.test_engine import CLOSE, SYSTEM
-from tests.workers.test_grpo_episodes import FORGETS
 from workers.lib.engines import Output, Prompt, Sampling, SoFar
 from workers.lib.policies import EnginePolicy
 from workers.lib.specs.engines import InProcess, Model

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.workers.test_grpo_episodes import FORGETS
+from tests.workers.conftest import FORGETS
 from workers.lib.chat_templates import NotJoined, text_after
 from workers.lib.engines import SoFar
 from workers.lib.environments.episodes import with_calls
