@@ -138,7 +138,7 @@ def test_an_agent_that_fails_is_not_masked(way: str, rollouts_of: Callable[..., 
 
 
 def test_a_run_whose_agent_does_without_the_model_pauses_with_the_reasons_counted(
-    talk: Callable[..., dict],  # noqa: F811
+    talk: Callable[..., dict],
     events: Recorder,
 ) -> None:
     alarms = {"bypasses": {"over": 1}}
