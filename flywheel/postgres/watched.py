@@ -70,6 +70,7 @@ class Watch:
         if self._answers != before:
             return False
         self.frozen_since = self.frozen_since or time.time() - self.silent_s
+        self._asked.set()  # the probe may have found no answer before, and wait to be asked
         return True
 
     def require_answers(self) -> None:

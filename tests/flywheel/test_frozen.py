@@ -20,6 +20,7 @@ from django.conf import settings
 from django.db import OperationalError, connection
 from django.test import Client
 from django.urls import reverse
+from psycopg import errors
 
 from apps.core import outbox
 from apps.core.models import Project
@@ -55,6 +56,26 @@ def backends(connection: psycopg.Connection[Any]) -> list[int]:
     parent = int(Path(f"/proc/{connection.info.backend_pid}/stat").read_text().split()[3])
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return [parent, *map(int, children)]
+
+
+def test_a_probe_that_found_no_answer_while_others_waited_asks_again(
+    watch: watched.Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever decides that the server is frozen may do so after the probe has given up."""
+    answers = iter([False, False])
+
+    class Answer:
+        def execute(self, _: str) -> None: ...
+
+    def connect(**_: object) -> Answer:
+        if next(answers, True):
+            return Answer()
+        raise errors.ConnectionTimeout
+
+    monkeypatch.setattr(watched._Probe, "connect", connect)
+    watch.begin({})
+    assert watch.is_frozen()
+    assert eventually(lambda: watch.frozen_since is None, patience_s=30)
 
 
 @pytest.mark.slow

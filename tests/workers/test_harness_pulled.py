@@ -17,10 +17,6 @@ import httpx2
 import pytest
 
 from tests.workers.conftest import Recorder, typed
-from tests.workers.test_grpo_episodes import (
-    talk,  # noqa: F401
-    two_turns,  # noqa: F401
-)
 from tests.workers.test_harness_rollouts import AGENT, reasons, sampled
 from tests.workers.test_harness_tools import SPEC, Playing, call, task
 from workers import grpo
@@ -211,7 +207,7 @@ def test_what_is_not_work_is_refused() -> None:
 
 
 def test_training_samples_with_workers_what_the_built_in_loop_would(
-    talk: Callable[..., dict],  # noqa: F811
+    talk: Callable[..., dict],
     events: Recorder,
     tmp_path: Path,
 ) -> None:

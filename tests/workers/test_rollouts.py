@@ -494,12 +494,20 @@ class Engine:
     def __init__(self) -> None:
         self.batches: list[list[Prompt]] = []
         self.broken = False
+        self.odd = ""  # a text that its template cannot write
+
+    def prompt_ids(self, messages: list[dict], *_: object) -> list[int]:
+        if self.odd and self.odd in str(messages):
+            raise ValueError("Conversation roles must alternate")
+        return []
 
     def generate(
         self, prompts: list[Prompt], sampling: Sampling, show: object = None
     ) -> Iterator[tuple[int, list[Output]]]:
         if self.broken:
             raise MemoryError("too big")
+        for prompt in prompts:
+            self.prompt_ids(prompt.messages)
         self.batches.append(prompts)
         for index in reversed(range(len(prompts))):
             said = by_gold(prompts[index].messages)
@@ -624,6 +632,25 @@ def test_an_engine_that_fails_ends_the_job_with_a_sentence() -> None:
     assert isinstance(caught.value.__cause__, MemoryError)
 
 
+def test_a_conversation_that_cannot_be_written_is_refused_and_the_others_answered() -> None:
+    engine = Engine()
+    engine.odd = "odd"
+    policy = EnginePolicy(engine, Sampling())
+    asked = [TASK["messages"], [{"role": "user", "content": "odd"}]]
+
+    async def ask() -> list[Any]:
+        answers = (policy.answer(messages, [], seed=0, key=at) for at, messages in enumerate(asked))
+        try:
+            return await asyncio.gather(*answers, return_exceptions=True)
+        finally:
+            await policy.aclose()
+
+    answered, refused = asyncio.run(ask())
+    assert isinstance(answered, Reply) and isinstance(refused, PolicyError)
+    assert (refused.final, refused.limit) == (False, "refused")
+    assert "template cannot write this conversation" in str(refused)
+
+
 def test_waiting_for_the_shared_engine_is_not_the_episodes_time() -> None:
     policy = Scripted(by_gold, wait=2.1)
     policy.shares_time = True
@@ -684,7 +711,8 @@ def job(engine: dict) -> dict:
 def test_an_evaluation_of_several_turns_tells_its_samples(
     events: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(Engine(), Sampling()))
+    policy = EnginePolicy(Engine(), Sampling())
+    monkeypatch.setattr(evaluate, "open_policy", lambda *_, **__: policy)
     evaluate.main(typed(job({"kind": "transformers"}), "evaluate"), events, StopFlag())
     samples = events.rows("sample")
     assert sorted((row["task_id"], row["index"]) for row in samples) == sorted(
@@ -711,7 +739,8 @@ def test_an_evaluation_is_stopped_cleanly(
 ) -> None:
     from workers.lib.program import Stop
 
-    monkeypatch.setattr(evaluate, "open_policy", lambda *_: EnginePolicy(Engine(), Sampling()))
+    policy = EnginePolicy(Engine(), Sampling())
+    monkeypatch.setattr(evaluate, "open_policy", lambda *_, **__: policy)
     stop = StopFlag()
     stop.is_set = True
     with pytest.raises(Stop):

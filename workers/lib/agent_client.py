@@ -143,10 +143,12 @@ class AgentClient:
         name: str,
         seconds: float,
         address: Address | None = None,
+        again: Callable[[], bool] = lambda: True,
     ) -> Answer:
         """The agent's answer to a conversation, within `seconds` of the agent's own time. `name` is
         the same for the same question, so that an agent that is asked again after an answer was
-        lost can return it again. At `address` it may call the tools itself. Raises AgentError.
+        lost can return it again. At `address` it may call the tools itself. `again`: whether it
+        may be asked once more. Raises AgentError.
         """
         body = request_of(self.agent, messages, tools, seed, address)
         headers = {"Idempotency-Key": name}
@@ -164,7 +166,7 @@ class AgentClient:
             if came.status and came.status not in AWAY and came.status < 500:
                 raise AgentError(self._refusal(came), limit="agent error")
             wait = wait_s(attempt, (came.headers or {}).get("retry-after", ""))
-            if attempt == TRIES or wait > LONGEST_WAIT_S:
+            if attempt == TRIES or wait > LONGEST_WAIT_S or not again():
                 away = came.status in AWAY or not came.reached
                 said = f"{self.where} gave no answer in {attempt} tries ({came.problem})."
                 raise AgentError(said, limit="" if away else "agent error")

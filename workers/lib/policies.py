@@ -281,9 +281,30 @@ class EnginePolicy:
         except Exception as error:
             failure = PolicyError(sentence(error), final=True)
             failure.__cause__ = error
+            left = [one for one in batch if not one.future.done()]
+            if again := self._writable(left):
+                self.waiting = again + self.waiting
+                return
         for one in batch:
             if not one.future.done():
                 one.future.set_exception(failure)
+
+    def _writable(self, asked: list[_Asked]) -> list[_Asked]:
+        """After an error: the others, if some conversations cannot be written as a prompt, which
+        are refused; a chat template raises where roles are unknown or do not alternate.
+        """
+        fine = list[_Asked]()
+        for one in asked:
+            try:
+                self.engine.prompt_ids(one.prompt.messages, one.prompt.tools, one.prompt.so_far)
+            except Exception as error:
+                said = (
+                    f"The model's chat template cannot write this conversation: {sentence(error)}"
+                )
+                one.future.set_exception(PolicyError(said, limit="refused"))
+            else:
+                fine.append(one)
+        return fine if len(fine) < len(asked) else []
 
 
 def _deliver(group: list[_Asked], outputs: list[Output]) -> None:

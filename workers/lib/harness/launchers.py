@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -31,7 +33,7 @@ KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "VIRTUAL_ENV", "NODE_PA
 @dataclass(frozen=True)
 class Work:
     """What an agent gets: the task without anything that says what is right, and its rollout's
-    address.
+    address. `is_fresh`: whether the model was not asked there yet, so that it may begin again.
     """
 
     task_id: str
@@ -41,6 +43,7 @@ class Work:
     token: str
     model: str
     seed: int
+    is_fresh: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,8 @@ class CalledLauncher:
                     work.messages,
                     work.tools,
                     seed=work.seed,
-                    name=work.token,
+                    name=hashlib.sha256(work.token.encode()).hexdigest()[:32],
+                    again=work.is_fresh,
                     seconds=self.agent.timeout_s,
                     address=Address.below(work.address, has_model=True),
                 )

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 from workers.lib.answer_text import message_of
 from workers.lib.engines import SoFar
@@ -22,7 +24,7 @@ from workers.lib.environments import Episode
 from workers.lib.errors import sentence
 from workers.lib.harness.lineage import Call, History, Tree, joined, meaning_of
 from workers.lib.harness.tools import MOST_CALLS, TOO_MANY, Called, Refused, names_of
-from workers.lib.messages import ToolCall, calls_of, native_calls, same_value, text_of
+from workers.lib.messages import ToolCall, calls_of, native_calls, same_json, same_value, text_of
 from workers.lib.openai_requests import ApiError, ChatRequest
 from workers.lib.policies import PolicyError, Reply, Sampler, seed_of
 from workers.lib.transcripts import agent_turns, reported_results, same_result
@@ -207,8 +209,8 @@ class OpenRollout:
         """
         tools, why = self.episode.tools, OWN_CALL
         for call in self.tree.calls:
-            for place, most in _written(name, args, call.answer, tools):
-                if most is None or made[call.number, place] < most:
+            for place, most in _written(name, args, call, tools):
+                if made[call.number, place] < most:
                     made[call.number, place] += 1
                     return call.number, place
                 why = REPEATED
@@ -431,7 +433,8 @@ def _message(reply: Reply, text: str, has_tools: bool, asked: ChatRequest) -> di
     """An answer whose tokens are known is read from their text; a server's is as it read it."""
     if reply.token_ids:
         return message_of(text, has_tools, asked.parallel_tool_calls is not False)
-    return reply.message if text == reply.text else reply.message | {"content": text}
+    is_whole = text == (text_of(reply.message) or text)
+    return reply.message if is_whole else {"role": "assistant", "content": text}
 
 
 def _tools_of(asked: ChatRequest) -> list[dict]:
@@ -443,20 +446,21 @@ def _refused(error: PolicyError) -> ApiError:
     return ApiError(400, str(error)) if error.limit else ApiError(503, str(error))
 
 
-def _written(
-    name: str, args: dict, answer: dict, tools: Sequence[dict]
-) -> Iterator[tuple[int, int | None]]:
-    """The calls of an answer that are this one: the place of each, and how often it may run. Where
-    a framework reads calls from text in a form of its own, the tool's name and all values must be
-    in that text, which may be code that calls it often.
+def _written(name: str, args: dict, call: Call, tools: Sequence[dict]) -> Iterator[tuple[int, int]]:
+    """The calls of an answer that are this one: the place of each, and how often it may run. A
+    framework that reads calls from text in a form of its own offers the model no tools; the tool's
+    name and all values must then be words of that text, and it may run with the same arguments as
+    often as it is named there.
     """
-    calls = native_calls(answer)
-    for place, call in enumerate(calls):
-        if _is_same(call, name, args, tools):
+    calls = native_calls(call.answer)
+    for place, written in enumerate(calls):
+        if _is_same(written, name, args, tools):
             yield place, 1
-    text = text_of(answer)
-    if not calls and name in text and _is_spelled(_without_defaults(name, args, {}, tools), text):
-        yield 0, None
+    text = text_of(call.answer)
+    if calls or call.tools or not (most := _times(name, text)):
+        return
+    if _is_spelled(_without_defaults(name, args, {}, tools), text):
+        yield -1 - crc32(json.dumps(args, sort_keys=True).encode()), most
 
 
 def _is_same(written: ToolCall, name: str, args: dict, tools: Sequence[dict]) -> bool:
@@ -466,7 +470,7 @@ def _is_same(written: ToolCall, name: str, args: dict, tools: Sequence[dict]) ->
     asked = written.args or {}
     return (
         _is_named(written.tool, name, names_of(tools))
-        and all(key in args and same_value(value, args[key]) for key, value in asked.items())
+        and all(key in args and _is_as_written(value, args[key]) for key, value in asked.items())
         and not _without_defaults(name, args, asked, tools)
     )
 
@@ -499,5 +503,21 @@ def _is_spelled(value: Any, text: str) -> bool:
         )
     if value is None or isinstance(value, bool):
         return True
-    said = str(value)
-    return said in text or json.dumps(said)[1:-1] in text
+    said = value if isinstance(value, str) else json.dumps(value)
+    return bool(_times(said, text) or _times(json.dumps(said)[1:-1], text))
+
+
+def _times(word: str, text: str) -> int:
+    """How often a text has it as a word of its own."""
+    if not word.strip():
+        return 0
+    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+
+
+def _is_as_written(value: Any, given: Any) -> bool:
+    """Frameworks may convert a value to the type that its tool declares, and nothing else."""
+    if same_json(value, given):
+        return True
+    is_one = not any(isinstance(one, dict | list) for one in (value, given))
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in (value, given)]
+    return is_one and texts[0] == texts[1]

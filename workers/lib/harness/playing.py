@@ -94,6 +94,7 @@ class HarnessPlayer:
             rollout.token,
             self.harness.model,
             seed,
+            lambda: not rollout.tree.calls,
         )
         try:
             async with clock.running():
@@ -104,8 +105,13 @@ class HarnessPlayer:
         except AgentAway as error:
             if error.final:
                 raise PolicyError(str(error), final=True) from error
-            rollout.distrust(str(error))
             is_lost = error.again
+            if rollout.tree.calls and not (self.learns or is_lost):
+                # Once it has seen what the model says, it may not choose what counts.
+                outcome = Outcome(problem=str(error), stop_reason="agent error")
+                stop = outcome.stop_reason
+            else:
+                rollout.distrust(str(error))
         finally:
             self.gateway.end(rollout)
             captured = rollout.freeze(outcome.turns, has_failed=bool(stop), problem=outcome.problem)
