@@ -296,3 +296,13 @@ def kept_world(request: pytest.FixtureRequest) -> Iterator[Any]:
     from tests.test_access import make_world
 
     yield from once(request, make_world)
+
+
+@pytest.fixture(autouse=True)
+def partitions_known_before() -> Iterator[None]:
+    """What a test makes is rolled back, partitions of earlier months among it."""
+    from apps.trajectories import partitions
+
+    before = set(partitions._known)
+    yield
+    partitions._known.intersection_update(before)

@@ -1186,7 +1186,8 @@ def test_an_id_of_another_project_opens_no_route_that_is_written_by_hand(
                 url = reverse(name, args=[pk])
                 answer = client.generic(method, url, "{}", content_type="application/json")
                 assert answer.status_code in (400, 404, 409, 415), (name, method, answer.content)
-                assert method != "GET" or answer.status_code == 404, (name, answer.content)
+                asks_more = answer.status_code == 400 and b"is required" in answer.content
+                assert method != "GET" or answer.status_code == 404 or asks_more, name
 
 
 NUMBERS = (

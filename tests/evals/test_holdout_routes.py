@@ -485,6 +485,7 @@ def test_every_api_route_that_shows_a_hold_out_counts_the_look(scene: dict[str, 
         "evals_api:proposals",
         "evals_api:proposals_confirm",
         "failures_api:rubric_examples",  # tests/failures/test_rubric_alignment.py
+        "training_api:work",  # tests/evals/test_work.py: an agent that waits for work
     }
     assert set(asked) == {name for name in COUNTED if name not in PAGES} - elsewhere_tested
     for name, (url, body) in asked.items():

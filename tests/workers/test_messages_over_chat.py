@@ -33,6 +33,7 @@ from workers.lib.messages_over_chat import (
     read_messages,
 )
 from workers.lib.openai_requests import ApiError
+from workers.lib.storable import storable_json
 
 REQUEST, EVENT = TypeAdapter(MessageCreateParamsNonStreaming), TypeAdapter(RawMessageStreamEvent)
 USER: dict[str, Any] = {"role": "user", "content": "Hi"}
@@ -493,7 +494,7 @@ def test_no_text_call_id_or_result_is_lost_on_the_way_to_a_chat_and_back(
     messages: list[dict],
 ) -> None:
     chat = read(messages=messages).chat().messages
-    assert facts(as_blocks(chat)) == facts(messages)
+    assert facts(as_blocks(chat)) == facts(storable_json(messages))  # NUL, halves of surrogates
     assert from_blocks(as_blocks(chat)) == chat
     for place, message in enumerate(chat):  # as chat templates want it: call by call
         ids = [call["id"] for call in message.get("tool_calls", ())]

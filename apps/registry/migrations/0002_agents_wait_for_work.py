@@ -5,6 +5,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+    small = {"registry_modelversion": "a row for each version that somebody registered"}
     dependencies = [
         ("core", "0001_initial"),
         ("registry", "0001_initial"),
